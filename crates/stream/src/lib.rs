@@ -1,1 +1,6 @@
-//! To come.
+//! Byte streams over remote memory, SCILAN's way (section 3.2): one ring per direction in the receiver's segment, plain bytes,
+//! no framing; and how long a waiter spins before it sleeps.
+#![deny(missing_docs)]
+
+pub mod ring;
+pub mod spin;

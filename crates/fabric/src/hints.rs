@@ -1,0 +1,67 @@
+//! Fired tripwires as hints: a bitmap of slots with a summary word over it, in the owner's segment. Setting a bit is
+//! idempotent and a spurious bit is harmless, so a hostile peer gains nothing (rule F2). An *event queue* of the owner is one
+//! such bitmap per link, and a sleep word that its owner arms before it sleeps.
+//!
+//! Layout from `base`: summary, sleep word, padding to 64 bytes, then [`WORDS`] words of 64 slots each.
+
+use crate::mem::{Local, Remote};
+use crate::sync::{Ordering, fence};
+use crate::trip;
+
+/// Words of the bitmap; each stands for 64 slots.
+pub const WORDS: usize = 16;
+/// Slots that a bitmap covers.
+pub const SLOTS: usize = WORDS * 64;
+/// Bytes of one queue's hints.
+pub const BYTES: usize = 256;
+
+const SUMMARY: usize = 0;
+const SLEEP: usize = 8;
+const BITS: usize = 64;
+
+/// Sets the hint of `slot`. Returns the owner's sleep word if it was asleep: the caller must then wake it (a mode and a number
+/// as in [`trip`]); 0 if nobody sleeps.
+pub fn set<R: Remote>(remote: &R, base: usize, slot: usize) -> u64 {
+    let word = slot / 64;
+    if remote.or_word(base + BITS + word * 8, 1 << (slot % 64)) == 0 {
+        remote.or_word(base + SUMMARY, 1 << word);
+    }
+    remote.stimulate(base + SLEEP, trip::RX)
+}
+
+/// Takes all hints and calls `each` with the slots.
+pub fn take<L: Local>(local: &L, base: usize, mut each: impl FnMut(usize)) {
+    if local.word(base + SUMMARY) == 0 {
+        return;
+    }
+    let mut summary = local.swap_word(base + SUMMARY, 0) & ((1 << WORDS) - 1);
+    while summary != 0 {
+        let word = summary.trailing_zeros() as usize;
+        summary &= summary - 1;
+        let mut bits = local.swap_word(base + BITS + word * 8, 0);
+        while bits != 0 {
+            each(word * 64 + bits.trailing_zeros() as usize);
+            bits &= bits - 1;
+        }
+    }
+}
+
+/// Whether a hint may be waiting.
+pub fn any<L: Local>(local: &L, base: usize) -> bool {
+    local.word(base + SUMMARY) != 0
+}
+
+/// Arms the queue's sleep word; the caller must look at [`any`] again, after [`fence_before_sleep`], before it sleeps.
+pub fn arm_sleep<L: Local>(local: &L, base: usize, mode: u64, id: u8) {
+    local.set_word(base + SLEEP, trip::armed(trip::RX, mode, id));
+}
+
+/// The fence between arming (any number of queues) and looking again.
+pub fn fence_before_sleep() {
+    fence(Ordering::SeqCst);
+}
+
+/// Disarms the queue's sleep word.
+pub fn disarm_sleep<L: Local>(local: &L, base: usize) {
+    local.set_word(base + SLEEP, 0);
+}

@@ -1,0 +1,100 @@
+//! Locks that are words in shared memory and survive their owner: the word holds the owner's thread id, and one that has waited
+//! long asks the kernel whether that thread lives, and takes over if not. What they protect is left consistent by construction
+//! (indices are published last), so taking over needs no repair.
+
+use crate::sync::{AtomicU32, Ordering, spin_hint};
+use crate::sys;
+
+const WAITERS: u32 = 1 << 31;
+
+/// The lock; zeroed memory is an unlocked one.
+#[repr(transparent)]
+#[derive(Debug)]
+pub struct Lock(AtomicU32);
+
+impl Default for Lock {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Lock {
+    /// An unlocked lock.
+    pub fn new() -> Lock {
+        Lock(AtomicU32::new(0))
+    }
+
+    /// Takes the lock for thread `tid`. Returns at once if the thread has it already: false then, and the caller must not unlock
+    /// (it runs inside a signal handler that interrupted the holder).
+    #[inline(always)]
+    #[must_use]
+    pub fn lock(&self, tid: u32) -> bool {
+        match self.0.compare_exchange(0, tid, Ordering::Acquire, Ordering::Relaxed) {
+            Ok(_) => true,
+            Err(_) => self.lock_slowly(tid),
+        }
+    }
+
+    /// Takes the lock if it is free.
+    #[inline(always)]
+    #[must_use]
+    pub fn try_lock(&self, tid: u32) -> bool {
+        self.0.compare_exchange(0, tid, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    }
+
+    /// Releases.
+    #[inline(always)]
+    pub fn unlock(&self) {
+        if self.0.swap(0, Ordering::Release) & WAITERS != 0 {
+            sys::futex_wake(self.word(), 1);
+        }
+    }
+
+    /// The thread that holds it, or 0.
+    pub fn owner(&self) -> u32 {
+        self.0.load(Ordering::Relaxed) & !WAITERS
+    }
+
+    #[cold]
+    fn lock_slowly(&self, tid: u32) -> bool {
+        let mut turns = 0u32;
+        loop {
+            let held = self.0.load(Ordering::Relaxed);
+            if held & !WAITERS == tid {
+                return false;
+            }
+            if held == 0 {
+                // Others may sleep behind the one who took the lock before us: keep the mark once we have slept.
+                let mine = if turns > SPINS { tid | WAITERS } else { tid };
+                if self.0.compare_exchange(0, mine, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+                    return true;
+                }
+                continue;
+            }
+            turns += 1;
+            if turns <= SPINS {
+                spin_hint();
+                continue;
+            }
+            if held & WAITERS == 0
+                && self.0.compare_exchange(held, held | WAITERS, Ordering::Relaxed, Ordering::Relaxed).is_err()
+            {
+                continue;
+            }
+            sys::futex_wait(self.word(), held | WAITERS, 10_000_000);
+            let still = self.0.load(Ordering::Relaxed);
+            if still != 0 && still & !WAITERS == held & !WAITERS && !sys::thread_lives(held & !WAITERS) {
+                let mine = tid | WAITERS;
+                if self.0.compare_exchange(still, mine, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+                    return true;
+                }
+            }
+        }
+    }
+
+    fn word(&self) -> *const u32 {
+        (&raw const self.0).cast()
+    }
+}
+
+const SPINS: u32 = 200;

@@ -1,0 +1,36 @@
+//! The two faces of a segment: [`Local`], memory that I own and a peer writes into, and [`Remote`], a peer's segment that I
+//! write into. Offsets are in bytes from the start of the segment; words are 8-byte aligned.
+//!
+//! Rule F2: whatever is read through [`Local`] came from a peer that may be hostile. Callers read a word once and check its
+//! range before they use it.
+
+/// Memory that this process exports.
+pub trait Local {
+    /// Reads a word that the peer puts. Acquire: what the peer put before it is visible afterwards.
+    fn word(&self, offset: usize) -> u64;
+    /// Writes a word of the own segment (to initialise it, or a tripwire's).
+    fn set_word(&self, offset: usize, value: u64);
+    /// Exchanges a word of the own segment (disarming a tripwire, taking hints).
+    fn swap_word(&self, offset: usize, value: u64) -> u64;
+    /// Copies bytes out of the segment.
+    ///
+    /// # Safety
+    /// `to` must be valid for `len` bytes of writes. The source range is checked by the provider.
+    unsafe fn get(&self, offset: usize, to: *mut u8, len: usize);
+}
+
+/// A peer's segment, opened. All puts of one link become visible in the order made (rule F1).
+pub trait Remote {
+    /// Copies bytes into the peer's segment now (programmed I/O).
+    ///
+    /// # Safety
+    /// `from` must be valid for `len` bytes of reads. The target range is checked by the provider.
+    unsafe fn put(&self, offset: usize, from: *const u8, len: usize);
+    /// Puts one word, after everything put before it (release).
+    fn put_word(&self, offset: usize, value: u64);
+    /// Stimulates the tripwire at `offset`: if it is armed for any of `interest`, disarms it and returns what it held.
+    /// Contains the full fence between "data put" and "armed?" without which a wake-up is lost.
+    fn stimulate(&self, offset: usize, interest: u64) -> u64;
+    /// Sets bits of a word in the peer's segment and returns what it held (hints).
+    fn or_word(&self, offset: usize, bits: u64) -> u64;
+}

@@ -1,0 +1,135 @@
+//! The provider for one host: segments are sealed memfds that both processes map. A put is a copy, a word is an atomic.
+//!
+//! The memfd is sealed against shrinking and growing before it is handed over, and a received one is refused unless it carries
+//! those seals and the expected size: otherwise its owner could truncate it and kill us with SIGBUS (rule F2).
+
+use crate::mem::{Local, Remote};
+use crate::sync::{AtomicU64, Ordering, fence};
+use crate::sys::{self, Errno};
+
+/// A mapped segment; both a [`Local`] and a [`Remote`] view, as the memory is the same. Never unmapped while copies of it
+/// are in use: the owner of a link unmaps when no connection is on it.
+#[derive(Debug, Clone, Copy)]
+pub struct Map {
+    base: *mut u8,
+    len: usize,
+}
+
+// SAFETY: a Map is an address; all accesses through it are atomic or of bytes that the ring protocol hands over.
+unsafe impl Send for Map {}
+// SAFETY: as above.
+unsafe impl Sync for Map {}
+
+impl Map {
+    /// A map of nothing.
+    pub const NONE: Map = Map { base: core::ptr::null_mut(), len: 0 };
+
+    /// Makes a segment of `len` bytes, zeroed and sparse; returns it with its memfd.
+    pub fn create(name: &core::ffi::CStr, len: usize) -> Result<(Map, i32), Errno> {
+        let fd = sys::memfd_create(name)?;
+        let made = sys::ftruncate(fd, len)
+            .and_then(|()| sys::fcntl(fd, libc::F_ADD_SEALS, SEALS as usize))
+            .and_then(|_| sys::mmap_shared(fd, len));
+        match made {
+            Ok(base) => Ok((Map { base, len }, fd)),
+            Err(errno) => {
+                sys::close(fd);
+                Err(errno)
+            }
+        }
+    }
+
+    /// Maps a peer's segment from its memfd, after checking seals and size.
+    pub fn open(fd: i32, len: usize) -> Result<Map, Errno> {
+        let seals = sys::fcntl(fd, libc::F_GET_SEALS, 0)?;
+        if seals & SEALS != SEALS || sys::file_len(fd)? != len {
+            return Err(Errno::EINVAL);
+        }
+        Ok(Map { base: sys::mmap_shared(fd, len)?, len })
+    }
+
+    /// The address of the segment.
+    pub fn base(&self) -> *mut u8 {
+        self.base
+    }
+
+    /// Its length in bytes.
+    #[allow(clippy::len_without_is_empty)]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Unmaps.
+    ///
+    /// # Safety
+    /// No copy of the map may be used afterwards.
+    pub unsafe fn unmap(self) {
+        if !self.base.is_null() {
+            sys::munmap(self.base, self.len);
+        }
+    }
+
+    /// Gives pages of the segment back to the kernel; they read as zero afterwards.
+    pub fn discard(&self, offset: usize, len: usize) {
+        if offset + len <= self.len {
+            sys::madvise(self.base.wrapping_add(offset), len, libc::MADV_REMOVE);
+        }
+    }
+
+    #[inline(always)]
+    fn atomic(&self, offset: usize) -> &AtomicU64 {
+        assert!(offset.is_multiple_of(8) && offset + 8 <= self.len);
+        // SAFETY: aligned and inside the mapping, which outlives self's users; shared memory is only accessed atomically here.
+        unsafe { &*self.base.add(offset).cast::<AtomicU64>() }
+    }
+}
+
+const SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+
+impl Local for Map {
+    #[inline(always)]
+    fn word(&self, offset: usize) -> u64 {
+        self.atomic(offset).load(Ordering::Acquire)
+    }
+    #[inline(always)]
+    fn set_word(&self, offset: usize, value: u64) {
+        self.atomic(offset).store(value, Ordering::Release);
+    }
+    #[inline(always)]
+    fn swap_word(&self, offset: usize, value: u64) -> u64 {
+        self.atomic(offset).swap(value, Ordering::AcqRel)
+    }
+    #[inline(always)]
+    unsafe fn get(&self, offset: usize, to: *mut u8, len: usize) {
+        assert!(offset.checked_add(len).is_some_and(|end| end <= self.len));
+        // SAFETY: the source is inside the mapping; the caller vouches for `to`. A hostile peer may change the bytes while we
+        // copy: they are plain bytes, any value is valid, and the caller gets whatever they were.
+        unsafe { core::ptr::copy_nonoverlapping(self.base.add(offset), to, len) };
+    }
+}
+
+impl Remote for Map {
+    #[inline(always)]
+    unsafe fn put(&self, offset: usize, from: *const u8, len: usize) {
+        assert!(offset.checked_add(len).is_some_and(|end| end <= self.len));
+        // SAFETY: the target is inside the mapping; the caller vouches for `from`.
+        unsafe { core::ptr::copy_nonoverlapping(from, self.base.add(offset), len) };
+    }
+    #[inline(always)]
+    fn put_word(&self, offset: usize, value: u64) {
+        self.atomic(offset).store(value, Ordering::Release);
+    }
+    #[inline(always)]
+    fn stimulate(&self, offset: usize, interest: u64) -> u64 {
+        fence(Ordering::SeqCst);
+        let word = self.atomic(offset);
+        if word.load(Ordering::Relaxed) & interest == 0 {
+            return 0;
+        }
+        word.swap(0, Ordering::AcqRel)
+    }
+    #[inline(always)]
+    fn or_word(&self, offset: usize, bits: u64) -> u64 {
+        self.atomic(offset).fetch_or(bits, Ordering::AcqRel)
+    }
+}

@@ -1,0 +1,263 @@
+//! System calls, made directly: the library's own calls must not go through libc's symbols, which it interposes, nor set errno.
+
+use core::ffi::CStr;
+use core::ptr;
+pub use syscalls::{Errno, Sysno, raw};
+
+macro_rules! call {
+    ($nr:ident $(, $arg:expr)*) => {
+        // SAFETY: each caller below passes what the kernel's interface for this call asks for.
+        unsafe { syscalls::syscall!(Sysno::$nr $(, $arg)*) }
+    };
+}
+
+/// The thread's id.
+pub fn gettid() -> u32 {
+    call!(gettid).unwrap_or(0) as u32
+}
+
+/// The process's id.
+pub fn getpid() -> u32 {
+    call!(getpid).unwrap_or(0) as u32
+}
+
+/// The effective user.
+pub fn geteuid() -> u32 {
+    call!(geteuid).unwrap_or(0) as u32
+}
+
+/// Whether a thread with this id exists (one that we may not signal does).
+pub fn thread_lives(tid: u32) -> bool {
+    !matches!(call!(tkill, tid, 0), Err(Errno::ESRCH))
+}
+
+/// Sleeps on a word in shared memory while it holds `value`, at most `nanos`.
+pub fn futex_wait(word: *const u32, value: u32, nanos: i64) {
+    let timeout = libc::timespec { tv_sec: nanos / 1_000_000_000, tv_nsec: nanos % 1_000_000_000 };
+    let _ = call!(futex, word, libc::FUTEX_WAIT, value, &raw const timeout, 0, 0);
+}
+
+/// Wakes sleepers on a word.
+pub fn futex_wake(word: *const u32, count: u32) {
+    let _ = call!(futex, word, libc::FUTEX_WAKE, count, 0, 0, 0);
+}
+
+/// An anonymous file in memory that can be sealed; close-on-exec.
+pub fn memfd_create(name: &CStr) -> Result<i32, Errno> {
+    call!(memfd_create, name.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING).map(|fd| fd as i32)
+}
+
+/// Sets a file's length.
+pub fn ftruncate(fd: i32, len: usize) -> Result<(), Errno> {
+    call!(ftruncate, fd, len).map(drop)
+}
+
+/// A file's length.
+pub fn file_len(fd: i32) -> Result<usize, Errno> {
+    call!(lseek, fd, 0, libc::SEEK_END)
+}
+
+/// fcntl with an integer argument.
+pub fn fcntl(fd: i32, command: i32, arg: usize) -> Result<i32, Errno> {
+    call!(fcntl, fd, command, arg).map(|value| value as i32)
+}
+
+/// Maps a file shared, readable and writable, left out of core dumps.
+pub fn mmap_shared(fd: i32, len: usize) -> Result<*mut u8, Errno> {
+    let flags = libc::MAP_SHARED | libc::MAP_NORESERVE;
+    let at = call!(mmap, 0, len, libc::PROT_READ | libc::PROT_WRITE, flags, fd, 0)? as *mut u8;
+    madvise(at, len, libc::MADV_DONTDUMP);
+    Ok(at)
+}
+
+/// Private zeroed memory, sparse.
+pub fn mmap_private(len: usize) -> Result<*mut u8, Errno> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    call!(mmap, 0, len, libc::PROT_READ | libc::PROT_WRITE, flags, -1i32, 0).map(|at| at as *mut u8)
+}
+
+/// Unmaps.
+pub fn munmap(at: *mut u8, len: usize) {
+    let _ = call!(munmap, at, len);
+}
+
+/// Advice about memory.
+pub fn madvise(at: *mut u8, len: usize, advice: i32) {
+    let _ = call!(madvise, at, len, advice);
+}
+
+/// Closes.
+pub fn close(fd: i32) {
+    let _ = call!(close, fd);
+}
+
+/// Reads.
+pub fn read(fd: i32, buffer: &mut [u8]) -> Result<usize, Errno> {
+    call!(read, fd, buffer.as_mut_ptr(), buffer.len())
+}
+
+/// Writes.
+pub fn write(fd: i32, buffer: &[u8]) -> Result<usize, Errno> {
+    call!(write, fd, buffer.as_ptr(), buffer.len())
+}
+
+/// Reads at an offset.
+pub fn pread(fd: i32, buffer: &mut [u8], offset: u64) -> Result<usize, Errno> {
+    call!(pread64, fd, buffer.as_mut_ptr(), buffer.len(), offset)
+}
+
+/// Writes at an offset.
+pub fn pwrite(fd: i32, buffer: &[u8], offset: u64) -> Result<usize, Errno> {
+    call!(pwrite64, fd, buffer.as_ptr(), buffer.len(), offset)
+}
+
+/// Opens a file, close-on-exec.
+pub fn open(path: &CStr, flags: i32, mode: u32) -> Result<i32, Errno> {
+    call!(openat, libc::AT_FDCWD, path.as_ptr(), flags | libc::O_CLOEXEC, mode).map(|fd| fd as i32)
+}
+
+/// Sets a file's mode.
+pub fn fchmod(fd: i32, mode: u32) -> Result<(), Errno> {
+    call!(fchmod, fd, mode).map(drop)
+}
+
+/// An event counter, non-blocking.
+pub fn eventfd() -> Result<i32, Errno> {
+    call!(eventfd2, 0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK).map(|fd| fd as i32)
+}
+
+/// Makes a socket.
+pub fn socket(family: i32, kind: i32, protocol: i32) -> Result<i32, Errno> {
+    call!(socket, family, kind, protocol).map(|fd| fd as i32)
+}
+
+/// Binds.
+pub fn bind(fd: i32, address: *const libc::sockaddr, len: u32) -> Result<(), Errno> {
+    call!(bind, fd, address, len).map(drop)
+}
+
+/// Listens.
+pub fn listen(fd: i32, backlog: i32) -> Result<(), Errno> {
+    call!(listen, fd, backlog).map(drop)
+}
+
+/// Connects.
+pub fn connect(fd: i32, address: *const libc::sockaddr, len: u32) -> Result<(), Errno> {
+    call!(connect, fd, address, len).map(drop)
+}
+
+/// Accepts, with flags.
+pub fn accept(fd: i32, flags: i32) -> Result<i32, Errno> {
+    call!(accept4, fd, 0, 0, flags).map(|fd| fd as i32)
+}
+
+/// Receives into a buffer.
+pub fn recv(fd: i32, buffer: *mut u8, len: usize, flags: i32) -> Result<usize, Errno> {
+    call!(recvfrom, fd, buffer, len, flags, 0, 0)
+}
+
+/// Sends a buffer.
+pub fn send(fd: i32, buffer: *const u8, len: usize, flags: i32) -> Result<usize, Errno> {
+    call!(sendto, fd, buffer, len, flags, 0, 0)
+}
+
+/// sendmsg.
+pub fn sendmsg(fd: i32, message: *const libc::msghdr, flags: i32) -> Result<usize, Errno> {
+    call!(sendmsg, fd, message, flags)
+}
+
+/// recvmsg.
+pub fn recvmsg(fd: i32, message: *mut libc::msghdr, flags: i32) -> Result<usize, Errno> {
+    call!(recvmsg, fd, message, flags)
+}
+
+/// A socket option of fixed size.
+pub fn getsockopt<T: Copy>(fd: i32, level: i32, name: i32) -> Result<T, Errno> {
+    let mut value = core::mem::MaybeUninit::<T>::zeroed();
+    let mut len = size_of::<T>() as u32;
+    call!(getsockopt, fd, level, name, value.as_mut_ptr(), &raw mut len)?;
+    // SAFETY: zeroed and then filled by the kernel; the types used with it (integers, plain structs) admit any bytes.
+    Ok(unsafe { value.assume_init() })
+}
+
+/// Sets a socket option of fixed size.
+pub fn setsockopt<T: Copy>(fd: i32, level: i32, name: i32, value: T) -> Result<(), Errno> {
+    call!(setsockopt, fd, level, name, &raw const value, size_of::<T>()).map(drop)
+}
+
+/// The local address of a socket.
+pub fn getsockname(fd: i32) -> Result<libc::sockaddr_storage, Errno> {
+    // SAFETY: all zeroes is a valid sockaddr_storage.
+    let mut address: libc::sockaddr_storage = unsafe { core::mem::zeroed() };
+    let mut len = size_of_val(&address) as u32;
+    call!(getsockname, fd, &raw mut address, &raw mut len)?;
+    Ok(address)
+}
+
+/// The address of a socket's peer.
+pub fn getpeername(fd: i32) -> Result<libc::sockaddr_storage, Errno> {
+    // SAFETY: all zeroes is a valid sockaddr_storage.
+    let mut address: libc::sockaddr_storage = unsafe { core::mem::zeroed() };
+    let mut len = size_of_val(&address) as u32;
+    call!(getpeername, fd, &raw mut address, &raw mut len)?;
+    Ok(address)
+}
+
+/// ioctl that answers an int.
+pub fn ioctl_int(fd: i32, request: u64) -> Result<i32, Errno> {
+    let mut value = 0i32;
+    call!(ioctl, fd, request, &raw mut value)?;
+    Ok(value)
+}
+
+/// Shuts one half of a connection.
+pub fn shutdown(fd: i32, how: i32) -> Result<(), Errno> {
+    call!(shutdown, fd, how).map(drop)
+}
+
+/// poll with nanoseconds; `None` waits for ever.
+pub fn ppoll(fds: &mut [libc::pollfd], nanos: Option<u64>) -> Result<usize, Errno> {
+    let timeout = nanos.map(timespec);
+    let at = timeout.as_ref().map_or(ptr::null(), ptr::from_ref);
+    call!(ppoll, fds.as_mut_ptr(), fds.len(), at, 0, 8)
+}
+
+/// Makes an epoll set.
+pub fn epoll_create() -> Result<i32, Errno> {
+    call!(epoll_create1, libc::EPOLL_CLOEXEC).map(|fd| fd as i32)
+}
+
+/// Changes an epoll set.
+pub fn epoll_ctl(set: i32, op: i32, fd: i32, events: u32, data: u64) -> Result<(), Errno> {
+    let event = libc::epoll_event { events, u64: data };
+    call!(epoll_ctl, set, op, fd, &raw const event).map(drop)
+}
+
+/// Waits on an epoll set, at most `millis` (-1: for ever).
+pub fn epoll_wait(set: i32, events: *mut libc::epoll_event, max: i32, millis: i32) -> Result<usize, Errno> {
+    call!(epoll_pwait, set, events, max, millis, 0, 8)
+}
+
+/// Time since boot in nanoseconds, not adjusted.
+pub fn now() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let _ = call!(clock_gettime, libc::CLOCK_MONOTONIC, &raw mut time);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// The target of a symbolic link.
+pub fn readlink(path: &CStr, buffer: &mut [u8]) -> Result<usize, Errno> {
+    call!(readlinkat, libc::AT_FDCWD, path.as_ptr(), buffer.as_mut_ptr(), buffer.len())
+}
+
+/// Random bytes.
+pub fn random() -> u64 {
+    let mut value = 0u64;
+    let _ = call!(getrandom, &raw mut value, 8, 0);
+    value ^ now()
+}
+
+/// Nanoseconds as a timespec.
+pub fn timespec(nanos: u64) -> libc::timespec {
+    libc::timespec { tv_sec: (nanos / 1_000_000_000) as i64, tv_nsec: (nanos % 1_000_000_000) as i64 }
+}

@@ -1,0 +1,175 @@
+//! The byte ring. `send` is one copy into the receiver's segment and a release store of the write position; `recv` is one copy
+//! out and a release store of the read position into the sender's segment. Positions count bytes since the ring path began, for
+//! ever; the place in the ring is the position modulo the capacity, a power of two. Producer and consumer keep private copies of
+//! the other's position and look at the shared one only when they run out.
+//!
+//! Rule F2: a position that the peer put is accepted only if it moved forward and by no more than can be: anything else is
+//! [`Broken`], and costs the peer its connection.
+
+use fabric::{Local, Remote};
+
+/// The peer put a position that cannot be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Broken;
+
+/// The writing end. Plain data: it may lie in memory shared by forked processes, under a lock.
+#[repr(C)]
+#[derive(Debug, Default, Clone, Copy)]
+pub struct Producer {
+    written: u64,
+    read: u64,
+    capacity: u64,
+    data: u64,
+}
+
+/// The reading end.
+#[repr(C)]
+#[derive(Debug, Default, Clone, Copy)]
+pub struct Consumer {
+    read: u64,
+    written: u64,
+    capacity: u64,
+    data: u64,
+}
+
+impl Producer {
+    /// A producer at position 0 of a ring of `capacity` bytes (a power of two) at offset `data` of the peer's segment.
+    pub fn new(data: usize, capacity: usize) -> Producer {
+        debug_assert!(capacity.is_power_of_two());
+        Producer { written: 0, read: 0, capacity: capacity as u64, data: data as u64 }
+    }
+
+    /// Goes on at the same position in another ring. The consumer must be told to change over at [`Producer::position`].
+    pub fn move_to(&mut self, data: usize, capacity: usize) {
+        self.data = data as u64;
+        self.capacity = capacity as u64;
+        // What the peer has not read lies in the old ring and takes no room in the new one.
+        self.read = self.written;
+    }
+
+    /// Bytes written so far.
+    pub fn position(&self) -> u64 {
+        self.written
+    }
+
+    /// Bytes that the ring holds at most.
+    pub fn capacity(&self) -> u64 {
+        self.capacity
+    }
+
+    /// Room for at least `want` bytes, or less if there is less. `back` is the word of the own segment where the consumer puts its
+    /// read position.
+    #[inline(always)]
+    pub fn room<L: Local>(&mut self, local: &L, back: usize, want: usize) -> Result<usize, Broken> {
+        let mut room = self.capacity - (self.written - self.read);
+        if room < want as u64 {
+            self.refresh(local.word(back))?;
+            room = self.capacity - (self.written - self.read);
+        }
+        Ok(room as usize)
+    }
+
+    /// Bytes written that the peer had not read when last looked, by its word `back`.
+    pub fn unread<L: Local>(&self, local: &L, back: usize) -> Result<u64, Broken> {
+        let unread = self.written.wrapping_sub(local.word(back));
+        // After a change of rings more than one ring's worth can be unread; never more than was written.
+        if unread > self.written { Err(Broken) } else { Ok(unread) }
+    }
+
+    #[inline]
+    fn refresh(&mut self, read: u64) -> Result<(), Broken> {
+        // Until the consumer has changed over to a new ring its position may lie behind ours in the old one.
+        if read > self.written {
+            return Err(Broken);
+        }
+        if read > self.read {
+            self.read = read;
+        }
+        Ok(())
+    }
+
+    /// Copies `len` bytes in, at most what [`Producer::room`] gave. Invisible until [`Producer::publish`].
+    ///
+    /// # Safety
+    /// `from` must be valid for `len` bytes of reads.
+    #[inline(always)]
+    pub unsafe fn put<R: Remote>(&mut self, remote: &R, from: *const u8, len: usize) {
+        let at = (self.written & (self.capacity - 1)) as usize;
+        let first = len.min(self.capacity as usize - at);
+        // SAFETY: the two pieces are inside `from..from + len`; the caller vouches for them.
+        unsafe {
+            remote.put(self.data as usize + at, from, first);
+            if first < len {
+                remote.put(self.data as usize, from.add(first), len - first);
+            }
+        }
+        self.written += len as u64;
+    }
+
+    /// Makes what was put visible: puts the write position into the word `front` of the peer's segment.
+    #[inline(always)]
+    pub fn publish<R: Remote>(&self, remote: &R, front: usize) {
+        remote.put_word(front, self.written);
+    }
+}
+
+impl Consumer {
+    /// A consumer at position 0 of a ring of `capacity` bytes at offset `data` of the own segment.
+    pub fn new(data: usize, capacity: usize) -> Consumer {
+        debug_assert!(capacity.is_power_of_two());
+        Consumer { read: 0, written: 0, capacity: capacity as u64, data: data as u64 }
+    }
+
+    /// Goes on at the same position in another ring.
+    pub fn move_to(&mut self, data: usize, capacity: usize) {
+        self.data = data as u64;
+        self.capacity = capacity as u64;
+        self.written = self.read;
+    }
+
+    /// Bytes read so far.
+    pub fn position(&self) -> u64 {
+        self.read
+    }
+
+    /// Bytes ready, looking at the peer's write position (word `front` of the own segment) if fewer than `want` are known. Bytes
+    /// from position `until` on, if given, are not in this ring and not counted.
+    #[inline(always)]
+    pub fn ready<L: Local>(&mut self, local: &L, front: usize, want: usize, until: Option<u64>) -> Result<usize, Broken> {
+        if self.written - self.read < want as u64 {
+            let mut written = local.word(front);
+            if let Some(until) = until {
+                written = written.min(until);
+            }
+            if written < self.written || written - self.read > self.capacity {
+                return Err(Broken);
+            }
+            self.written = written;
+        }
+        Ok((self.written - self.read) as usize)
+    }
+
+    /// Copies out `len` bytes that start `skip` bytes ahead; both together at most what [`Consumer::ready`] gave.
+    ///
+    /// # Safety
+    /// `to` must be valid for `len` bytes of writes.
+    #[inline(always)]
+    pub unsafe fn peek<L: Local>(&self, local: &L, skip: usize, to: *mut u8, len: usize) {
+        let at = ((self.read + skip as u64) & (self.capacity - 1)) as usize;
+        let first = len.min(self.capacity as usize - at);
+        // SAFETY: the two pieces are inside `to..to + len`; the caller vouches for them.
+        unsafe {
+            local.get(self.data as usize + at, to, first);
+            if first < len {
+                local.get(self.data as usize, to.add(first), len - first);
+            }
+        }
+    }
+
+    /// Gives `len` bytes back to the writer: puts the read position into the word `back` of the peer's segment.
+    #[inline(always)]
+    pub fn consume<R: Remote>(&mut self, remote: &R, back: usize, len: usize) {
+        self.read += len as u64;
+        remote.put_word(back, self.read);
+    }
+}

@@ -1,0 +1,140 @@
+//! How long to spin before sleeping. Spinning pays when the wait is shorter than a wake-up costs (17 us each way); it must never
+//! take a processor from someone who could use it. So each waiter learns from how long its waits lasted, spins at most about
+//! twice the cost of a wake-up, and not at all when the peer last waited on this very processor, or for a while after it was
+//! preempted in the middle of a spin, which happens only where there are more runnable threads than processors.
+
+use fabric::sync::{AtomicU64, Ordering, spin_hint};
+use fabric::sys;
+
+/// The processor's own clock, in ticks, and the processor's number.
+#[inline(always)]
+pub fn ticks() -> u64 {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: rdtsc has no preconditions.
+    unsafe {
+        core::arch::x86_64::_rdtsc()
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: reading the virtual counter has no preconditions.
+    unsafe {
+        let count: u64;
+        core::arch::asm!("mrs {}, cntvct_el0", out(reg) count, options(nomem, nostack));
+        count
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    sys::now()
+}
+
+/// The processor that the thread runs on.
+pub fn cpu() -> u64 {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: rdtscp has no preconditions; Linux keeps the processor's number in the low 12 bits of TSC_AUX.
+    unsafe {
+        let mut aux = 0;
+        core::arch::x86_64::__rdtscp(&mut aux);
+        u64::from(aux & 0xfff)
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        let mut cpu = 0u32;
+        // SAFETY: getcpu fills the one word.
+        let _ = unsafe { sys::raw::syscall3(sys::Sysno::getcpu, &raw mut cpu as usize, 0, 0) };
+        u64::from(cpu)
+    }
+}
+
+/// Ticks per millisecond; measured once against the kernel's clock.
+pub fn ticks_per_ms() -> u64 {
+    let known = TICKS_PER_MS.load(Ordering::Relaxed);
+    if known != 0 {
+        return known;
+    }
+    let (t0, n0) = (ticks(), sys::now());
+    loop {
+        let nanos = sys::now() - n0;
+        if nanos > 200_000 {
+            let rate = (u128::from(ticks() - t0) * 1_000_000 / u128::from(nanos)).max(1) as u64;
+            TICKS_PER_MS.store(rate, Ordering::Relaxed);
+            return rate;
+        }
+    }
+}
+
+/// Nanoseconds as ticks.
+pub fn ticks_of(nanos: u64) -> u64 {
+    nanos * ticks_per_ms() / 1_000_000
+}
+
+static TICKS_PER_MS: AtomicU64 = AtomicU64::new(0);
+/// No spinning in this process before this time, in ticks.
+static CROWDED_UNTIL: AtomicU64 = AtomicU64::new(0);
+
+/// What one waiter has learned. Plain data, zero to start with.
+#[repr(C)]
+#[derive(Debug, Default, Clone, Copy)]
+pub struct Learned {
+    credit: i32,
+    failed: u32,
+}
+
+/// What a spin came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Spun {
+    /// What was waited for came.
+    Won,
+    /// It did not come in time.
+    Lost,
+    /// There was no spin.
+    None,
+}
+
+impl Learned {
+    const MOST: i32 = 8;
+
+    /// Spins until `done` or for `limit` ticks, if it is likely to pay. `peer_cpu` is where the peer last waited, `NO_CPU` if not known.
+    #[inline]
+    pub fn spin(&mut self, limit: u64, peer_cpu: u64, mut done: impl FnMut() -> bool) -> Spun {
+        if limit == 0 || self.credit < 0 || (peer_cpu != NO_CPU && peer_cpu == cpu()) {
+            return Spun::None;
+        }
+        let start = ticks();
+        if start < CROWDED_UNTIL.load(Ordering::Relaxed) {
+            return Spun::None;
+        }
+        let mut last = start;
+        loop {
+            for _ in 0..8 {
+                if done() {
+                    self.credit = Self::MOST;
+                    self.failed = 0;
+                    return Spun::Won;
+                }
+                spin_hint();
+            }
+            let now = ticks();
+            if now - last > ticks_of(PREEMPTED_NS) {
+                // We did not run for a while: someone else wants this processor.
+                self.failed = (self.failed + 1).min(6);
+                CROWDED_UNTIL.store(now + (ticks_per_ms() << self.failed), Ordering::Relaxed);
+                self.credit -= 1;
+                return Spun::Lost;
+            }
+            if now - start > limit {
+                self.credit -= 1;
+                return Spun::Lost;
+            }
+            last = now;
+        }
+    }
+
+    /// Learns from a wait that ended in the kernel after `waited` ticks: would a spin of `limit` have caught it?
+    pub fn slept(&mut self, waited: u64, limit: u64) {
+        // A wake-up itself takes about as long as a spin may last, so a short wait shows as up to twice the limit.
+        let change = if waited <= limit * 2 { 2 } else { -1 };
+        self.credit = (self.credit + change).clamp(-Self::MOST, Self::MOST);
+    }
+}
+
+/// The processor of a peer that never waited.
+pub const NO_CPU: u64 = u64::MAX;
+const PREEMPTED_NS: u64 = 100_000;

@@ -1,1 +1,27 @@
-//! To come.
+//! The options of Shunt: one table, from which everything that names an option is made.
+//!
+//! [`TABLE`] says what an option is called, what it may be set to and what it does. The environment (`SHUNT_*`), the
+//! configuration files, the flags of `shunt run`, the help, the man page and the shell completions all come from it.
+//!
+//! Two very different programs read it. The command `shunt` is ordinary Rust. `libshunt.so` reads its options inside a
+//! foreign program, possibly before the first constructor has run; so nothing in this crate allocates, prints, or touches
+//! the operating system. Whoever calls [`from_environ`] brings the environment and the content of the files, and gets told
+//! of every name or value that is not understood, through a callback: a mistake is never passed over in silence.
+//!
+//! To add an option: one field in [`Options`] and one entry in [`TABLE`].
+#![no_std]
+#![deny(missing_docs)]
+#![forbid(unsafe_code)]
+#![allow(clippy::large_enum_variant)] // texts are inline because nothing here may allocate
+
+mod kind;
+mod problem;
+mod read;
+mod table;
+mod text;
+
+pub use kind::{Choice, Kind, Value};
+pub use problem::{Fault, Problem, Source};
+pub use read::{ConfigFiles, config_files, find, from_environ};
+pub use table::{LogLevel, LogTarget, Opt, Options, PathMode, Profile, Scope, TABLE};
+pub use text::Text;

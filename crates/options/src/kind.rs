@@ -1,0 +1,103 @@
+//! What an option may be set to, and the one parser of values.
+
+use crate::problem::Fault;
+use crate::text::Text;
+
+/// The type of an option, with its range.
+#[derive(Clone, Copy, Debug)]
+pub enum Kind {
+    /// One of a few words.
+    Choice(&'static [Choice]),
+    /// One of a few words, or the absolute path of a file.
+    ChoiceOrPath(&'static [Choice]),
+    /// A whole number from `min` to `max`. With `auto`, the word `auto` as well.
+    Number {
+        /// The smallest number allowed.
+        min: u32,
+        /// The largest number allowed.
+        max: u32,
+        /// What is counted, in the plural, for the help.
+        unit: &'static str,
+        /// Whether `auto` is allowed.
+        auto: bool,
+    },
+    /// `on` or `off` (also yes, true, 1 and no, false, 0).
+    Switch,
+    /// The absolute path of a file.
+    Path,
+}
+
+/// A word that an option may be set to.
+#[derive(Clone, Copy, Debug)]
+pub struct Choice {
+    /// The word.
+    pub name: &'static str,
+    /// What it stands for, in one line.
+    pub help: &'static str,
+}
+
+/// A value that fits its option's [`Kind`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Value {
+    /// The position of the word among the choices.
+    Choice(usize),
+    /// A number in range.
+    Number(u32),
+    /// The word `auto`.
+    Auto,
+    /// On or off.
+    Switch(bool),
+    /// An absolute path.
+    Path(Text),
+}
+
+impl Kind {
+    /// Reads one value. Spaces count: whoever reads files trims first.
+    pub fn parse(&self, value: &[u8]) -> Result<Value, Fault> {
+        if value.is_empty() {
+            return Err(Fault::Empty(*self));
+        }
+        match *self {
+            Kind::Choice(choices) => word(choices, value).ok_or(Fault::Value(*self)),
+            Kind::ChoiceOrPath(choices) => match word(choices, value) {
+                Some(found) => Ok(found),
+                None if value[0] == b'/' => self.path(value),
+                None => Err(Fault::Value(*self)),
+            },
+            Kind::Number { auto: true, .. } if value == b"auto" => Ok(Value::Auto),
+            Kind::Number { min, max, .. } => match digits(value) {
+                Some(number) if (u64::from(min)..=u64::from(max)).contains(&number) => {
+                    Ok(Value::Number(number as u32))
+                }
+                _ => Err(Fault::Value(*self)),
+            },
+            Kind::Switch => match value {
+                b"on" | b"yes" | b"true" | b"1" => Ok(Value::Switch(true)),
+                b"off" | b"no" | b"false" | b"0" => Ok(Value::Switch(false)),
+                _ => Err(Fault::Value(*self)),
+            },
+            Kind::Path => self.path(value),
+        }
+    }
+
+    fn path(&self, value: &[u8]) -> Result<Value, Fault> {
+        if value[0] != b'/' {
+            return Err(Fault::Value(*self));
+        }
+        if value.len() > Text::MAX {
+            return Err(Fault::TooLong);
+        }
+        Text::new(value).map(Value::Path).ok_or(Fault::Value(*self))
+    }
+}
+
+fn word(choices: &[Choice], value: &[u8]) -> Option<Value> {
+    choices.iter().position(|choice| choice.name.as_bytes() == value).map(Value::Choice)
+}
+
+/// A number in decimal digits and nothing else; saturates, as everything that large is out of range anyway.
+fn digits(value: &[u8]) -> Option<u64> {
+    value.iter().try_fold(0u64, |number, &byte| {
+        byte.is_ascii_digit().then(|| number.saturating_mul(10).saturating_add(u64::from(byte - b'0')))
+    })
+}

@@ -1,0 +1,171 @@
+//! Reading options from the environment and from configuration files, in their order of precedence: environment, the
+//! user's file, the system's file, the defaults. (A flag of `shunt run` is put in the environment of the program.)
+
+use crate::problem::{Fault, Problem, Source};
+use crate::table::{Opt, Options, TABLE};
+use crate::text::Text;
+
+/// The paths of the configuration files to read, the weakest first; see [`config_files`].
+pub type ConfigFiles = [Option<Text>; 2];
+
+/// What the system's administrator sets.
+const SYSTEM_FILE: Text = Text::new(b"/etc/shunt.conf").unwrap();
+
+/// The option of this name: `promote-after`.
+pub fn find(name: &str) -> Option<&'static Opt> {
+    TABLE.iter().find(|opt| opt.name == name)
+}
+
+/// Which files to read: the system's, then the user's (`$XDG_CONFIG_HOME/shunt.conf`, or `~/.config/shunt.conf`). If
+/// `SHUNT_CONFIG` is set, that one instead of both: it must exist, so report it with [`Problem::unreadable`] if not.
+pub fn config_files<'a>(env: impl Iterator<Item = &'a [u8]>) -> ConfigFiles {
+    Environment::collect(env, &mut |_| ()).files()
+}
+
+/// All options. `env` gives `NAME=VALUE` strings; `files` is the content of each of [`config_files`], in that order, empty
+/// for one that does not exist. Whatever is not understood goes to `problem` and changes nothing.
+pub fn from_environ<'a>(
+    env: impl Iterator<Item = &'a [u8]>,
+    files: &[&[u8]],
+    problem: &mut dyn FnMut(Problem),
+) -> Options {
+    let mut options = Options::DEFAULT;
+    let env = Environment::collect(env, problem);
+    let paths = env.files();
+    for (i, content) in files.iter().enumerate() {
+        read_file(&mut options, paths.get(i).copied().flatten(), content, problem);
+    }
+    for (opt, value) in TABLE.iter().zip(env.values) {
+        if let Some(value) = value {
+            set(&mut options, opt, value, Source::Env, opt.env.as_bytes(), problem);
+        }
+    }
+    options
+}
+
+/// The option that someone probably meant by `name`, spelled as it is spelled at `source`.
+pub(crate) fn suggestion(source: Source, name: &[u8]) -> Option<&'static str> {
+    let prefix = if source == Source::Env { "SHUNT_" } else { "" };
+    let written = name.strip_prefix(prefix.as_bytes()).unwrap_or(name);
+    let spelled = |opt: &'static Opt| if source == Source::Env { opt.env } else { opt.name };
+    let mut nearest: Option<(usize, &'static str)> = None;
+    for known in TABLE.iter().filter(|opt| opt.is_public()).map(spelled) {
+        let letters = &known.as_bytes()[prefix.len()..];
+        let begun = written.len() >= 3 && letters.starts_with(written);
+        let far = if begun { 0 } else { distance(written, letters) };
+        if far <= letters.len() / 3 && nearest.is_none_or(|(best, _)| far < best) {
+            nearest = Some((far, known));
+        }
+    }
+    nearest.map(|(_, known)| known)
+}
+
+/// What matters of an environment, picked out in one pass.
+struct Environment<'a> {
+    values: [Option<&'a [u8]>; TABLE.len()],
+    config_home: Option<&'a [u8]>,
+    home: Option<&'a [u8]>,
+}
+
+impl<'a> Environment<'a> {
+    fn collect(env: impl Iterator<Item = &'a [u8]>, problem: &mut dyn FnMut(Problem)) -> Self {
+        let mut this = Environment { values: [None; TABLE.len()], config_home: None, home: None };
+        for entry in env {
+            let Some(equals) = entry.iter().position(|&byte| byte == b'=') else { continue };
+            let (name, value) = (&entry[..equals], &entry[equals + 1..]);
+            let slot = match name {
+                b"HOME" => &mut this.home,
+                b"XDG_CONFIG_HOME" => &mut this.config_home,
+                _ if !name.starts_with(b"SHUNT_") => continue,
+                _ => match TABLE.iter().position(|opt| opt.env.as_bytes() == name) {
+                    Some(i) => &mut this.values[i],
+                    None => {
+                        problem(Problem { source: Source::Env, name, value, fault: Fault::Unknown });
+                        continue;
+                    }
+                },
+            };
+            slot.get_or_insert(value); // the first of two counts, as for getenv()
+        }
+        this
+    }
+
+    fn files(&self) -> ConfigFiles {
+        let named = TABLE.iter().position(|opt| opt.name == "config").and_then(|i| self.values[i]);
+        if let Some(path) = named {
+            // A bad path is reported by from_environ, as any bad value is.
+            return [Text::new(path).filter(|_| path.starts_with(b"/")), None];
+        }
+        let absolute = |dir: &&[u8]| dir.starts_with(b"/");
+        let user = match self.config_home.filter(absolute) {
+            Some(dir) => Text::joined(dir, b"/shunt.conf"),
+            None => self.home.filter(absolute).and_then(|dir| Text::joined(dir, b"/.config/shunt.conf")),
+        };
+        [Some(SYSTEM_FILE), user]
+    }
+}
+
+fn read_file(options: &mut Options, path: Option<Text>, content: &[u8], problem: &mut dyn FnMut(Problem)) {
+    let content = content.strip_prefix(b"\xef\xbb\xbf").unwrap_or(content);
+    for (number, line) in (1u32..).zip(content.split(|&byte| byte == b'\n')) {
+        let source = Source::File { path, line: number };
+        let line = without_comment(line).trim_ascii();
+        if line.is_empty() {
+            continue;
+        }
+        let Some(equals) = line.iter().position(|&byte| byte == b'=') else {
+            problem(Problem { source, name: line, value: b"", fault: Fault::Syntax });
+            continue;
+        };
+        let (name, value) = (line[..equals].trim_ascii(), line[equals + 1..].trim_ascii());
+        let fault = match TABLE.iter().find(|opt| opt.name.as_bytes() == name) {
+            Some(opt) if opt.in_file() => {
+                set(options, opt, value, source, name, problem);
+                continue;
+            }
+            Some(_) => Fault::NotInFile,
+            None if name.is_empty() => Fault::Syntax,
+            None => Fault::Unknown,
+        };
+        problem(Problem { source, name, value, fault });
+    }
+}
+
+/// A `#` opens a comment at the start of a line or after a space: a path may hold one.
+fn without_comment(line: &[u8]) -> &[u8] {
+    let opens = |&i: &usize| line[i] == b'#' && (i == 0 || line[i - 1].is_ascii_whitespace());
+    &line[..(0..line.len()).find(opens).unwrap_or(line.len())]
+}
+
+fn set(
+    options: &mut Options,
+    opt: &Opt,
+    value: &[u8],
+    source: Source,
+    name: &[u8],
+    problem: &mut dyn FnMut(Problem),
+) {
+    match opt.kind.parse(value) {
+        Ok(parsed) => (opt.set)(options, parsed),
+        Err(fault) => problem(Problem { source, name, value, fault }),
+    }
+}
+
+/// How many letters must be added, dropped or replaced to make one name of the other; large if either is long.
+fn distance(a: &[u8], b: &[u8]) -> usize {
+    const LONGEST: usize = 40;
+    if a.len() > LONGEST || b.len() > LONGEST {
+        return usize::MAX;
+    }
+    let mut row: [usize; LONGEST + 1] = core::array::from_fn(|i| i);
+    for (i, from) in a.iter().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, to) in b.iter().enumerate() {
+            let replaced = diagonal + usize::from(from != to);
+            diagonal = row[j + 1];
+            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[b.len()]
+}

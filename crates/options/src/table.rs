@@ -1,0 +1,359 @@
+//! The table itself, and the [`Options`] that it fills in.
+
+use crate::kind::{Choice, Kind, Value};
+use crate::text::Text;
+
+/// Everything that can be set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// What to give up for latency.
+    pub profile: Profile,
+    /// Whether to promote at all.
+    pub path: PathMode,
+    /// Socket calls on a connection before it is posted.
+    pub promote_after: u32,
+    /// The longest spin in microseconds; `None` leaves it to the profile.
+    pub spin_us: Option<u32>,
+    /// Wake by eventfd where possible.
+    pub bells: bool,
+    /// Move to a larger ring when the small one keeps filling up.
+    pub grow: bool,
+    /// The file of the board.
+    pub board: Text,
+    /// Where messages go.
+    pub log: LogTarget,
+    /// Which messages are written.
+    pub log_level: LogLevel,
+    /// The only configuration file to read.
+    pub config: Option<Text>,
+    /// The library that `shunt run` preloads.
+    pub lib: Option<Text>,
+    /// The counters that `shunt run --stats` and `--require` read. Internal.
+    pub report: Option<Text>,
+}
+
+impl Options {
+    /// What holds where nothing is set; [`TABLE`] says the same in words.
+    pub const DEFAULT: Options = Options {
+        profile: Profile::Balanced,
+        path: PathMode::Auto,
+        promote_after: 2,
+        spin_us: None,
+        bells: true,
+        grow: true,
+        board: Text::new(b"/dev/shm/shunt-board").unwrap(),
+        log: LogTarget::None,
+        log_level: LogLevel::Warn,
+        config: None,
+        lib: None,
+        report: None,
+    };
+
+    /// The longest time, in nanoseconds, that a call may spin before it sleeps.
+    pub fn spin_ns(&self) -> u64 {
+        let by_profile = match self.profile {
+            Profile::Safe => 0,
+            Profile::Balanced => 50,
+            Profile::Latency => 1000,
+        };
+        u64::from(self.spin_us.unwrap_or(by_profile)) * 1000
+    }
+}
+
+/// What to give up for latency: see the help of the option.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Profile {
+    Safe,
+    Balanced,
+    Latency,
+}
+
+/// Which paths connections may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PathMode {
+    /// Promote where possible.
+    Auto,
+    /// Stay on kernel TCP.
+    Tcp,
+}
+
+/// Where messages go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogTarget {
+    /// Nowhere.
+    None,
+    /// The standard error of the program.
+    Stderr,
+    /// The system's log.
+    Syslog,
+    /// Appended to a file.
+    File(Text),
+}
+
+/// How much is logged: each level includes those before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[allow(missing_docs)]
+pub enum LogLevel {
+    Error,
+    Warn,
+    Info,
+    Debug,
+}
+
+/// One option.
+#[derive(Clone, Copy)]
+pub struct Opt {
+    /// Its name in files, and as a flag: `promote-after`.
+    pub name: &'static str,
+    /// Its name in the environment: `SHUNT_PROMOTE_AFTER`.
+    pub env: &'static str,
+    /// Its type and range.
+    pub kind: Kind,
+    /// Its default, as one would write it; empty if it is unset.
+    pub default: &'static str,
+    /// Where it may be set.
+    pub scope: Scope,
+    /// What it does, in one line.
+    pub short: &'static str,
+    /// What one has to know to set it: a paragraph or more, for the man page.
+    pub long: &'static str,
+    /// Puts a value of its kind in its place.
+    pub set: fn(&mut Options, Value),
+}
+
+/// Where an option may be set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// By flag, environment and file.
+    Anywhere,
+    /// By flag and environment.
+    NotInFile,
+    /// By `shunt` itself, in the environment of the programs it starts. Not shown to users.
+    Internal,
+}
+
+impl Opt {
+    /// Whether users are told of it.
+    pub fn is_public(&self) -> bool {
+        self.scope != Scope::Internal
+    }
+
+    pub(crate) fn in_file(&self) -> bool {
+        self.scope == Scope::Anywhere
+    }
+}
+
+/// All options, in the order in which help shows them.
+pub static TABLE: &[Opt] = &[
+    Opt {
+        name: "profile",
+        env: "SHUNT_PROFILE",
+        kind: Kind::Choice(&[
+            Choice {
+                name: "safe",
+                help: "never spin: sleep as plain TCP does; for hosts with more work than CPUs",
+            },
+            Choice { name: "balanced", help: "spin at most 50 us, and only where it has paid off" },
+            Choice { name: "latency", help: "spin up to 1 ms; for programs with CPUs of their own" },
+        ]),
+        default: "balanced",
+        scope: Scope::Anywhere,
+        short: "What to give up for latency",
+        long: "How much CPU time a program may spend on waiting less. A call that waits for data first looks at memory for a \
+while (it spins), and only then sleeps in the kernel, which costs both sides several microseconds. The profile sets the \
+longest spin; the time actually spun is learned from how long recent waits lasted, and is nothing where there is no CPU to \
+spare. An idle program uses no CPU under any profile.",
+        set: |options, value| {
+            if let Value::Choice(i) = value {
+                options.profile = [Profile::Safe, Profile::Balanced, Profile::Latency][i];
+            }
+        },
+    },
+    Opt {
+        name: "path",
+        env: "SHUNT_PATH",
+        kind: Kind::Choice(&[
+            Choice { name: "auto", help: "memory where both ends allow it, TCP elsewhere" },
+            Choice { name: "tcp", help: "kernel TCP for everything" },
+        ]),
+        default: "auto",
+        scope: Scope::Anywhere,
+        short: "Which way the bytes may go",
+        long: "With auto, a connection moves to memory as soon as both of its ends turn out to run under Shunt on this host. \
+With tcp the library is loaded and watches, but every byte stays on the kernel's connection: a way to find out whether a \
+problem has to do with Shunt, and what its hooks alone cost.",
+        set: |options, value| {
+            if let Value::Choice(i) = value {
+                options.path = [PathMode::Auto, PathMode::Tcp][i];
+            }
+        },
+    },
+    Opt {
+        name: "promote-after",
+        env: "SHUNT_PROMOTE_AFTER",
+        kind: Kind::Number { min: 0, max: 1_000_000, unit: "socket calls", auto: false },
+        default: "2",
+        scope: Scope::Anywhere,
+        short: "Socket calls on a connection before it may move to memory",
+        long: "A connection is left alone until the program has made this many calls that send or receive on it, so that \
+short ones (connect, one request, one answer, close) do not pay for a move from which they would not profit. 0 moves \
+connections as soon as they are made. Counted at each end for itself.",
+        set: |options, value| {
+            if let Value::Number(n) = value {
+                options.promote_after = n;
+            }
+        },
+    },
+    Opt {
+        name: "spin-us",
+        env: "SHUNT_SPIN_US",
+        kind: Kind::Number { min: 0, max: 100_000, unit: "microseconds", auto: true },
+        default: "auto",
+        scope: Scope::Anywhere,
+        short: "The longest spin before a waiting call sleeps",
+        long: "In microseconds. auto leaves it to the profile: 0 for safe, 50 for balanced, 1000 for latency. 0 never spins. \
+It is an upper limit: less is spun where longer has not paid off.",
+        set: |options, value| match value {
+            Value::Number(us) => options.spin_us = Some(us),
+            Value::Auto => options.spin_us = None,
+            _ => {}
+        },
+    },
+    Opt {
+        name: "bells",
+        env: "SHUNT_BELLS",
+        kind: Kind::Switch,
+        default: "on",
+        scope: Scope::Anywhere,
+        short: "Wake a sleeping peer through an eventfd where that is possible",
+        long: "A sleeping peer is woken through an eventfd that it passed when the two processes met, or by one byte on the \
+kernel's connection. The eventfd is cheaper. With off, always the byte; the result is the same.",
+        set: |options, value| {
+            if let Value::Switch(on) = value {
+                options.bells = on;
+            }
+        },
+    },
+    Opt {
+        name: "grow",
+        env: "SHUNT_GROW",
+        kind: Kind::Switch,
+        default: "on",
+        scope: Scope::Anywhere,
+        short: "Give connections that keep filling their ring a larger one",
+        long: "Each direction of a connection starts with a small ring, 16 KB, which stays in the CPU's cache, and moves to \
+one of 256 KB when its writer keeps finding it full. With off all stay small: less memory, less bandwidth for bulk data.",
+        set: |options, value| {
+            if let Value::Switch(on) = value {
+                options.grow = on;
+            }
+        },
+    },
+    Opt {
+        name: "board",
+        env: "SHUNT_BOARD",
+        kind: Kind::Path,
+        default: "/dev/shm/shunt-board",
+        scope: Scope::Anywhere,
+        short: "The file by which the two ends of a connection find each other",
+        long: "Both ends of a connection must name the same file. It holds hints only, no data, and nothing in it is trusted; \
+it is made when it is missing. If it cannot be opened, or is damaged, connections stay on TCP. Processes with different \
+boards do not find each other: a way to keep groups of programs apart.",
+        set: |options, value| {
+            if let Value::Path(path) = value {
+                options.board = path;
+            }
+        },
+    },
+    Opt {
+        name: "log",
+        env: "SHUNT_LOG",
+        kind: Kind::ChoiceOrPath(&[
+            Choice { name: "none", help: "nothing is written anywhere" },
+            Choice { name: "stderr", help: "the program's standard error" },
+            Choice { name: "syslog", help: "the system's log, facility user" },
+        ]),
+        default: "none",
+        scope: Scope::Anywhere,
+        short: "Where the library's messages go",
+        long: "Shunt writes nothing to the standard output or standard error of the programs it runs in unless it is asked to. \
+An absolute path appends to that file, which is made if it is missing.",
+        set: |options, value| match value {
+            Value::Choice(i) => {
+                options.log = [LogTarget::None, LogTarget::Stderr, LogTarget::Syslog][i];
+            }
+            Value::Path(path) => options.log = LogTarget::File(path),
+            _ => {}
+        },
+    },
+    Opt {
+        name: "log-level",
+        env: "SHUNT_LOG_LEVEL",
+        kind: Kind::Choice(&[
+            Choice { name: "error", help: "what does not work at all" },
+            Choice {
+                name: "warn",
+                help: "and what is set wrongly or stays on TCP for a reason that can be mended",
+            },
+            Choice {
+                name: "info",
+                help: "and each connection that moves, with the reason for those that do not",
+            },
+            Choice { name: "debug", help: "and every step on the way" },
+        ]),
+        default: "warn",
+        scope: Scope::Anywhere,
+        short: "Which of the library's messages are written",
+        long: "Each level includes those before it. Only of use together with log.",
+        set: |options, value| {
+            if let Value::Choice(i) = value {
+                options.log_level = [LogLevel::Error, LogLevel::Warn, LogLevel::Info, LogLevel::Debug][i];
+            }
+        },
+    },
+    Opt {
+        name: "config",
+        env: "SHUNT_CONFIG",
+        kind: Kind::Path,
+        default: "",
+        scope: Scope::NotInFile,
+        short: "Read this configuration file instead of the usual ones",
+        long: "The usual ones are /etc/shunt.conf and then $XDG_CONFIG_HOME/shunt.conf, or ~/.config/shunt.conf if that is \
+not set; either may be missing. A file named here must exist. /dev/null reads none at all.",
+        set: |options, value| {
+            if let Value::Path(path) = value {
+                options.config = Some(path);
+            }
+        },
+    },
+    Opt {
+        name: "lib",
+        env: "SHUNT_LIB",
+        kind: Kind::Path,
+        default: "",
+        scope: Scope::NotInFile,
+        short: "The library that shunt run preloads",
+        long: "Where libshunt.so is. Unset, it is looked for beside the command, in ../lib/shunt relative to it, in \
+/usr/local/lib/shunt and in /usr/lib/shunt.",
+        set: |options, value| {
+            if let Value::Path(path) = value {
+                options.lib = Some(path);
+            }
+        },
+    },
+    Opt {
+        name: "report",
+        env: "SHUNT_REPORT",
+        kind: Kind::Path,
+        default: "",
+        scope: Scope::Internal,
+        short: "The counters that shunt run reads at the end",
+        long: "A file of 4096 bytes that shunt run makes for --stats and --require, and every process below it adds to.",
+        set: |options, value| {
+            if let Value::Path(path) = value {
+                options.report = Some(path);
+            }
+        },
+    },
+];

@@ -1,0 +1,96 @@
+//! A short byte string that lives where it is declared. Paths and names of options are kept in it, as the library can
+//! neither allocate nor borrow from an environment that the program may change under it.
+
+use core::ffi::CStr;
+use core::fmt::{self, Write};
+
+/// At most [`Text::MAX`] bytes without a NUL; always followed by one, so that it can go straight to a system call.
+#[derive(Clone, Copy)]
+pub struct Text {
+    bytes: [u8; 256],
+    len: u8,
+}
+
+impl Text {
+    /// The longest content, in bytes.
+    pub const MAX: usize = 255;
+
+    /// The empty text.
+    pub const EMPTY: Text = Text { bytes: [0; 256], len: 0 };
+
+    /// Copies `from`; `None` if it is too long or holds a NUL byte.
+    pub const fn new(from: &[u8]) -> Option<Text> {
+        if from.len() > Self::MAX {
+            return None;
+        }
+        let mut text = Text::EMPTY;
+        let mut i = 0;
+        while i < from.len() {
+            if from[i] == 0 {
+                return None;
+            }
+            text.bytes[i] = from[i];
+            i += 1;
+        }
+        text.len = from.len() as u8;
+        Some(text)
+    }
+
+    /// The content.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..self.len as usize]
+    }
+
+    /// The content, as C wants it.
+    pub fn as_c_str(&self) -> &CStr {
+        // Never empty-handed: byte 255 is never written, so there is always a NUL.
+        CStr::from_bytes_until_nul(&self.bytes).unwrap_or_default()
+    }
+
+    /// `first` followed by `second`; `None` if that is too long or holds a NUL byte.
+    pub(crate) fn joined(first: &[u8], second: &[u8]) -> Option<Text> {
+        let mut all = [0; Self::MAX];
+        let len = first.len().checked_add(second.len()).filter(|&len| len <= Self::MAX)?;
+        all[..first.len()].copy_from_slice(first);
+        all[first.len()..len].copy_from_slice(second);
+        Text::new(&all[..len])
+    }
+}
+
+impl PartialEq for Text {
+    fn eq(&self, other: &Self) -> bool {
+        self.as_bytes() == other.as_bytes()
+    }
+}
+
+impl Eq for Text {}
+
+impl fmt::Debug for Text {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "\"{self}\"")
+    }
+}
+
+impl fmt::Display for Text {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        show(self.as_bytes(), f)
+    }
+}
+
+/// Shows bytes that a stranger wrote: one line, no control characters, not endless.
+pub(crate) fn show(bytes: &[u8], f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let mut left = Text::MAX;
+    for chunk in bytes.utf8_chunks() {
+        for c in chunk.valid().chars() {
+            if left == 0 {
+                return f.write_str("...");
+            }
+            left -= 1;
+            if c.is_control() { write!(f, "{}", c.escape_default())? } else { f.write_char(c)? }
+        }
+        for byte in chunk.invalid() {
+            write!(f, "\\x{byte:02x}")?;
+        }
+    }
+    Ok(())
+}

@@ -10,8 +10,8 @@ use clap::{Arg, ArgAction, Command, ValueHint, value_parser};
 use options::{Kind, Opt, TABLE};
 
 /// Shown after the help of `shunt run`, and in its man page.
-pub const EXIT_STATUS: &str = "\
-  125   shunt run failed itself: a wrong flag, or --require and nothing moved to memory
+pub const EXIT_STATUS: &str =
+    "  125   shunt run failed itself: a wrong flag, or --require and nothing moved to memory
   126   PROGRAM was found and cannot be executed
   127   PROGRAM was not found
   128+N PROGRAM was killed by signal N (with --stats or --require)
@@ -64,8 +64,7 @@ fn run() -> Command {
                 .value_parser(value_parser!(OsString))
                 .required(true)
                 .num_args(1..)
-                .trailing_var_arg(true)
-                .allow_hyphen_values(true),
+                .trailing_var_arg(true),
         )
 }
 
@@ -89,7 +88,7 @@ fn option(opt: &'static Opt) -> Arg {
             "{}\n\n{}\n\nAllowed: {}.{default} Environment: {}.",
             opt.short, opt.long, opt.kind, opt.env
         ))
-        .help_heading("Options of the library (see `shunt help options`)")
+        .help_heading("Library options")
 }
 
 /// What stands for the value in help.

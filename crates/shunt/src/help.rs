@@ -1,14 +1,12 @@
 //! `shunt help`: the help of a subcommand, or of all options with their ranges, defaults and the ways to set them.
 
-use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::process::ExitCode;
 
-use clap::ArgMatches;
 use options::{Kind, Opt, Scope, TABLE};
 
-use crate::{bench, cli};
+use crate::cli;
 
 /// Where options may be set, strongest first.
 pub const WAYS: &str = "\
@@ -23,11 +21,10 @@ A file has lines of the form `name = value`; a # opens a comment. Names and valu
 understood are reported, by shunt run on standard error and by the library in its log; the option
 keeps what it had.";
 
-pub fn main(matches: &ArgMatches) -> ExitCode {
-    let text = match matches.get_one::<String>("topic").map(String::as_str) {
+pub fn main(topic: Option<&str>) -> ExitCode {
+    let text = match topic {
         None => cli::command().render_help().to_string(),
         Some("options") => options_help(),
-        Some(topic @ ("bench" | "demo")) => return bench::main(&[topic, "--help"].map(OsString::from)),
         Some(topic) => {
             let mut command = cli::command();
             command.build();

@@ -11,11 +11,13 @@ mod library;
 mod program;
 mod reason;
 mod run;
+mod settings;
 mod stat;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
 
+use clap::ArgMatches;
 use clap::error::ErrorKind;
 
 fn main() -> ExitCode {
@@ -27,15 +29,21 @@ fn main() -> ExitCode {
         Some(("run", matches)) => run::main(matches),
         Some(("stat", matches)) => stat::main(matches),
         Some(("doctor", matches)) => doctor::main(matches),
-        Some((name @ ("bench" | "demo"), matches)) => {
-            let rest = matches.get_many::<OsString>("args").unwrap_or_default().cloned();
-            let args: Vec<OsString> = std::iter::once(name.into()).chain(rest).collect();
-            bench::main(&args)
-        }
-        Some(("help", matches)) => help::main(matches),
+        Some(("bench", matches)) => bench::main(&passed_on(matches)),
+        Some(("demo", matches)) => bench::demo(&passed_on(matches)),
+        Some(("help", matches)) => match matches.get_one::<String>("topic").map(String::as_str) {
+            Some("bench") => bench::main(&["--help".into()]),
+            Some("demo") => bench::demo(&["--help".into()]),
+            topic => help::main(topic),
+        },
         Some(("generate", matches)) => generate::main(matches),
         _ => unreachable!("clap asks for one of the subcommands above"),
     }
+}
+
+/// The arguments of a subcommand that reads them itself.
+fn passed_on(matches: &ArgMatches) -> Vec<OsString> {
+    matches.get_many("args").unwrap_or_default().cloned().collect()
 }
 
 /// Prints what clap has to say. A wrong call of `shunt run` must not look like an exit status of the program it did not

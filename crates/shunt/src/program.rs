@@ -241,7 +241,7 @@ fn needed<'data, R: ReadRef<'data>>(
     let strings = sections.strings(endian, file.data(), link)?;
     let mut names = Vec::new();
     for entry in entries.iter().filter(|entry| entry.tag32(endian) == Some(DT_NEEDED)) {
-        let offset: u64 = entry.d_val(endian).into();
+        let offset = entry.d_val(endian);
         if let Some(name) = u32::try_from(offset).ok().and_then(|offset| strings.get(offset).ok()) {
             names.push(String::from_utf8_lossy(name).into_owned());
         }

@@ -1,38 +1,27 @@
-//! The board: the file by which the ends of connections find each other must be one that both ends can write to.
+//! The options, and the board: the file by which the ends of connections find each other must be one that both ends can write to.
 
 use std::fs;
-use std::os::unix::ffi::OsStringExt as _;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use rustix::fs::Access;
 
 use super::Check;
+use crate::settings;
 
 const NAME: &str = "board";
 
-pub fn check() -> Check {
-    let env: Vec<Vec<u8>> =
-        std::env::vars_os().map(|(name, value)| [name.into_vec(), value.into_vec()].join(&b'=')).collect();
-    let files = options::config_files(env.iter().map(Vec::as_slice)).map(|path| {
-        path.and_then(|path| {
-            fs::read(PathBuf::from(std::ffi::OsString::from_vec(path.as_bytes().to_vec()))).ok()
-        })
-        .unwrap_or_default()
-    });
-    let mut problems = Vec::new();
-    let options =
-        options::from_environ(env.iter().map(Vec::as_slice), &[&files[0], &files[1]], &mut |problem| {
-            problems.push(problem.to_string());
-        });
-    if !problems.is_empty() {
-        return Check::warn(
+pub fn checks() -> Vec<Check> {
+    let (options, problems) = settings::read(std::env::vars_os());
+    let settings = match problems.is_empty() {
+        true => Check::ok("options", "every name and value is understood"),
+        false => Check::warn(
             "options",
             problems.join("; "),
             "correct them; `shunt help options` lists what there is",
-        );
-    }
-    look_at(&PathBuf::from(std::ffi::OsString::from_vec(options.board.as_bytes().to_vec())))
+        ),
+    };
+    vec![settings, look_at(&settings::path_of(&options.board))]
 }
 
 fn look_at(path: &Path) -> Check {

@@ -142,32 +142,51 @@ fn memlock() -> Check {
 
 fn container() -> Check {
     const NAME: &str = "container";
-    let own_network = differs("net");
-    let kind = [("/.dockerenv", "Docker"), ("/run/.containerenv", "Podman")]
-        .into_iter()
-        .find(|(mark, _)| fs::exists(mark).unwrap_or(false))
-        .map(|(_, kind)| kind);
+    const TODO: &str =
+        "to reach programs outside, share both with them (docker run --network=host --ipc=host)";
+    if let Some(kind) = container_kind() {
+        let found = format!(
+            "in {kind}: programs in it find each other; those outside only if they share network and /dev/shm with it"
+        );
+        return Check::warn(NAME, found, TODO);
+    }
     let mut apart = Vec::new();
-    if own_network == Some(true) || kind.is_some() && own_network.is_none() {
-        apart.push("its network");
+    if differs("ns/net") == Some(true) {
+        apart.push("a network namespace");
     }
-    if kind.is_some() || differs("mnt") == Some(true) {
-        apart.push("its /dev/shm");
+    if differs("root/dev/shm") == Some(true) {
+        apart.push("a /dev/shm");
     }
-    match (kind, apart.is_empty()) {
-        (None, true) => Check::ok(NAME, "none noticed"),
-        (Some(kind), true) => Check::ok(NAME, format!("{kind}, sharing network and /dev/shm with the host")),
-        (kind, false) => Check::warn(
-            NAME,
-            format!("{}, with {} of its own", kind.unwrap_or("namespaces"), apart.join(" and ")),
-            "programs inside find each other; for those outside share both (docker --network=host --ipc=host)",
-        ),
+    match apart.is_empty() {
+        true => Check::ok(NAME, "none noticed"),
+        false => {
+            let found = format!(
+                "{} of its own: programs outside of it do not find those inside",
+                apart.join(" and ")
+            );
+            Check::warn(NAME, found, TODO)
+        }
     }
 }
 
-/// Whether our namespace of this kind is another than that of process 1. `None` if we may not know. In a container whose
-/// process 1 is its own they are the same, so that this only finds namespaces below a process 1.
-fn differs(namespace: &str) -> Option<bool> {
-    let of = |process: &str| fs::metadata(format!("/proc/{process}/ns/{namespace}")).map(|meta| meta.ino());
+fn container_kind() -> Option<String> {
+    let exists = |path: &&str| fs::exists(path).unwrap_or(false);
+    if exists(&"/.dockerenv") {
+        return Some("a Docker container".into());
+    }
+    if exists(&"/run/.containerenv") {
+        return Some("a Podman container".into());
+    }
+    if std::env::var_os("KUBERNETES_SERVICE_HOST").is_some() {
+        return Some("a Kubernetes pod".into());
+    }
+    let named = std::env::var("container").ok().or_else(|| fs::read_to_string("/run/systemd/container").ok());
+    named.map(|kind| format!("a container ({})", kind.trim().escape_debug()))
+}
+
+/// Whether this entry under `/proc/PID` is another for us than for process 1; `None` if we may not know.
+fn differs(entry: &str) -> Option<bool> {
+    let of =
+        |process: &str| fs::metadata(format!("/proc/{process}/{entry}")).map(|meta| (meta.dev(), meta.ino()));
     Some(of("self").ok()? != of("1").ok()?)
 }

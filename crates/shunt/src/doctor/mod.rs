@@ -62,7 +62,7 @@ struct Report {
 pub fn main(matches: &ArgMatches) -> ExitCode {
     let mut checks = host::checks();
     checks.extend(kernel::checks());
-    checks.push(board::check());
+    checks.extend(board::checks());
     if let Some(name) = matches.get_one::<OsString>("program") {
         checks.extend(program::checks(name));
     }

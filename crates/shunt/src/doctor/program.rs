@@ -14,7 +14,7 @@ pub fn checks(name: &OsStr) -> Vec<Check> {
         Err(NotRunnable::NotFound) => {
             return vec![Check::fail(
                 NAME,
-                format!("{} was not found", name.display()),
+                format!("{} was not found", name.to_string_lossy()),
                 "give its path, or install it",
             )];
         }

@@ -2,12 +2,13 @@
 //! program must find signals as this process found them, whatever Rust's runtime and we do to them in between.
 
 use std::ffi::{CString, OsStr, OsString};
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, Read as _};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use libc::{c_char, c_int, pid_t};
+use rustix::pipe::PipeFlags;
 
 /// The signals that a parent passes on to the program.
 const PASSED_ON: [c_int; 9] = [
@@ -48,7 +49,7 @@ impl Launch {
         // SAFETY: sets the disposition that this process was started with; no handler is involved.
         unsafe { libc::signal(libc::SIGPIPE, SIGPIPE_AT_START.load(Ordering::Relaxed)) };
         let error = execve(&self.file, &self.args, &self.env);
-        if error.raw_os_error() != Some(libc::ENOEXEC) {
+        if error.raw_os_error() != Some(libc::ENOEXEC) || self.is_elf() {
             return error;
         }
         // A script without #!: a shell runs it, as execvp() has it.
@@ -58,10 +59,16 @@ impl Launch {
         execve(&shell, &args, &self.env)
     }
 
+    fn is_elf(&self) -> bool {
+        let mut head = [0; 4];
+        let file = std::fs::File::open(OsStr::from_bytes(self.file.as_bytes()));
+        file.and_then(|mut file| file.read_exact(&mut head)).is_ok() && head == *b"\x7fELF"
+    }
+
     /// Starts the program as a child, passes signals on, and returns its exit status, 128+N for signal N, once it has
     /// ended. An error if it cannot be executed.
     pub fn supervise(&self) -> io::Result<u8> {
-        let (reader, writer) = io::pipe()?; // both are closed by exec
+        let (reader, writer) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
         let mut awaited = signal_set(&PASSED_ON);
         // SAFETY: `awaited` is an initialised set, SIGCHLD a valid signal.
         unsafe { libc::sigaddset(&mut awaited, libc::SIGCHLD) };
@@ -84,16 +91,16 @@ impl Launch {
             }
             let error = self.exec();
             let errno = error.raw_os_error().unwrap_or(libc::EINVAL);
-            let _ = (&writer).write_all(&errno.to_ne_bytes());
+            let _ = rustix::io::write(&writer, &errno.to_ne_bytes());
             // SAFETY: ends the child without running anything that belongs to the parent.
             unsafe { libc::_exit(127) };
         }
         drop(writer);
         let status = attend(child, &awaited)?;
         let mut errno = [0; 4];
-        match (&reader).read_exact(&mut errno) {
-            Ok(()) => Err(io::Error::from_raw_os_error(i32::from_ne_bytes(errno))),
-            Err(_) => Ok(status), // nothing came: exec closed the pipe
+        match rustix::io::read(&reader, &mut errno) {
+            Ok(4) => Err(io::Error::from_raw_os_error(i32::from_ne_bytes(errno))),
+            _ => Ok(status), // nothing came: exec closed the pipe
         }
     }
 }

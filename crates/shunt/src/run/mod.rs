@@ -9,13 +9,14 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::ArgMatches;
-use options::{Problem, TABLE};
+use options::TABLE;
 
 use self::exec::Launch;
 use self::report::Report;
 pub use self::report::size;
 use crate::library;
 use crate::program::{self, NotRunnable};
+use crate::settings;
 
 /// The exit status for "shunt itself failed", as env(1), nice(1) and timeout(1) have it.
 pub const FAILED: u8 = 125;
@@ -32,7 +33,6 @@ pub fn main(matches: &ArgMatches) -> ExitCode {
 fn run(matches: &ArgMatches) -> Result<u8, u8> {
     let (require, stats) = (matches.get_flag("require"), matches.get_flag("stats"));
     let args: Vec<&OsString> = matches.get_many("program").expect("clap requires it").collect();
-    report_problems();
 
     let path = std::env::var_os("PATH");
     let file = program::lookup(args[0], path.as_deref()).map_err(|error| not_runnable(args[0], &error))?;
@@ -41,6 +41,9 @@ fn run(matches: &ArgMatches) -> Result<u8, u8> {
         if let Some(value) = matches.get_one::<OsString>(opt.name) {
             env.set(opt.env, value);
         }
+    }
+    for problem in settings::read(env.0.iter().cloned()).1 {
+        say(&problem);
     }
     match library_for(&file, env.get("SHUNT_LIB"), require)? {
         Some(library) => env.preload(&library),
@@ -113,34 +116,17 @@ fn library_for(file: &Path, named: Option<&OsStr>, require: bool) -> Result<Opti
     }
 }
 
-/// Says what is wrong with the options that the library is going to read.
-fn report_problems() {
-    use std::os::unix::ffi::OsStringExt as _;
-    let env: Vec<Vec<u8>> =
-        std::env::vars_os().map(|(name, value)| [name.into_vec(), value.into_vec()].join(&b'=')).collect();
-    let entries = || env.iter().map(Vec::as_slice);
-    let report = |problem: Problem| say(&problem.to_string());
-    let explicit = std::env::var_os("SHUNT_CONFIG").is_some();
-    let files = options::config_files(entries()).map(|path| {
-        let Some(path) = path else { return Vec::new() };
-        std::fs::read(OsStr::new(&*String::from_utf8_lossy(path.as_bytes()))).unwrap_or_else(|error| {
-            if explicit || error.kind() != std::io::ErrorKind::NotFound {
-                report(Problem::unreadable(&path, error.raw_os_error().unwrap_or(0)));
-            }
-            Vec::new()
-        })
-    });
-    options::from_environ(entries(), &[&files[0], &files[1]], &mut { report });
-}
-
 fn not_runnable(name: &OsStr, error: &NotRunnable) -> u8 {
     match error {
         NotRunnable::NotFound if name.as_encoded_bytes().contains(&b'/') => {
-            say(&format!("{}: there is no such file", name.display()));
+            say(&format!("{}: there is no such file", name.to_string_lossy()));
             NOT_FOUND
         }
         NotRunnable::NotFound => {
-            say(&format!("{}: not found in PATH; give a path with a slash, or install it", name.display()));
+            say(&format!(
+                "{}: not found in PATH; give a path with a slash, or install it",
+                name.to_string_lossy()
+            ));
             NOT_FOUND
         }
         NotRunnable::NotExecutable(path, why) => {
@@ -151,8 +137,13 @@ fn not_runnable(name: &OsStr, error: &NotRunnable) -> u8 {
 }
 
 fn not_started(file: &Path, error: &std::io::Error) -> u8 {
-    say(&format!("{}: cannot be executed: {error}", file.display()));
-    if error.kind() == std::io::ErrorKind::NotFound { NOT_FOUND } else { NOT_EXECUTABLE }
+    let missing = error.kind() == std::io::ErrorKind::NotFound;
+    let why = match missing && file.exists() {
+        true => "the interpreter or dynamic linker that it names is not there".to_string(),
+        false => error.to_string(),
+    };
+    say(&format!("{}: cannot be executed: {why}", file.display()));
+    if missing { NOT_FOUND } else { NOT_EXECUTABLE }
 }
 
 /// A message of `shunt run` itself, before or after the program.

@@ -56,8 +56,11 @@ impl Report {
     pub fn read(&self) -> Option<Counters> {
         let mut bytes = [0; SIZE];
         self.0.read_exact_at(&mut bytes, 0).ok()?;
-        let (words, _) = bytes.as_chunks::<8>();
-        let word = |i: usize| u64::from_ne_bytes(words[i]);
+        let words: Vec<u64> = bytes
+            .chunks_exact(8)
+            .map(|word| u64::from_ne_bytes(word.try_into().expect("chunks of 8 have 8 bytes")))
+            .collect();
+        let word = |i: usize| words[i];
         if word(0) != MAGIC {
             return None;
         }
@@ -114,7 +117,7 @@ pub fn print_nothing_promoted(program: &OsStr, counters: Option<&Counters>) {
             format!("{connections} stayed on TCP; reasons: {reasons}")
         }
     };
-    eprintln!("shunt: {}: nothing moved to memory (--require): {why}", program.display());
+    eprintln!("shunt: {}: nothing moved to memory (--require): {why}", program.to_string_lossy());
 }
 
 /// The reasons that occurred, the most frequent first.

@@ -26,28 +26,36 @@ impl fmt::Display for Error {
 /// All processes that run under Shunt and that we may look into, by pid.
 pub fn read_homes() -> Result<Vec<ProcessStat>, Error> {
     let mut found = Vec::new();
-    // After fork() several processes have one home; its connections are shown with the first.
-    let mut seen = BTreeMap::new();
+    // After fork() several processes hold one home: its connections are shown with the first, usually the parent.
+    let mut holders = BTreeMap::new();
     for pid in pids(Path::new("/proc")).map_err(Error)? {
-        let Some(home) = find_home(pid) else { continue };
-        let shared_with = fs::metadata(&home).ok().and_then(|meta| {
-            let first = *seen.entry((meta.dev(), meta.ino())).or_insert(pid);
-            (first != pid).then_some(first)
-        });
-        let connections = if shared_with.is_some() { Vec::new() } else { connections(&home) };
+        let homes = find_homes(pid);
+        if homes.is_empty() {
+            continue;
+        }
+        let (mut own, mut shared_with) = (Vec::new(), None);
+        for home in homes {
+            let Ok(meta) = fs::metadata(&home) else { continue };
+            match *holders.entry((meta.dev(), meta.ino())).or_insert(pid) {
+                holder if holder == pid => own.extend(connections(&home)),
+                holder => shared_with = Some(holder),
+            }
+        }
         let comm = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-        found.push(ProcessStat { pid, comm: comm.trim_end().to_string(), shared_with, connections });
+        found.push(ProcessStat { pid, comm: comm.trim_end().to_string(), shared_with, connections: own });
     }
     Ok(found)
 }
 
-/// The path through which the home of a process can be opened, if it has one and we may look.
-pub fn find_home(pid: u32) -> Option<PathBuf> {
-    let entries = fs::read_dir(format!("/proc/{pid}/fd")).ok()?;
-    entries.flatten().map(|entry| entry.path()).find(|path| {
+/// The paths through which the homes that a process holds can be opened: its own, and those it inherited. Empty if it has
+/// none, or if we may not look.
+pub fn find_homes(pid: u32) -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir(format!("/proc/{pid}/fd")) else { return Vec::new() };
+    let is_home = |path: &PathBuf| {
         fs::read_link(path)
             .is_ok_and(|target| target.as_os_str().as_encoded_bytes().starts_with(LINK.as_bytes()))
-    })
+    };
+    entries.flatten().map(|entry| entry.path()).filter(is_home).collect()
 }
 
 /// The connections in a home. To come with the layout of homes.

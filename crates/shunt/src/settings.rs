@@ -17,8 +17,10 @@ pub fn read(env: impl Iterator<Item = (OsString, OsString)>) -> (Options, Vec<St
     let files = options::config_files(entries()).map(|path| {
         let Some(path) = path else { return Vec::new() };
         std::fs::read(path_of(&path)).unwrap_or_else(|error| {
+            // Many a daemon runs with the HOME of another user, whose file it is not meant to see.
+            let usual = [ErrorKind::NotFound, ErrorKind::NotADirectory, ErrorKind::PermissionDenied];
             let explicit = entries().any(|entry| entry.starts_with(b"SHUNT_CONFIG="));
-            if explicit || !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) {
+            if explicit || !usual.contains(&error.kind()) {
                 let errno = error.raw_os_error().unwrap_or(0);
                 problems.push(Problem::unreadable(&path, errno).to_string());
             }

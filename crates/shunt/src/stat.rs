@@ -18,7 +18,7 @@ pub struct ProcessStat {
     pub pid: u32,
     /// The name, as ps shows it.
     pub comm: String,
-    /// The process among whose connections this one's are shown, after fork().
+    /// The process with which connections inherited by fork() are shown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shared_with: Option<u32>,
     pub connections: Vec<ConnStat>,

@@ -121,10 +121,26 @@ fn stat_says_when_there_is_nothing_to_show() {
     let bed = Bed::new();
     let (code, all) = json(&bed, &["stat", "--json"]);
     assert!(code == Some(0) && all["processes"].is_array());
-    let own = std::process::id().to_string();
-    let output = bed.shunt(&["stat", &own]).output().unwrap();
+    let mut plain = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+    let output = bed.shunt(&["stat", &plain.id().to_string()]).output().unwrap();
+    plain.kill().unwrap();
+    plain.wait().unwrap();
     assert_eq!(output.status.code(), Some(1));
     assert!(stderr(&output).contains("does not run under Shunt"), "{}", stderr(&output));
     let output = bed.shunt(&["stat", "4194305"]).output().unwrap();
     assert!(stderr(&output).contains("there is no such process"), "{}", stderr(&output));
+}
+
+/// This process shows a home, one of zeros, as another program might by mistake or on purpose.
+#[test]
+fn a_process_with_a_home_is_listed() {
+    let bed = Bed::new();
+    let home = rustix::fs::memfd_create("shunt:home", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    rustix::fs::ftruncate(&home, 5000).unwrap();
+    let own = std::process::id();
+    let (code, report) = json(&bed, &["stat", "--json", &own.to_string()]);
+    assert_eq!((code, &report["processes"][0]["pid"]), (Some(0), &Value::from(own)));
+    assert_eq!(report["processes"].as_array().unwrap().len(), 1);
+    let table = stdout(&bed.shunt(&["stat"]).output().unwrap());
+    assert!(table.lines().any(|line| line.trim_start().starts_with(&own.to_string())), "{table}");
 }

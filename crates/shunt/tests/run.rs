@@ -2,7 +2,7 @@
 
 mod util;
 
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
@@ -102,7 +102,11 @@ fn what_is_wrong_in_environment_and_file_is_said() {
     assert_eq!((output.status.code(), said.lines().count()), (Some(0), 2));
 
     let output = bed.shunt(&["run", "--config=/nonexistent", "true"]).output().unwrap();
-    assert!(stderr(&output).contains("SHUNT_CONFIG=/nonexistent: cannot be read"), "{}", stderr(&output));
+    assert!(
+        stderr(&output).contains("/nonexistent: the configuration file cannot be read"),
+        "{}",
+        stderr(&output)
+    );
 }
 
 #[test]
@@ -200,6 +204,35 @@ fn a_stopped_program_does_not_stop_its_parent_without_a_terminal() {
     };
     kill(child.id(), 18); // SIGCONT is passed on
     assert_eq!(child.wait().unwrap().code(), Some(5), "{stopped}");
+}
+
+/// ^C goes to the whole group: passed on as well, it would reach the program twice, and many take the second for "at once".
+#[test]
+fn an_interrupt_from_the_terminal_reaches_the_program_once() {
+    let bed = Bed::new();
+    let program = bed.script(
+        "count",
+        "#!/bin/sh\nn=0; trap 'n=$((n+1))' INT; echo ready\nfor i in 1 2 3 4 5 6 7 8 9; do sleep 0.1; done; echo end $n\n",
+    );
+    let under_a_terminal =
+        format!("exec {} run --stats -- {}", env!("CARGO_BIN_EXE_shunt"), program.display());
+    let Ok(mut child) = std::process::Command::new("script")
+        .args(["-qfc", &under_a_terminal, "/dev/null"])
+        .env("SHUNT_LIB", bed.library())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+    else {
+        return eprintln!("skipped: script(1), which lends a terminal, is not installed");
+    };
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(|line| line.unwrap());
+    assert!(lines.by_ref().any(|line| line.contains("ready")));
+    let mut keys = child.stdin.take().unwrap();
+    keys.write_all(b"\x03").unwrap();
+    let end = lines.find(|line| line.contains("end ")).unwrap();
+    assert!(end.trim().ends_with("end 1"), "{end}"); // the terminal's echo of ^C comes before
+    drop(keys);
+    child.wait().unwrap();
 }
 
 #[test]

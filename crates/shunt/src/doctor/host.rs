@@ -9,8 +9,10 @@ use rustix::process::Resource;
 use super::Check;
 use crate::library;
 
-/// What /dev/shm should have left: a few hundred grown connections.
-const ROOM: u64 = 64 << 20;
+/// What /dev/shm should have left for the board. Rings are not there: they are in memory files.
+const ROOM: u64 = 8 << 20;
+/// What a memory file may need.
+const LARGEST_FILE: u64 = 256 << 20;
 
 pub fn checks() -> Vec<Check> {
     vec![
@@ -127,7 +129,7 @@ fn address_space() -> Check {
 fn file_size() -> Check {
     const NAME: &str = "file size";
     match rustix::process::getrlimit(Resource::Fsize).current {
-        Some(n) if n < ROOM => Check::warn(
+        Some(n) if n < LARGEST_FILE => Check::warn(
             NAME,
             format!("limited to {} (RLIMIT_FSIZE), which holds for memory files too", crate::run::size(n)),
             "lift it (ulimit -f unlimited), or connections stay on TCP",

@@ -44,7 +44,7 @@ fn mapped(pid: u32, who: &str, maps: &str) -> Check {
     let path = maps
         .lines()
         .find_map(|line| line.find('/').map(|at| &line[at..]).filter(|&p| file_name(p) == Some(true)));
-    match (path, homes::find_home(pid)) {
+    match (path, homes::find_homes(pid).first()) {
         (Some(path), Some(_)) => Check::ok(NAME, format!("{who} runs under Shunt, with {path}")),
         (Some(path), None) => Check::warn(
             NAME,

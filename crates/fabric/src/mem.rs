@@ -31,6 +31,8 @@ pub trait Remote {
     /// Stimulates the tripwire at `offset`: if it is armed for any of `interest`, disarms it and returns what it held.
     /// Contains the full fence between "data put" and "armed?" without which a wake-up is lost.
     fn stimulate(&self, offset: usize, interest: u64) -> u64;
+    /// Whether the tripwire at `offset` is armed for any of `interest`; with the same fence, but leaves it armed.
+    fn armed(&self, offset: usize, interest: u64) -> bool;
     /// Sets bits of a word in the peer's segment and returns what it held (hints).
     fn or_word(&self, offset: usize, bits: u64) -> u64;
 }

@@ -129,6 +129,11 @@ impl Remote for Map {
         word.swap(0, Ordering::AcqRel)
     }
     #[inline(always)]
+    fn armed(&self, offset: usize, interest: u64) -> bool {
+        fence(Ordering::SeqCst);
+        self.atomic(offset).load(Ordering::Relaxed) & interest != 0
+    }
+    #[inline(always)]
     fn or_word(&self, offset: usize, bits: u64) -> u64 {
         self.atomic(offset).fetch_or(bits, Ordering::AcqRel)
     }

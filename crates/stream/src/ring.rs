@@ -133,14 +133,18 @@ impl Consumer {
     }
 
     /// Bytes ready, looking at the peer's write position (word `front` of the own segment) if fewer than `want` are known. Bytes
-    /// from position `until` on, if given, are not in this ring and not counted.
+    /// from position `until()` on are not in this ring and not counted; it is asked after the write position was read, because
+    /// a writer announces that it leaves a ring before it publishes what lies beyond.
     #[inline(always)]
-    pub fn ready<L: Local>(&mut self, local: &L, front: usize, want: usize, until: Option<u64>) -> Result<usize, Broken> {
+    pub fn ready<L: Local>(
+        &mut self,
+        local: &L,
+        front: usize,
+        want: usize,
+        until: impl FnOnce() -> u64,
+    ) -> Result<usize, Broken> {
         if self.written - self.read < want as u64 {
-            let mut written = local.word(front);
-            if let Some(until) = until {
-                written = written.min(until);
-            }
+            let written = local.word(front).min(until());
             if written < self.written || written - self.read > self.capacity {
                 return Err(Broken);
             }

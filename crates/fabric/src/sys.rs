@@ -318,3 +318,8 @@ pub fn epoll_pwait(
 pub fn lseek(fd: i32, to: i64, whence: i32) -> Result<u64, Errno> {
     call!(lseek, fd, to, whence).map(|at| at as u64)
 }
+
+/// Lets another thread run.
+pub fn yield_now() {
+    let _ = call!(sched_yield);
+}

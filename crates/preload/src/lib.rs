@@ -14,6 +14,7 @@ mod start;
 mod stdio;
 mod syscall;
 mod transfer;
+mod variadic;
 mod waits;
 
 /// The version, for `shunt doctor`.

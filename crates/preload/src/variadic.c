@@ -26,21 +26,21 @@ extern char **environ;
     for (size_t i_ = 1; i_ <= count_; i_++)                                    \
         argv[i_] = va_arg(list, char *);
 
-int execl(const char *path, const char *arg, ...) {
+int shunt_execl(const char *path, const char *arg, ...) {
     va_list list;
     GATHER(arg, list, argv)
     va_end(list);
     return execve(path, argv, environ);
 }
 
-int execlp(const char *file, const char *arg, ...) {
+int shunt_execlp(const char *file, const char *arg, ...) {
     va_list list;
     GATHER(arg, list, argv)
     va_end(list);
     return execvp(file, argv);
 }
 
-int execle(const char *path, const char *arg, ...) {
+int shunt_execle(const char *path, const char *arg, ...) {
     va_list list;
     GATHER(arg, list, argv)
     char **envp = va_arg(list, char **);
@@ -48,7 +48,7 @@ int execle(const char *path, const char *arg, ...) {
     return execve(path, argv, envp);
 }
 
-int vdprintf(int fd, const char *format, va_list list) {
+int shunt_vdprintf(int fd, const char *format, va_list list) {
     if (!shunt_follows(fd)) {
         static int (*next)(int, const char *, va_list);
         if (next == NULL)
@@ -66,25 +66,25 @@ int vdprintf(int fd, const char *format, va_list list) {
     return failed ? -1 : len;
 }
 
-int dprintf(int fd, const char *format, ...) {
+int shunt_dprintf(int fd, const char *format, ...) {
     va_list list;
     va_start(list, format);
-    int len = vdprintf(fd, format, list);
+    int len = shunt_vdprintf(fd, format, list);
     va_end(list);
     return len;
 }
 
 /* What _FORTIFY_SOURCE makes of them. */
-int __vdprintf_chk(int fd, int flag, const char *format, va_list list) {
+int shunt_vdprintf_chk(int fd, int flag, const char *format, va_list list) {
     (void)flag;
-    return vdprintf(fd, format, list);
+    return shunt_vdprintf(fd, format, list);
 }
 
-int __dprintf_chk(int fd, int flag, const char *format, ...) {
+int shunt_dprintf_chk(int fd, int flag, const char *format, ...) {
     (void)flag;
     va_list list;
     va_start(list, format);
-    int len = vdprintf(fd, format, list);
+    int len = shunt_vdprintf(fd, format, list);
     va_end(list);
     return len;
 }

@@ -22,15 +22,29 @@ unsafe fn from_timespec(time: *const timespec) -> Result<Option<u64>, ()> {
     }
 }
 
+/// poll() by the kernel, or ours if a connection among the descriptors is managed.
+///
 /// # Safety
 /// As for poll.
-unsafe fn polls<'a>(fds: *mut pollfd, count: nfds_t) -> Option<&'a mut [pollfd]> {
+unsafe fn polled(
+    fds: *mut pollfd,
+    count: nfds_t,
+    nanos: Option<u64>,
+    mask: *const sigset_t,
+    next: impl FnOnce() -> c_int,
+) -> c_int {
     if fds.is_null() || count == 0 || count > 1 << 20 {
-        return None;
+        return next();
     }
     // SAFETY: the caller vouches for it.
     let fds = unsafe { core::slice::from_raw_parts_mut(fds, count as usize) };
-    ours::concerns(fds).then_some(fds)
+    // Polling does not change which descriptors there are, so the guard may look at a copy of nothing but them.
+    // SAFETY: the guard reads the `fd` fields only, which neither the kernel nor we write.
+    let view = unsafe { core::slice::from_raw_parts(fds.as_ptr(), fds.len()) };
+    match ours::by_kernel(view) {
+        Some(_in_kernel) => next(),
+        None => answer(ours::poll(fds, nanos, mask)) as c_int,
+    }
 }
 
 /// Sets of select, as poll's: each descriptor that is in any of the three.
@@ -42,7 +56,8 @@ unsafe fn select_with(
     sets: [*mut fd_set; 3],
     nanos: Option<u64>,
     mask: *const sigset_t,
-) -> Option<c_int> {
+    next: impl FnOnce() -> c_int,
+) -> c_int {
     let words = (count.clamp(0, 1 << 20) as usize).div_ceil(64);
     // SAFETY: a set has a bit for each descriptor below count.
     let has = |set: *mut fd_set, fd: usize| unsafe {
@@ -58,10 +73,10 @@ unsafe fn select_with(
         }
     }
     if !tracked {
-        return None;
+        return next();
     }
     let bytes = total * size_of::<pollfd>();
-    let at = sys::mmap_private(bytes).ok()?;
+    let Ok(at) = sys::mmap_private(bytes) else { return next() };
     // SAFETY: mapped with room for `total`, zeroed.
     let fds = unsafe { core::slice::from_raw_parts_mut(at.cast::<pollfd>(), total) };
     for (place, fd) in fds.iter_mut().zip((0..count as usize).filter(|&fd| wanted(fd))) {
@@ -72,9 +87,11 @@ unsafe fn select_with(
             }
         }
     }
-    if !ours::concerns(fds) {
+    if let Some(in_kernel) = ours::by_kernel(fds) {
+        let result = next();
+        drop(in_kernel);
         sys::munmap(at, bytes);
-        return None;
+        return result;
     }
     let result = ours::poll(fds, nanos, mask);
     let answered = match result {
@@ -109,38 +126,32 @@ unsafe fn select_with(
         }
     };
     sys::munmap(at, bytes);
-    Some(answered)
+    answered
 }
 
 hooks! {
     fn poll(next; fds: *mut pollfd, count: nfds_t, millis: c_int) -> c_int {
-        match polls(fds, count) {
-            Some(fds) => answer(ours::poll(fds, from_millis(millis), core::ptr::null())) as c_int,
-            None => next(fds, count, millis),
-        }
+        polled(fds, count, from_millis(millis), core::ptr::null(), || next(fds, count, millis))
     }
     fn __poll_chk(next; fds: *mut pollfd, count: nfds_t, millis: c_int, room: usize) -> c_int {
         if count as usize > room / size_of::<pollfd>() {
             return next(fds, count, millis, room);
         }
-        match polls(fds, count) {
-            Some(fds) => answer(ours::poll(fds, from_millis(millis), core::ptr::null())) as c_int,
-            None => next(fds, count, millis, room),
-        }
+        polled(fds, count, from_millis(millis), core::ptr::null(), || next(fds, count, millis, room))
     }
     fn ppoll(next; fds: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t) -> c_int {
-        match (polls(fds, count), from_timespec(timeout)) {
-            (Some(fds), Ok(nanos)) => answer(ours::poll(fds, nanos, mask)) as c_int,
-            _ => next(fds, count, timeout, mask),
+        match from_timespec(timeout) {
+            Ok(nanos) => polled(fds, count, nanos, mask, || next(fds, count, timeout, mask)),
+            Err(()) => next(fds, count, timeout, mask),
         }
     }
     fn __ppoll_chk(next; fds: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t, room: usize) -> c_int {
         if count as usize > room / size_of::<pollfd>() {
             return next(fds, count, timeout, mask, room);
         }
-        match (polls(fds, count), from_timespec(timeout)) {
-            (Some(fds), Ok(nanos)) => answer(ours::poll(fds, nanos, mask)) as c_int,
-            _ => next(fds, count, timeout, mask, room),
+        match from_timespec(timeout) {
+            Ok(nanos) => polled(fds, count, nanos, mask, || next(fds, count, timeout, mask, room)),
+            Err(()) => next(fds, count, timeout, mask, room),
         }
     }
     fn select(next; count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *mut timeval) -> c_int {
@@ -151,27 +162,25 @@ hooks! {
         };
         let Ok(nanos) = nanos else { return next(count, read, write, except, timeout) };
         let start = if nanos.is_some() { sys::now() } else { 0 };
-        match select_with(count, [read, write, except], nanos, core::ptr::null()) {
-            Some(result) => {
-                // Linux writes the time that is left back.
-                if let (Some(nanos), false) = (nanos, timeout.is_null()) {
-                    let left = nanos.saturating_sub(sys::now() - start);
-                    (*timeout).tv_sec = (left / 1_000_000_000) as i64;
-                    (*timeout).tv_usec = (left % 1_000_000_000 / 1000) as i64;
-                }
-                result
-            }
-            None => next(count, read, write, except, timeout),
+        let mut by_kernel = false;
+        let result = select_with(count, [read, write, except], nanos, core::ptr::null(), || {
+            by_kernel = true;
+            next(count, read, write, except, timeout)
+        });
+        // Linux writes the time that is left back.
+        if let (Some(nanos), false) = (nanos, by_kernel || timeout.is_null()) {
+            let left = nanos.saturating_sub(sys::now() - start);
+            (*timeout).tv_sec = (left / 1_000_000_000) as i64;
+            (*timeout).tv_usec = (left % 1_000_000_000 / 1000) as i64;
         }
+        result
     }
     fn pselect(next; count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *const timespec, mask: *const sigset_t) -> c_int {
-        let ours = match from_timespec(timeout) {
-            Ok(nanos) => select_with(count, [read, write, except], nanos, mask),
-            Err(()) => None,
-        };
-        match ours {
-            Some(result) => result,
-            None => next(count, read, write, except, timeout, mask),
+        match from_timespec(timeout) {
+            Ok(nanos) => select_with(count, [read, write, except], nanos, mask, || {
+                next(count, read, write, except, timeout, mask)
+            }),
+            Err(()) => next(count, read, write, except, timeout, mask),
         }
     }
     fn epoll_create(next; size: c_int) -> c_int {

@@ -107,7 +107,7 @@ fn teardown(conn: &'static Conn, fd: Option<i32>) {
             if conn.has(flag::GREW) {
                 conn.mine().discard(layout::small(slot), layout::SLOT_DATA);
             }
-            conn.managed.store(0, Ordering::Release);
+            conn.managed_is(false);
             conn.state.store(state::FREE, Ordering::Release);
             link::link(conn.link.load(Ordering::Relaxed)).leave_slot(slot);
             conn.slot.store(layout::SLOTS as u32, Ordering::Relaxed);

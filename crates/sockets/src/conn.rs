@@ -198,6 +198,9 @@ impl<T> Drop for Held<'_, T> {
     }
 }
 
+/// Value of `managed` while it is being changed.
+const CHANGING: u32 = 2;
+
 /// One end of a connection.
 #[repr(C, align(64))]
 pub struct Conn {
@@ -208,7 +211,7 @@ pub struct Conn {
     pub reason: AtomicU32,
     /// Calls so far, until it is posted.
     pub ops: AtomicU32,
-    /// Threads in a call that the kernel does by itself.
+    /// Threads in a call that the kernel does by itself, polls included.
     pub users: AtomicU32,
     /// Whether calls are ours: non-blocking, under locks. Set before a slot is offered or accepted.
     pub managed: AtomicU32,
@@ -329,7 +332,22 @@ impl Conn {
 
     #[inline(always)]
     pub fn is_managed(&self) -> bool {
-        self.managed.load(Ordering::Acquire) != 0
+        match self.managed.load(Ordering::Acquire) {
+            0 => false,
+            1 => true,
+            _ => self.settled(),
+        }
+    }
+
+    /// Waits for the thread that is changing it.
+    #[cold]
+    fn settled(&self) -> bool {
+        loop {
+            match self.managed.load(Ordering::Acquire) {
+                CHANGING => sys::yield_now(),
+                managed => return managed != 0,
+            }
+        }
     }
 
     pub fn set_reason(&self, reason: Reason) {
@@ -353,15 +371,23 @@ impl Conn {
         self.word(layout::NOTES)
     }
 
-    /// Makes calls on the connection ours, unless one is in the kernel right now.
+    /// Begins to make calls on the connection ours; false if one is in the kernel right now. Calls that come meanwhile wait for
+    /// [`Conn::managed_is`], which must follow at once.
     pub fn manage(&self) -> bool {
-        self.managed.store(1, Ordering::SeqCst);
+        if self.managed.compare_exchange(0, CHANGING, Ordering::SeqCst, Ordering::Relaxed).is_err() {
+            return false;
+        }
         fabric::sync::fence(Ordering::SeqCst);
         if self.users.load(Ordering::SeqCst) != 0 {
             self.managed.store(0, Ordering::SeqCst);
             return false;
         }
         true
+    }
+
+    /// Whose calls on the connection are.
+    pub fn managed_is(&self, ours: bool) {
+        self.managed.store(u32::from(ours), Ordering::SeqCst);
     }
 
     /// Enters a call that the kernel does by itself; false if calls are ours.

@@ -184,7 +184,7 @@ pub(crate) fn finish(conn: &'static Conn, fd: i32) -> bool {
         if conn.has(flag::CORK) {
             let _ = sys::setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_CORK, 1i32);
         }
-        conn.managed.store(0, Ordering::Release);
+        conn.managed_is(false);
     }
     true
 }

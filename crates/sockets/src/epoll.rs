@@ -337,7 +337,7 @@ impl Set {
             }
             *member = Member { conn: Some(conn), data, events, flags: member.flags & LISTED | PRESENT, next: member.next };
         }
-        if conn.state() == state::PROMOTED {
+        if conn.is_managed() {
             self.move_in(fd);
         }
         Ok(())

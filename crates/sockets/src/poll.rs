@@ -12,18 +12,33 @@ use crate::conn::{Conn, flag};
 use crate::wait::{self, Seen};
 use crate::{process, ready, real, rendezvous, table};
 
-/// Whether poll() over these descriptors is ours; housekeeping for those that are still on tcp.
-pub fn concerns(fds: &[libc::pollfd]) -> bool {
-    let mut managed = false;
+/// Connections that a poll of the kernel's is waiting on: they are not promoted meanwhile, as nobody would wake it.
+pub struct InKernel<'a>(&'a [libc::pollfd], usize);
+
+impl Drop for InKernel<'_> {
+    fn drop(&mut self) {
+        for conn in self.0[..self.1].iter().filter_map(|poll| table::conn(poll.fd)) {
+            conn.leave_kernel();
+        }
+    }
+}
+
+/// Whether poll() over these descriptors is the kernel's: the guard is to be held for the call. Housekeeping on the way for
+/// connections that are still on tcp.
+pub fn by_kernel(fds: &[libc::pollfd]) -> Option<InKernel<'_>> {
+    let mut entered = InKernel(fds, 0);
     for poll in fds {
         if let Some(conn) = table::conn(poll.fd) {
             if !conn.is_managed() {
                 rendezvous::tick(conn, poll.fd);
             }
-            managed |= conn.is_managed();
+            if !conn.enter_kernel() {
+                return None;
+            }
         }
+        entered.1 += 1;
     }
-    managed
+    Some(entered)
 }
 
 /// poll(); `nanos` `None` waits for ever.

@@ -75,7 +75,7 @@ pub fn tick(conn: &'static Conn, fd: i32) {
         }
         state::POSTED => {
             if ticks() >= conn.due.load(Ordering::Relaxed) {
-                check(conn, fd);
+                check(conn);
             }
         }
         _ => {}
@@ -95,7 +95,7 @@ pub fn answered(conn: &'static Conn, fd: i32) {
         && conn.state.compare_exchange(state::OFFERED, state::POSTED, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     {
         link::link(conn.link.load(Ordering::Relaxed)).leave_slot(conn.slot.load(Ordering::Relaxed) as usize);
-        conn.managed.store(0, Ordering::Release);
+        conn.managed_is(false);
         wait_longer(conn, Reason::Refused);
     } else {
         let now = ticks();
@@ -114,7 +114,7 @@ pub fn withdraw(conn: &'static Conn) -> bool {
     }
     if conn.state.compare_exchange(state::OFFERED, state::PLAIN, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
         link::link(conn.link.load(Ordering::Relaxed)).leave_slot(conn.slot.load(Ordering::Relaxed) as usize);
-        conn.managed.store(0, Ordering::Release);
+        conn.managed_is(false);
     }
     true
 }
@@ -218,14 +218,14 @@ fn try_post(conn: &'static Conn, fd: i32) -> Result<(), Reason> {
     conn.posted_at.store(place + 1, Ordering::Release);
     conn.pause.store(ticks_of(SERVE_NS), Ordering::Relaxed);
     if let Some(other) = other {
-        approach(conn, fd, &other);
+        approach(conn, &other);
     }
     conn.due.store(ticks() + conn.pause.load(Ordering::Relaxed), Ordering::Release);
     Ok(())
 }
 
 /// Periodic look at a posted connection.
-fn check(conn: &'static Conn, fd: i32) {
+fn check(conn: &'static Conn) {
     conn.due.store(u64::MAX, Ordering::Relaxed);
     serve();
     if conn.state() == state::POSTED {
@@ -235,7 +235,7 @@ fn check(conn: &'static Conn, fd: i32) {
         } else {
             let (own, peer) = conn.addresses();
             match board::look(board::key(own, peer), board::key(peer, own)) {
-                Ok(Some(other)) => approach(conn, fd, &other),
+                Ok(Some(other)) => approach(conn, &other),
                 Ok(None) => wait_longer(conn, Reason::Unpaired),
                 Err(reason) => return give_up(conn, reason),
             }
@@ -252,17 +252,17 @@ fn wait_longer(conn: &'static Conn, reason: Reason) {
 }
 
 /// The other end is known: link to its process, or offer a slot.
-fn approach(conn: &'static Conn, fd: i32, other: &Post) {
+fn approach(conn: &'static Conn, other: &Post) {
     let own_token = TOKEN.load(Ordering::Acquire);
     if other.cookie == conn.cookie.load(Ordering::Relaxed) {
         return wait_longer(conn, Reason::Unpaired);
     }
     match link::find(other.token, |link| link.is_full()) {
-        Some((index, link::state::READY)) => offer(conn, fd, index, other),
+        Some((index, link::state::READY)) => offer(conn, index, other),
         Some((index, link::state::ASKED)) => {
             conn.set_reason(Reason::Linking);
             match link::progress(index) {
-                Ok(true) => offer(conn, fd, index, other),
+                Ok(true) => offer(conn, index, other),
                 Ok(false) => {}
                 Err(reason) => wait_longer(conn, reason),
             }
@@ -281,7 +281,7 @@ fn approach(conn: &'static Conn, fd: i32, other: &Post) {
     }
 }
 
-fn offer(conn: &'static Conn, _fd: i32, index: u32, other: &Post) {
+fn offer(conn: &'static Conn, index: u32, other: &Post) {
     let link = link::link(index);
     if !proved(conn, link, other.cookie) {
         return wait_longer(conn, Reason::Unproved);
@@ -295,24 +295,27 @@ fn offer(conn: &'static Conn, _fd: i32, index: u32, other: &Post) {
     }
     let Some(slot) = link.take_slot(conn) else {
         link.full.store(1, Ordering::Relaxed);
-        conn.managed.store(0, Ordering::Release);
+        conn.managed_is(false);
         conn.set_reason(Reason::LinkLimit);
         return;
     };
     settle(conn, link, index, slot);
+    conn.state.store(state::OFFERED, Ordering::Release);
+    conn.managed_is(true);
+    // The peer may use the ring as soon as it has the offer: epoll sets must know before.
+    crate::epoll::adopt(conn);
     let mut message = [0; MESSAGE];
     message[0..4].copy_from_slice(&OFFER.to_ne_bytes());
     message[4..8].copy_from_slice(&(slot as u32).to_ne_bytes());
     message[8..12].copy_from_slice(&other.index.to_ne_bytes());
     message[16..24].copy_from_slice(&other.cookie.to_ne_bytes());
     message[24..32].copy_from_slice(&conn.cookie.load(Ordering::Relaxed).to_ne_bytes());
-    conn.state.store(state::OFFERED, Ordering::Release);
     conn.set_reason(Reason::Offered);
     if !link.tell(&message) {
         conn.state.store(state::POSTED, Ordering::Release);
         conn.mine().set_word(conn.at(STATE), CANCELLED);
         link.leave_slot(slot);
-        conn.managed.store(0, Ordering::Release);
+        conn.managed_is(false);
         wait_longer(conn, Reason::Busy);
     }
 }
@@ -389,11 +392,13 @@ fn take(conn: &'static Conn, index: u32, slot: usize) {
     link.use_slot(slot, conn);
     settle(conn, link, index, slot);
     conn.state.store(state::PROMOTED, Ordering::Release);
+    conn.managed_is(true);
+    crate::epoll::adopt(conn);
     let state = conn.theirs().or_word(conn.at(STATE), ACCEPTED);
     if state & CANCELLED != 0 {
         conn.state.store(state::POSTED, Ordering::Release);
         link.leave_slot(slot);
-        conn.managed.store(0, Ordering::Release);
+        conn.managed_is(false);
         return;
     }
     promoted(conn, conn.fd.load(Ordering::Relaxed) as i32);
@@ -407,6 +412,12 @@ fn refuse(link: &Link, slot: usize) {
 
 /// Puts the connection's state for a slot in place, on tcp in both directions.
 fn settle(conn: &'static Conn, link: &Link, index: u32, slot: usize) {
+    let fd = conn.fd.load(Ordering::Relaxed) as i32;
+    if sys::fcntl(fd, libc::F_GETFL, 0).unwrap_or(0) & libc::O_NONBLOCK != 0 {
+        conn.set(flag::NONBLOCK);
+    } else {
+        conn.clear(flag::NONBLOCK);
+    }
     let Some((mine, theirs)) = link.maps() else { return };
     conn.set_maps(mine, theirs);
     conn.slot.store(slot as u32, Ordering::Relaxed);
@@ -436,12 +447,6 @@ fn promoted(conn: &'static Conn, fd: i32) {
     }
     let _ = sys::setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_CORK, 0i32);
     let _ = sys::setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1i32);
-    if sys::fcntl(fd, libc::F_GETFL, 0).unwrap_or(0) & libc::O_NONBLOCK != 0 {
-        conn.set(flag::NONBLOCK);
-    } else {
-        conn.clear(flag::NONBLOCK);
-    }
-    crate::epoll::adopt(conn);
 }
 
 /// Whether the kernel's record of the other end agrees with what the peer says and with who it is.

@@ -21,7 +21,7 @@ export FUZZ_SECONDS SOAK_SECONDS
 bindir    := $(DESTDIR)$(PREFIX)/bin
 libdir    := $(DESTDIR)$(PREFIX)/lib/shunt
 execdir   := $(DESTDIR)$(PREFIX)/libexec/shunt
-mandir    := $(DESTDIR)$(PREFIX)/share/man/man1
+mandir    := $(DESTDIR)$(PREFIX)/share/man
 bashdir   := $(DESTDIR)$(PREFIX)/share/bash-completion/completions
 zshdir    := $(DESTDIR)$(PREFIX)/share/zsh/site-functions
 fishdir   := $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d
@@ -77,14 +77,15 @@ fmt: ## formats the Rust code
 
 install: ## command, library, bench programs, man pages, completions, into DESTDIR/PREFIX (after make build)
 	@test -x $(RELEASE)/shunt || { echo "make install: nothing is built yet; run 'make build' first" >&2; exit 1; }
-	install -d $(bindir) $(libdir) $(execdir) $(mandir) $(bashdir) $(zshdir) $(fishdir) $(docdir)
+	install -d $(bindir) $(libdir) $(execdir) $(mandir)/man1 $(mandir)/man5 $(bashdir) $(zshdir) $(fishdir) $(docdir)
 	install -m 755 $(RELEASE)/shunt $(bindir)/shunt
 	install -m 755 $(RELEASE)/libshunt.so $(libdir)/libshunt.so
 	find $(LIBEXEC) -maxdepth 1 -type f -perm -100 -exec install -m 755 -t $(execdir) {} +
 	rm -rf build/generated && mkdir -p build/generated/man build/generated/completions
 	$(RELEASE)/shunt generate man build/generated/man
 	$(RELEASE)/shunt generate completions build/generated/completions
-	install -m 644 -t $(mandir) build/generated/man/*.1
+	install -m 644 -t $(mandir)/man1 build/generated/man/*.1
+	install -m 644 -t $(mandir)/man5 build/generated/man/*.5
 	cd build/generated/completions && for file in *; do case $$file in \
 	    _*) install -m 644 $$file $(abspath $(zshdir))/$$file ;; \
 	    *.fish) install -m 644 $$file $(abspath $(fishdir))/$$file ;; \
@@ -93,7 +94,7 @@ install: ## command, library, bench programs, man pages, completions, into DESTD
 	install -m 644 -t $(docdir) README.md CHANGELOG.md LICENSE-MIT LICENSE-APACHE docs/*.md
 
 uninstall: ## removes what install put
-	rm -f $(bindir)/shunt $(mandir)/shunt.1 $(mandir)/shunt-*.1
+	rm -f $(bindir)/shunt $(mandir)/man1/shunt.1 $(mandir)/man1/shunt-*.1 $(mandir)/man5/shunt.conf.5
 	rm -f $(bashdir)/shunt $(zshdir)/_shunt $(fishdir)/shunt.fish
 	rm -rf $(libdir) $(execdir) $(docdir)
 

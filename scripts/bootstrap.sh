@@ -61,7 +61,7 @@ need_test() {
     [ -f "$ROOT/tests/packages.txt" ] || return 0
     while read -r package reason; do
         case $package in '' | '#'*) continue ;; esac
-        reason=${reason#\#}
+        reason=${reason#\#}; reason=${reason# }
         need_package "$package" "${reason:-driven by the tests}"
     done <"$ROOT/tests/packages.txt"
 }
@@ -162,7 +162,7 @@ install_wanted() {
     say "installing:$wanted"
     forbid_services
     ok=yes
-    $SUDO env DEBIAN_FRONTEND=noninteractive $command -q >&2 </dev/null || ok=no
+    $SUDO env DEBIAN_FRONTEND=noninteractive $command -q -o Dpkg::Use-Pty=0 >&2 </dev/null || ok=no
     allow_services
     [ $ok = yes ] || fail "this failed (see above):
 

@@ -20,7 +20,7 @@ SUDO=
 POLICY=/usr/sbin/policy-rc.d
 
 main() {
-    [ $# -gt 0 ] || { sed -n '2,10p' "$0" | sed 's/^# \{0,1\}//'; exit 2; }
+    [ $# -gt 0 ] || { sed -n '2,/^set/ s/^# \{0,1\}//p' "$0"; exit 2; }
     [ "$(uname -s)" = Linux ] || fail "Shunt runs on Linux; this is $(uname -s)."
     for group in "$@"; do
         case $group in

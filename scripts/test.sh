@@ -103,6 +103,7 @@ soak() {
 }
 
 python_tests() {
+    export SHUNT_LIB=${SHUNT_LIB:-$target/release/libshunt.so} SHUNT_COMMAND=${SHUNT_COMMAND:-$target/release/shunt}
     # shellcheck disable=SC2086 # PYTEST_ARGS is words
     build/venv/bin/python -m pytest tests -q -ra "$@" ${PYTEST_ARGS:-}
 }

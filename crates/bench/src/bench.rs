@@ -28,7 +28,7 @@ impl Session {
         let mut results = Results::default();
         let library = find::library();
         if library.is_none() {
-            results.skip("Shunt", "libshunt.so was not found: build it, or name it with SHUNT_LIB");
+            results.skip("Shunt", find::NO_LIBRARY);
         }
         let libexec = find::libexec().unwrap_or_default();
         Ok(Session {

@@ -5,6 +5,7 @@ use crate::apps::{self, App, Run, redis::Redis};
 use crate::bench::{Session, progress};
 use crate::cli::DemoOptions;
 use crate::error::{Error, Result};
+use crate::find;
 use crate::host::Cpus;
 use crate::pairs::Ends;
 use crate::plot;
@@ -36,7 +37,7 @@ pub fn run(options: &DemoOptions) -> ExitCode {
 
 fn measure(session: &mut Session) -> Result<()> {
     if session.library.is_none() {
-        return Err(Error::Failed("libshunt.so was not found: build it, or name it with SHUNT_LIB".into()));
+        return Err(Error::Failed(find::NO_LIBRARY.into()));
     }
     let mut app = Redis::default();
     app.prepare(session)?;

@@ -5,6 +5,9 @@ use crate::error::{Error, Result};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
+pub const NO_LIBRARY: &str =
+    "there is no libshunt.so beside this command or where SHUNT_LIB says: build it, or set SHUNT_LIB";
+
 /// libshunt.so: named by SHUNT_LIB, or near this executable.
 pub fn library() -> Option<PathBuf> {
     if let Some(path) = env("SHUNT_LIB") {

@@ -60,37 +60,35 @@ fn header(sides: &[Side], versus: &[Side]) -> Vec<String> {
 }
 
 fn value(unit: Unit, s: Summary) -> String {
+    let shown = [s.median, s.min, s.max].map(|v| unit.show(v));
     if s.rounds == 1 {
-        return unit.show(s.median);
+        return shown[0].clone();
     }
-    format!("{} ({} - {})", unit.show(s.median), bare(unit, s.min, s.max), unit.show(s.max))
-}
-
-/// The lower end of a range, without its unit where that is the same as the upper end's.
-fn bare(unit: Unit, min: f64, max: f64) -> String {
-    let (min, max) = (unit.show(min), unit.show(max));
-    match (min.split_once(' '), max.split_once(' ')) {
-        (Some((number, a)), Some((_, b))) if a == b => number.to_string(),
-        _ => min,
+    let parts = shown.each_ref().map(|text| text.split_once(' ').unwrap_or((text, "")));
+    let [median, (min, min_unit), (max, max_unit)] = parts;
+    // The unit is said once where all three have the same.
+    match median.1 == min_unit && min_unit == max_unit {
+        true => format!("{} ({min}-{max})", shown[0]),
+        false => format!("{} ({} - {})", shown[0], shown[1], shown[2]),
     }
 }
 
 /// How many times better Shunt is. Above one is better, for times as for rates.
 fn ratio(metric: &Metric, other: Side) -> String {
     let Some(s) = metric.advantage(Side::Shunt, other) else { return "-".into() };
-    let show = |v: f64| {
-        if v >= 99.5 {
-            format!("{v:.0}")
-        } else if v >= 9.95 {
-            format!("{v:.1}")
-        } else {
-            format!("{v:.2}")
-        }
-    };
-    if s.rounds == 1 {
-        show(s.median)
-    } else {
-        format!("{} ({} - {})", show(s.median), show(s.min), show(s.max))
+    match s.rounds {
+        1 => factor(s.median),
+        _ => format!("{} ({}-{})", factor(s.median), factor(s.min), factor(s.max)),
+    }
+}
+
+/// A ratio with three digits, or two decimals where it is small but not tiny.
+fn factor(value: f64) -> String {
+    match value {
+        v if v >= 99.5 => format!("{v:.0}"),
+        v if v >= 9.95 => format!("{v:.1}"),
+        v if v >= 0.0995 => format!("{v:.2}"),
+        v => format!("{v:.4}"),
     }
 }
 
@@ -159,7 +157,13 @@ mod tests {
 
     #[test]
     fn a_range_names_its_unit_once() {
-        assert_eq!(bare(Unit::Time, 230.0, 250.0), "230");
-        assert_eq!(bare(Unit::Time, 230.0, 2500.0), "230 ns");
+        let s = Summary { median: 240.0, min: 230.0, max: 250.0, rounds: 3 };
+        assert_eq!(value(Unit::Time, s), "240 ns (230-250)");
+        assert_eq!(value(Unit::Time, Summary { max: 2500.0, ..s }), "240 ns (230 ns - 2.50 us)");
+    }
+
+    #[test]
+    fn small_ratios_keep_their_digits() {
+        assert_eq!([200.4, 15.04, 0.954, 0.0031].map(factor), ["200", "15.0", "0.95", "0.0031"]);
     }
 }

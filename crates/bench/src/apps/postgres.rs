@@ -42,6 +42,7 @@ impl App for Postgres {
         let pgbench = find::program("pgbench", "postgresql")?;
         self.user = unprivileged()?;
         self.directory = session.temp.path().join("postgres");
+        let _ = std::fs::remove_dir_all(&self.directory); // an earlier group's; mostly there is none
         std::fs::create_dir_all(&self.directory).map_err(failed("cannot make a directory for PostgreSQL"))?;
         if let Some(user) = self.user {
             std::os::unix::fs::chown(&self.directory, Some(user.uid), Some(user.gid))

@@ -99,11 +99,11 @@ fn apps(metrics: &[&Metric], file: &Path) -> Result<()> {
     bars::draw(
         &Bars {
             title: "Unmodified applications: requests per second".into(),
-            note: "as multiples of plain kernel TCP in the same round; median and range; logarithmic".into(),
+            note: "as multiples of plain kernel TCP in the same round; median and range of the rounds".into(),
             axis: "times plain TCP".into(),
             categories: shown.iter().map(|m| m.row.clone()).collect(),
             series: series(&shown, |m, side| m.advantage(side, Side::Tcp)),
-            log: true,
+            log: false,
             show: Box::new(|v| if v < 9.95 { format!("{v:.2} x") } else { format!("{v:.1} x") }),
         },
         file,

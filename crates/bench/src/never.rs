@@ -25,8 +25,10 @@ const PROBES: [Probe; 5] = [
     Probe { row: "round trips epoll", program: "pingpong", args: &["--size", "64", "--epoll"] },
     Probe { row: "64 B one way", program: "stream", args: &["--size", "64"] },
     Probe { row: "64 KB one way", program: "stream", args: &["--size", "65536"] },
-    Probe { row: "short connections", program: "shortconn", args: &[] },
+    SHORT,
 ];
+
+const SHORT: Probe = Probe { row: "short connections", program: "shortconn", args: &[] };
 
 /// The circumstances.
 #[derive(Clone, Copy)]
@@ -41,6 +43,8 @@ const CONDITIONS: [Condition; 3] = [
     Condition { name: "server only", ends: Ends::ServerOnly, busy: false },
     Condition { name: "client only", ends: Ends::ClientOnly, busy: false },
 ];
+
+const QUIET: Condition = Condition { name: "quiet", ends: Ends::Both, busy: false };
 
 /// Busy processes for each processor.
 const BUSY_EACH: usize = 4;
@@ -74,13 +78,17 @@ pub fn measure(session: &mut Session, names: &[String]) -> Result<()> {
                 cell(session, &row, round, |session, side| run_probe(session, side, condition, probe))?;
             }
             for app in &mut applications {
-                run_app(session, app.as_mut(), condition, round)?;
+                let workloads: Vec<&str> = app.workloads().iter().map(|w| w.name).collect();
+                run_app(session, app.as_mut(), condition, round, &workloads)?;
             }
         }
         progress(format_args!("never-slower: short and rare, round {} of {}", round + 1, session.rounds));
         cell(session, "quiet: short connections", round, |session, side| {
-            run_probe(session, side, Condition { name: "quiet", ends: Ends::Both, busy: false }, &PROBES[4])
+            run_probe(session, side, QUIET, &SHORT)
         })?;
+        for app in applications.iter_mut().filter(|app| app.name() == "nginx") {
+            run_app(session, app.as_mut(), QUIET, round, &["close"])?;
+        }
         cell(session, "quiet: 100 requests a second", round, rare)?;
     }
     for round in 0..session.rounds.min(2) {
@@ -132,8 +140,7 @@ fn run_probe(session: &Session, side: Side, condition: Condition, probe: &Probe)
 
 /// One connection with a request every 10 ms: the wake-up is all there is, and waiting must not cost processor time.
 fn rare(session: &Session, side: Side) -> Result<Vec<Found>> {
-    let quiet = Condition { name: "quiet", ends: Ends::Both, busy: false };
-    let setting = Setting { seconds: session.duration.max(1.0) * 2.0, ..setting(session, side, quiet) };
+    let setting = Setting { seconds: session.duration.max(1.0) * 2.0, ..setting(session, side, QUIET) };
     let result = pairs::run(session, "pingpong", setting, &["--size", "64"], &["--interval-us", "10000"])?;
     let cpu = number(&result, "cpu_ns")? + server_share(&result)?;
     Ok(vec![
@@ -150,19 +157,25 @@ fn server_share(result: &Value) -> Result<f64> {
     Ok(number(result, "server_cpu_ns")? * seconds / (seconds + WARM_UP))
 }
 
-fn run_app(session: &mut Session, app: &mut dyn App, condition: Condition, round: usize) -> Result<()> {
+fn run_app(
+    session: &mut Session,
+    app: &mut dyn App,
+    condition: Condition,
+    round: usize,
+    workloads: &[&str],
+) -> Result<()> {
     for side in Side::turns(&session.sides(&[Side::Tcp, Side::Shunt]), round) {
         let Setting { ends, cpus, seconds, .. } = setting(session, side, condition);
         let run = Run { side, ends, cpus, seconds };
         let what = format!("{}: {} ({})", condition.name, app.name(), side.title());
         let started = app.start(session, &run);
         let Some(mut server) = session.record(&what, started)? else { continue };
-        for workload in app.workloads() {
-            let outcome = apps::measured_load(session, app, &run, &mut server, workload.name);
-            let Some((load, _)) = session.record(&format!("{what} {}", workload.name), outcome)? else {
+        for workload in workloads {
+            let outcome = apps::measured_load(session, app, &run, &mut server, workload);
+            let Some((load, _)) = session.record(&format!("{what} {workload}"), outcome)? else {
                 continue;
             };
-            let row = format!("{}: {} {}", condition.name, app.name(), workload.name);
+            let row = format!("{}: {} {workload}", condition.name, app.name());
             let place = Place { group: GROUP, row: &row, side, round };
             let target = Target::over_tcp(NEVER_SLOWER);
             session.results.add(&place, "requests", Unit::PerSecond, target, load.per_second);

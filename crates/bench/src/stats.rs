@@ -25,10 +25,15 @@ pub fn share(sorted: &[f64], at: f64) -> f64 {
     sorted[low] + (sorted[high] - sorted[low]) * part
 }
 
-/// Ratios of values of the same round: what both of a pair suffered alike falls out.
+/// Ratios of values of the same round: what both of a pair suffered alike falls out. Only positive values make a ratio:
+/// differences, as of memory before and after, may come out a little below nothing.
 pub fn ratios(over: &[Option<f64>], under: &[Option<f64>]) -> Vec<f64> {
     let pairs = over.iter().zip(under);
-    pairs.filter_map(|(a, b)| Some(((*a)?, (*b)?))).filter(|(_, b)| *b != 0.0).map(|(a, b)| a / b).collect()
+    pairs
+        .filter_map(|(a, b)| Some(((*a)?, (*b)?)))
+        .filter(|(a, b)| *a > 0.0 && *b > 0.0)
+        .map(|(a, b)| a / b)
+        .collect()
 }
 
 #[cfg(test)]

@@ -27,7 +27,8 @@ impl App for Memcached {
         let named =
             |names: [(&'static str, Option<f64>); 2]| names.map(|(name, promise)| Workload { name, promise });
         match memtier() {
-            Ok(_) => named([("GET 50 connections", Some(5.0)), ("SET 50 connections", Some(5.0))]).into(),
+            // SET first, so that GET finds the keys.
+            Ok(_) => named([("SET 50 connections", Some(5.0)), ("GET 50 connections", Some(5.0))]).into(),
             Err(_) => named([("GET 1 connection", Some(5.0)), ("GET 16 connections", None)]).into(),
         }
     }
@@ -73,8 +74,18 @@ fn run_memtier(tool: &Path, session: &Session, run: &Run, server: &Server, workl
     let report = session.temp.path().join("memtier.json");
     let ratio = if workload.starts_with("SET") { "1:0" } else { "0:1" };
     let launch = run.client(session, tool);
-    let launch =
-        launch.args(["-P", "memcache_text", "-t", "1", "-c", "50", "--hide-histogram", "--ratio", ratio]);
+    let launch = launch.args([
+        "-P",
+        "memcache_text",
+        "-t",
+        "1",
+        "-c",
+        "50",
+        "--hide-histogram",
+        "--key-maximum=10000",
+        "--ratio",
+        ratio,
+    ]);
     let launch =
         launch.args(["--test-time", &run.seconds.ceil().to_string(), "--json-out-file"]).args([&report]);
     let launch = match &server.at {

@@ -286,9 +286,7 @@ fn copy_out(conn: &Conn, rx: &mut Held<'_, Rx>, iov: &[libc::iovec], skip: usize
 fn empty(conn: &'static Conn, fd: i32, rx: &mut Held<'_, Rx>, ring: u32) -> Option<Tried> {
     let (mine, position) = (conn.mine(), rx.ring.position());
     if ring == path::SMALL && conn.word(BIG_AT) == position + 1 {
-        rx.ring.move_to(layout::big(conn.slot.load(Ordering::Relaxed) as usize), layout::BIG);
-        conn.set(flag::GREW);
-        conn.rx.set_path(path::BIG);
+        move_to_big(conn, rx);
         return None;
     }
     let tcp_at = conn.word(TCP_AT);
@@ -352,6 +350,38 @@ fn from_kernel(
         Err(Errno::EAGAIN) => Tried::Not,
         Err(errno) => Tried::Error(errno),
     }
+}
+
+/// Carries out announced changes of the reading path whose place has been reached, without reading.
+pub(crate) fn progress(conn: &'static Conn, fd: i32, rx: &mut Held<'_, Rx>) {
+    loop {
+        let before = conn.rx.path();
+        match before {
+            path::TCP => {
+                if conn.is_managed() && learn_boundary(conn, fd, rx).is_ok() && rx.tcp_left == Some(0) {
+                    conn.rx.set_path(path::SMALL);
+                }
+            }
+            path::SMALL | path::BIG => {
+                let position = rx.ring.position();
+                if before == path::SMALL && conn.word(BIG_AT) == position + 1 {
+                    move_to_big(conn, rx);
+                } else if conn.word(TCP_AT) == position + 1 {
+                    end_of_ring(conn, fd, rx);
+                }
+            }
+            _ => {}
+        }
+        if conn.rx.path() == before {
+            return;
+        }
+    }
+}
+
+fn move_to_big(conn: &Conn, rx: &mut Held<'_, Rx>) {
+    rx.ring.move_to(layout::big(conn.slot.load(Ordering::Relaxed) as usize), layout::BIG);
+    conn.set(flag::GREW);
+    conn.rx.set_path(path::BIG);
 }
 
 /// What the kernel says of a connection whose peer writes to the ring.

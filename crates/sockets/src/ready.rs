@@ -4,7 +4,7 @@
 use fabric::sys;
 
 use crate::conn::{Conn, flag, path, state};
-use crate::layout::{R, TCP_AT, W, note};
+use crate::layout::{R, W, note};
 use crate::{demote, io, rendezvous};
 
 /// Events of poll() (the same bits as epoll's) that the connection is ready for, of those in `want`; HUP and ERR always count.
@@ -20,8 +20,7 @@ pub fn events(conn: &'static Conn, fd: i32, want: u32) -> Option<u32> {
     let mut got = 0;
     let mut ask = want & libc::EPOLLPRI as u32;
     {
-        let tx = conn.tx.lock()?;
-        let mut tx = tx;
+        let mut tx = conn.tx.lock()?;
         match conn.tx.path() {
             path::SMALL | path::BIG => {
                 if want & OUT != 0 {
@@ -38,17 +37,11 @@ pub fn events(conn: &'static Conn, fd: i32, want: u32) -> Option<u32> {
     }
     {
         let mut rx = conn.rx.lock()?;
+        io::progress(conn, fd, &mut rx);
         let ring = matches!(conn.rx.path(), path::SMALL | path::BIG);
         if ring && conn.word(W) != rx.ring.position() {
             got |= IN;
-        } else if ring && conn.word(TCP_AT) != rx.ring.position() + 1 && rx.error == 0 {
-            if conn.has(flag::PEER_FIN | flag::PEER_HUP) {
-                ask |= IN | RDHUP;
-            }
-        } else {
-            if ring {
-                io::drain(conn, fd, &mut rx, usize::MAX);
-            }
+        } else if !ring {
             ask |= IN;
         }
         if rx.error != 0 {

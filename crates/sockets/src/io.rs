@@ -573,7 +573,8 @@ pub(crate) fn attend(conn: &'static Conn, fd: i32, tx: &mut Held<'_, Tx>) -> boo
     let notes = conn.notes();
     let now = ticks();
     if notes & (note::CLOSED | note::DEMOTE | note::RECALL) == 0 {
-        if now.wrapping_sub(tx.looked) < ticks_of(LOOK_TX_NS) {
+        // An epoll set that has the connection is told by the kernel.
+        if now.wrapping_sub(tx.looked) < ticks_of(LOOK_TX_NS) || conn.queue.load(Ordering::Relaxed) != 0 {
             return false;
         }
         // A peer that was killed has told nothing: its end of the companion is closed, yet it did not say that it shut it.

@@ -275,7 +275,7 @@ static void fork_beside_traffic(int fd) {
 }
 
 static void by_vfork(int fd) {
-    for (int i = 0; i < 5; i++) {
+    for (volatile int i = 0; i < 5; i++) {
         pid_t child = vfork();
         if (child == 0) _exit(0);
         child_ended_well(child);

@@ -30,12 +30,12 @@ def make_site(r):
     return site
 
 
-def nginx(r, need, workers, extra=""):
+def nginx(r, need, workers):
     site, port = make_site(r), r.free_port()
     conf = r.tmp / "nginx.conf"
     conf.write_text(f"""
         user root; worker_processes {workers}; daemon off; pid {r.tmp}/nginx.pid; error_log {r.tmp}/error.log;
-        events {{ worker_connections 512; {extra} }}
+        events {{ worker_connections 512; }}
         http {{
             access_log off; sendfile on; tcp_nopush on; keepalive_requests 100000; client_max_body_size 100m;
             client_body_temp_path {r.tmp}/body; proxy_temp_path {r.tmp}/proxy; fastcgi_temp_path {r.tmp}/fastcgi;
@@ -57,12 +57,6 @@ def requests_client(r, need, port):
 @pytest.mark.parametrize("workers", [1, 4])
 def test_nginx_requests(r, same_as_plain, need, workers):
     same_as_plain(lambda r: requests_client(r, need, nginx(r, need, workers)))
-    r.accelerated()
-
-
-@pytest.mark.parametrize("method", ["epoll", "poll", "select"])
-def test_nginx_event_methods(r, same_as_plain, need, method):
-    same_as_plain(lambda r: requests_client(r, need, nginx(r, need, 1, f"use {method};")))
     r.accelerated()
 
 
@@ -93,13 +87,15 @@ def test_nginx_reload(r, need):
         assert out == "small\n" * 100
 
 
-def haproxy(r, need, backend, threads):
+def haproxy(r, need, backend, threads, *options):
     port = r.free_port()
     conf = r.tmp / "haproxy.cfg"
     conf.write_text(f"""
 global
     nbthread {threads}
     maxconn 500
+    {' '.join(options[:1])}
+    {' '.join(options[1:])}
 defaults
     mode http
     timeout connect 10s
@@ -120,6 +116,12 @@ backend b
 @pytest.mark.parametrize("threads", [1, 2])
 def test_haproxy_before_nginx(r, same_as_plain, need, threads):
     same_as_plain(lambda r: requests_client(r, need, haproxy(r, need, nginx(r, need, 1), threads)))
+    r.accelerated()
+
+
+@pytest.mark.parametrize("options", [["noepoll"], ["noepoll", "nopoll"]], ids=["poll", "select"])
+def test_haproxy_without_epoll(r, same_as_plain, need, options):
+    same_as_plain(lambda r: requests_client(r, need, haproxy(r, need, nginx(r, need, 1), 1, *options)))
     r.accelerated()
 
 

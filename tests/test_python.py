@@ -12,6 +12,8 @@ SERVERS = modes.ROOT / "tests/apps/servers.py"
 HTTP_CLIENT = """
 import hashlib, requests, sys, urllib.request
 base, session, digest = f"http://127.0.0.1:{sys.argv[1]}", requests.Session(), hashlib.sha1()
+for i in range(20):
+    digest.update(urllib.request.urlopen(f"{base}/urllib/{i}", timeout=30).read())
 for i in range(300):
     answer = session.get(f"{base}/page/{i}")
     assert answer.status_code == 200
@@ -19,9 +21,6 @@ for i in range(300):
 for size in (0, 1, 1000, 100_000, 3_000_000):
     body = bytes(range(256)) * (size // 256 + 1)
     assert session.post(base + "/echo", data=body).content == body
-session.close()
-for i in range(20):
-    digest.update(urllib.request.urlopen(f"{base}/urllib/{i}", timeout=30).read())
 print(digest.hexdigest())
 """
 

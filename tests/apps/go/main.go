@@ -21,7 +21,11 @@ func check(err error) {
 func main() {
 	role, port := os.Args[1], os.Args[2]
 	if role == "server" {
-		http.HandleFunc("/echo", func(w http.ResponseWriter, r *http.Request) { io.Copy(w, r.Body) })
+		http.HandleFunc("/echo", func(w http.ResponseWriter, r *http.Request) {
+			body, err := io.ReadAll(r.Body)
+			check(err)
+			w.Write(body)
+		})
 		check(http.ListenAndServe("127.0.0.1:"+port, nil))
 	}
 	if role == "raw" {

@@ -25,7 +25,7 @@ class Lines:
     """A program's standard output line by line, with a limit on how long one waits for the next."""
 
     def __init__(self, program):
-        self.program, self.lines = program, queue.Queue()
+        self.program, self.lines, self.port = program, queue.Queue(), 0
         threading.Thread(target=self._read, daemon=True).start()
 
     def _read(self):
@@ -38,7 +38,8 @@ class Lines:
         try:
             line = self.lines.get(timeout=seconds)
         except queue.Empty:
-            raise AssertionError(f"not within {seconds} s: {what}\n{system.where(self.program.pid)}") from None
+            raise AssertionError(f"not within {seconds} s: {what}\n{system.where(self.program.pid)}\n"
+                                 + subprocess.run(["ss", "-tanoei", f"( sport = :{self.port} or dport = :{self.port} )"], capture_output=True, text=True).stdout) from None
         assert line is not None, f"the program ended instead of: {what}\n{self.program.output()}"
         return line
 
@@ -63,7 +64,7 @@ def test_death(r, mode, shape):
     print(f"SEED={SEED}")
     survivor = Survivor(r)
     survivor.say("listen")
-    port = survivor.lines.next(10, "the survivor listens").split()[1]
+    port = survivor.lines.port = survivor.lines.next(10, "the survivor listens").split()[1]
     slowest, outcomes, before = 0, {}, None
     for death in range(DEATHS):
         connections = dice.choice([1, 1, 2, 5])
@@ -75,7 +76,7 @@ def test_death(r, mode, shape):
         else:
             victim = r.spawn([r.apps / "survivor", "fall-listen", other, connections], stdout=subprocess.PIPE)
             lines = Lines(victim)
-            theirs = lines.next(10, "the victim listens").split()[1]
+            theirs = survivor.lines.port = lines.next(10, "the victim listens").split()[1]
             survivor.say(f"dial {theirs} {shape} {connections}")
         assert survivor.lines.next(20, f"death {death}: all connections carry data") == "ready"
         time.sleep(dice.choice([0, 0.0005, 0.002, 0.01, 0.05]) * dice.random())  # the random moment: this sleep wins no race

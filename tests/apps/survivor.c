@@ -19,6 +19,7 @@
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -133,39 +134,44 @@ static void *evented(void *argument) {
         struct epoll_event event = {.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, .data.u32 = i};
         if (edge && epoll_ctl(set, EPOLL_CTL_ADD, connections[i].fd, &event)) die("epoll_ctl");
     }
+    /* Edge: a connection stays hot until both directions said EAGAIN; all hot ones get one step in turn. */
+    bool hot[MOST] = {false}, blocked_in[MOST] = {false}, blocked_out[MOST] = {false};
     while (left) {
-        int ready[MOST], n = 0;
         if (edge) {
             struct epoll_event events[MOST];
-            int m = epoll_wait(set, events, MOST, -1);
-            for (int i = 0; i < m; i++) ready[n++] = events[i].data.u32;
+            bool any = false;
+            for (int i = 0; i < count; i++) any |= hot[i];
+            int m = epoll_wait(set, events, MOST, any ? 0 : -1);
+            for (int i = 0; i < m; i++) {
+                int which = events[i].data.u32;
+                hot[which] = !connections[which].outcome;
+                blocked_in[which] = blocked_out[which] = false;
+            }
         } else {
             struct pollfd p[MOST];
             for (int i = 0; i < count; i++)
                 p[i] = (struct pollfd){connections[i].outcome ? -1 : connections[i].fd, POLLIN | POLLOUT, 0};
             if (poll(p, count, -1) < 0 && errno != EINTR) die("poll");
-            for (int i = 0; i < count; i++)
-                if (p[i].revents) ready[n++] = i;
+            for (int i = 0; i < count; i++) hot[i] = p[i].revents != 0;
         }
-        for (int i = 0; i < n; i++) {
-            struct connection *c = &connections[ready[i]];
-            int blocked_in = 0, blocked_out = 0;
-            /* Edge: until both say EAGAIN. */
-            while (!c->outcome && !(blocked_in && blocked_out)) {
-                ssize_t m = recv(c->fd, data, sizeof data, 0);
-                if (m > 0) check(c, data, m);
-                if ((c->outcome = outcome(m)) != NULL) break;
-                blocked_in = m < 0;
-                int size = 1 + c->sent * 31 % sizeof data;
-                fill(c, data, size);
-                m = send(c->fd, data, size, MSG_NOSIGNAL);
-                if (m > 0) c->sent += m;
-                /* A broken pipe is not the end yet: what came before it is still to be read. */
-                if (m < 0 && errno != EAGAIN && errno != EINTR) blocked_out = 1, outcome(m);
-                else blocked_out = m < 0;
-                if (!edge) break;
+        for (int i = 0; i < count; i++) {
+            if (!hot[i]) continue;
+            struct connection *c = &connections[i];
+            ssize_t n = recv(c->fd, data, sizeof data, 0);
+            if (n > 0) check(c, data, n);
+            blocked_in[i] = n < 0;
+            if ((c->outcome = outcome(n)) != NULL) {
+                hot[i] = false;
+                left--;
+                continue;
             }
-            if (c->outcome) left--;
+            int size = 1 + c->sent * 31 % sizeof data;
+            fill(c, data, size);
+            n = send(c->fd, data, size, MSG_NOSIGNAL);
+            if (n > 0) c->sent += n;
+            /* A broken pipe is not the end yet: what came before it is still to be read. */
+            blocked_out[i] = n < 0 && errno == EAGAIN;
+            if (blocked_in[i] && blocked_out[i]) hot[i] = false;
         }
     }
     if (edge) close(set);

@@ -170,8 +170,8 @@ def test_memfd_refused(r):
 
 @pytest.mark.parametrize("limit", [4, 6, 8, 12, 16, 20, 30, 64])
 def test_few_descriptors(r, limit):
-    """The program itself needs 5 or 6 and number 900 as `echo` uses it, so another: curl-like traffic by bash's /dev/tcp is too small; this
-    one is Python, which connects to itself."""
+    """The programs of tests/apps put a descriptor on number 900, so here another one talks: Python to its own child, with `limit`
+    descriptors in all."""
     script = r.tmp / "few.py"
     script.write_text(FEW)
     if limit >= 8:

@@ -24,9 +24,10 @@ def examples():
 
 @pytest.mark.parametrize("program, name, flags", list(examples()))
 def test_example(r, mode, program, name, flags):
-    for warm in (400,) if mode == "plain" else (400, 3, 0):
+    slow = "SLOW" in flags
+    for warm in (400,) if mode == "plain" or slow else (400, 3, 0):
         report = r.new_report()
-        r.run([r.apps / program, name], env={"WARM": warm}, timeout=30)
+        r.run([r.apps / program, name], env={"WARM": warm}, timeout=120 if slow else 30)
         if mode != "shunt":
             r.not_accelerated(report)
         elif warm == 400 and "TCP_OK" not in flags:

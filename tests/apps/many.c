@@ -9,8 +9,8 @@ static int how_many(void) {
     int many = text ? atoi(text) : 10000;
     struct rlimit limit;
     CHECK(getrlimit(RLIMIT_NOFILE, &limit) == 0);
-    if (limit.rlim_cur < (rlim_t)many * 2 + 1000) {
-        limit.rlim_cur = many * 2 + 1000;
+    if (limit.rlim_cur < (rlim_t)many + 1000) {
+        limit.rlim_cur = many + 1000;
         if (limit.rlim_max < limit.rlim_cur) limit.rlim_max = limit.rlim_cur;
         CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0);
     }

@@ -24,6 +24,17 @@ impl Lock {
         Lock(AtomicU32::new(0))
     }
 
+    /// An unlocked lock, in a static.
+    #[cfg(not(loom))]
+    pub const fn unlocked() -> Lock {
+        Lock(AtomicU32::new(0))
+    }
+
+    /// Unlocks whoever holds it: in the child of fork(), where the holder does not exist.
+    pub fn reset(&self) {
+        self.0.store(0, Ordering::Release);
+    }
+
     /// Takes the lock for thread `tid`. Returns at once if the thread has it already: false then, and the caller must not unlock
     /// (it runs inside a signal handler that interrupted the holder).
     #[inline(always)]

@@ -65,12 +65,7 @@ const FLUSH_NS: u64 = 5_000_000_000;
 const KICK_NS: u64 = 2_000_000;
 
 fn teardown(conn: &'static Conn, fd: Option<i32>) {
-    rendezvous::unpost(conn);
-    if conn.state() == state::OFFERED && !rendezvous::withdraw(conn) {
-        let _ = conn.state.compare_exchange(state::OFFERED, state::PROMOTED, Ordering::AcqRel, Ordering::Relaxed);
-    }
-    // PLAIN after having been promoted still has its slot.
-    if conn.slot_taken() {
+    if rendezvous::close(conn) {
         if let Some(fd) = fd {
             flush(conn, fd);
         }

@@ -78,6 +78,8 @@ pub mod flag {
     pub const KICKED: u32 = 8192;
     /// A write found no room, and no event for room has been given since.
     pub const TX_FULL: u32 = 1 << 14;
+    /// The reset of a killed peer has been told.
+    pub const RESET_TOLD: u32 = 1 << 15;
     /// Grew: the big ring of our segment has been used.
     pub const GREW: u32 = 4096;
 }
@@ -158,6 +160,11 @@ impl<T> Direction<T> {
     #[inline(always)]
     pub fn lock(&self) -> Option<Held<'_, T>> {
         if self.lock.lock(thread::tid()) { Some(Held { direction: self }) } else { None }
+    }
+
+    /// What is locked already, by `lock.try_lock`.
+    pub fn held(&self) -> Held<'_, T> {
+        Held { direction: self }
     }
 
     #[inline(always)]

@@ -56,34 +56,45 @@ pub fn is_mapped(ip: &[u8; 16]) -> bool {
     ip[..10].iter().all(|&byte| byte == 0) && ip[10] == 0xff && ip[11] == 0xff
 }
 
-/// Bytes that the kernel has counted on a connection.
-#[derive(Debug, Clone, Copy)]
-pub struct Counts {
-    /// Written by the program, since the connection began.
-    pub written: u64,
-    /// Read by the program.
-    pub read: u64,
+/// TCP_INFO, as the kernel lays it out.
+#[derive(Clone, Copy)]
+#[repr(C, align(8))]
+struct TcpInfo([u8; 232]);
+
+impl TcpInfo {
+    fn of(fd: i32) -> Result<TcpInfo, Errno> {
+        sys::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO)
+    }
+    fn word(&self, at: usize) -> u64 {
+        u64::from_ne_bytes(core::array::from_fn(|i| self.0[at + i]))
+    }
+    fn half(&self, at: usize) -> u64 {
+        u64::from(u32::from_ne_bytes(core::array::from_fn(|i| self.0[at + i])))
+    }
 }
 
-/// The kernel's counts. `Err(EPROTO)` if its two ways of counting what was written do not agree.
-pub fn counts(fd: i32, client: bool) -> Result<Counts, Errno> {
-    #[derive(Clone, Copy)]
-    #[repr(C, align(8))]
-    struct TcpInfo([u8; 232]);
-    let info: TcpInfo = sys::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO)?;
-    let word = |at: usize| u64::from_ne_bytes(core::array::from_fn(|i| info.0[at + i]));
-    let half = |at: usize| u64::from(u32::from_ne_bytes(core::array::from_fn(|i| info.0[at + i])));
-    // SIOCOUTQ and SIOCINQ
+/// Bytes that the program has written since the connection began. `Err(EPROTO)` if the kernel's two ways of counting them do not
+/// agree. Not after we have shut our half.
+pub fn written(fd: i32, client: bool) -> Result<u64, Errno> {
+    let info = TcpInfo::of(fd)?;
+    // bytes_sent - bytes_retrans + notsent_bytes
+    let written = info.word(200).wrapping_sub(info.word(208)).wrapping_add(info.half(144));
     let queued = sys::ioctl_int(fd, libc::TIOCOUTQ)? as u64;
-    let waiting = sys::ioctl_int(fd, libc::FIONREAD)? as u64;
-    // Between the two calls an acknowledgement may arrive; the second count is exact when nothing was ever retransmitted.
-    let written = word(200).wrapping_sub(word(208)).wrapping_add(half(144));
-    let acked = word(120).wrapping_sub(u64::from(client));
-    // tcpi_bytes_acked only grows, and what it lacks is at most what is queued.
+    // bytes_acked counts the SYN of one who called connect(). It only grows, and what it lacks is at most what was queued.
+    let acked = info.word(120).wrapping_sub(u64::from(client));
     if acked > written || written - acked < queued {
         return Err(Errno::EPROTO);
     }
-    Ok(Counts { written, read: word(128).wrapping_sub(waiting) })
+    Ok(written)
+}
+
+/// Bytes that the program has read since the connection began.
+pub fn read(fd: i32) -> Result<u64, Errno> {
+    let info = TcpInfo::of(fd)?;
+    let waiting = sys::ioctl_int(fd, libc::FIONREAD)? as u64;
+    // bytes_received counts a FIN; the states in which one has come: TIME_WAIT, CLOSE_WAIT, LAST_ACK, CLOSING.
+    let fin = u64::from(matches!(info.0[0], 6 | 8 | 9 | 11));
+    Ok(info.word(128).wrapping_sub(waiting).wrapping_sub(fin))
 }
 
 #[cfg(test)]
@@ -103,11 +114,14 @@ mod tests {
             server.read_exact(&mut [0; 1000]).unwrap();
             server.write_all(&[2; 10]).unwrap();
             client.read_exact(&mut [0; 9]).unwrap();
-            let (c, s) = (counts(client.as_raw_fd(), true).unwrap(), counts(server.as_raw_fd(), false).unwrap());
-            assert_eq!((c.written, c.read), ((round + 1) * 1000, (round + 1) * 10 - 1));
-            assert_eq!((s.written, s.read), ((round + 1) * 10, (round + 1) * 1000));
+            let (c, s) = (client.as_raw_fd(), server.as_raw_fd());
+            assert_eq!((written(c, true), read(c)), (Ok((round + 1) * 1000), Ok((round + 1) * 10 - 1)));
+            assert_eq!((written(s, false), read(s)), (Ok((round + 1) * 10), Ok((round + 1) * 1000)));
             client.read_exact(&mut [0; 1]).unwrap();
         }
+        client.shutdown(std::net::Shutdown::Write).unwrap();
+        assert_eq!(server.read(&mut [0; 1]).unwrap(), 0);
+        assert_eq!(read(server.as_raw_fd()), Ok(100_000), "a FIN is not a byte");
     }
 
     #[test]

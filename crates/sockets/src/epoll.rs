@@ -147,9 +147,16 @@ pub fn forget(conn: &'static Conn, fd: i32) {
     if conn.epolls.load(Ordering::Acquire) == 0 {
         return;
     }
+    // A member stays in its sets while another number stands for the connection (epoll(7), question 6). Only the kernel can
+    // keep a member whose number is closed.
+    let mut others = false;
+    table_fds(conn, |other| others |= other != fd);
+    if others {
+        demote::hand_over(conn, fd, Reason::Duplicated);
+    }
     table::for_each(|_, entry| {
         if let Entry::Set(set) = entry {
-            set.forget(conn, fd);
+            set.forget(conn, fd, others);
         }
     });
 }
@@ -412,13 +419,16 @@ impl Set {
         place.conn = None;
     }
 
-    fn forget(&self, conn: &'static Conn, fd: i32) {
+    fn forget(&self, conn: &'static Conn, fd: i32, stays: bool) {
         if fd as usize >= MEMBERS {
             return;
         }
         let Some(mut guard) = self.lock() else { return };
         let member = *guard.member(fd);
         if member.flags & PRESENT != 0 && member.conn.is_some_and(|other| core::ptr::eq(other, conn)) {
+            if stays {
+                self.move_out(&mut guard, fd);
+            }
             self.drop_member(&mut guard, fd);
         }
     }
@@ -510,14 +520,17 @@ impl Set {
         loop {
             let moved = self.moved.load(Ordering::Acquire) != 0;
             if moved {
+                // The kernel's members come first when their turn has come, for at most half of the places (with one place:
+                // for all of it), so that neither kind keeps the other waiting.
+                let mut count = 0;
+                if ticks() - self.kernel_asked.load(Ordering::Relaxed) > ticks_of(KERNEL_NS) {
+                    let half = places.len().div_ceil(2);
+                    count = self.ask_kernel(&mut places[..half], Some(0), core::ptr::null())?.0;
+                }
                 let scan = link::scan();
-                let mut count = self.collect(&scan, places)?;
+                count += self.collect(&scan, &mut places[count..])?;
                 if count > 0 {
                     drop(scan);
-                    let asked = ticks() - self.kernel_asked.load(Ordering::Relaxed);
-                    if count < places.len() && asked > ticks_of(KERNEL_NS) {
-                        count += self.ask_kernel(&mut places[count..], Some(0), core::ptr::null())?.0;
-                    }
                     self.pass_on();
                     return Ok(count);
                 }

@@ -214,13 +214,13 @@ fn take_early(
     if !known && conn.word(SMALL_AT) != 0 {
         // Announced while we read: what lies beyond the boundary are kicks.
         let boundary = conn.word(SMALL_AT) - 1;
-        let Ok(counts) = diag::counts(fd, conn.has(flag::CLIENT)) else { return Some(Tried::Error(Errno::ECONNRESET)) };
-        let end = if peek { counts.read + count } else { counts.read };
+        let Ok(read) = diag::read(fd) else { return Some(Tried::Error(Errno::ECONNRESET)) };
+        let end = if peek { read + count } else { read };
         let kicks = end.saturating_sub(boundary).min(count);
         count -= kicks;
         if !peek {
             rx.kicks_drained += kicks;
-            rx.tcp_left = Some(boundary.saturating_sub(counts.read));
+            rx.tcp_left = Some(boundary.saturating_sub(read));
         }
         if count == 0 {
             return None;
@@ -238,8 +238,7 @@ fn learn_boundary(conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>) -> Result<(), Err
     }
     let announced = conn.word(SMALL_AT);
     if announced != 0 {
-        let counts = diag::counts(fd, conn.has(flag::CLIENT));
-        match counts.ok().and_then(|counts| (announced - 1).checked_sub(counts.read)) {
+        match diag::read(fd).ok().and_then(|read| (announced - 1).checked_sub(read)) {
             Some(left) => rx.tcp_left = Some(left),
             None => {
                 conn.break_off(fd);
@@ -345,11 +344,27 @@ fn from_kernel(
         return Tried::Error(Errno::new(core::mem::take(&mut rx.error)));
     }
     match kernel_recv(fd, iov, skip, usize::MAX, flags | libc::MSG_DONTWAIT) {
+        Ok(0) if died_unread(conn) => Tried::Error(Errno::ECONNRESET),
         Ok(0) => Tried::End,
         Ok(count) => Tried::Bytes(count),
         Err(Errno::EAGAIN) => Tried::Not,
         Err(errno) => Tried::Error(errno),
     }
+}
+
+/// At the end of the connection: whether the peer was killed with bytes of ours unread. With tcp the kernel would have reset the
+/// connection; as there, it is told once.
+fn died_unread(conn: &Conn) -> bool {
+    if conn.state() != state::PROMOTED || conn.has(flag::RESET_TOLD) || conn.notes() & (note::CLOSED | note::SHUT_WR) != 0 {
+        return false;
+    }
+    let Some(tx) = conn.tx.lock.try_lock(crate::thread::tid()).then(|| conn.tx.held()) else { return false };
+    let unread = matches!(conn.tx.path(), path::SMALL | path::BIG)
+        && tx.ring.unread(&conn.mine(), conn.at(R)).is_ok_and(|unread| unread > 0);
+    if unread {
+        conn.set(flag::RESET_TOLD);
+    }
+    unread
 }
 
 /// Carries out announced changes of the reading path whose place has been reached, without reading.
@@ -512,9 +527,9 @@ pub(crate) fn switch(conn: &Conn, fd: i32) -> bool {
     if conn.state() != state::PROMOTED || conn.has(flag::NEVER | flag::DEMOTING | flag::SHUT_WR) {
         return false;
     }
-    match diag::counts(fd, conn.has(flag::CLIENT)) {
-        Ok(counts) => {
-            conn.put(SMALL_AT, counts.written + 1);
+    match diag::written(fd, conn.has(flag::CLIENT)) {
+        Ok(written) => {
+            conn.put(SMALL_AT, written + 1);
             conn.tx.set_path(path::SMALL);
             true
         }

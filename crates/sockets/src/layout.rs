@@ -76,6 +76,8 @@ pub mod note {
     pub const RECALL: u64 = 8;
     /// It has shut its reading half.
     pub const SHUT_RD: u64 = 16;
+    /// It has left the slot and will not touch it again: the slot's owner may give it to another connection.
+    pub const GONE: u64 = 32;
 }
 
 /// Offset of a slot's header.

@@ -6,7 +6,7 @@ use fabric::queue::{Consumer, MESSAGE, Producer};
 use fabric::shm::Map;
 use fabric::sync::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use fabric::sys::{self, Errno};
-use fabric::{Local, hints};
+use fabric::{Local, Remote, hints};
 
 use core::cell::UnsafeCell;
 
@@ -166,14 +166,15 @@ impl Link {
         let parity = self.parity.load(Ordering::Relaxed) as usize;
         let mut inner = self.lock()?;
         for word in 0..SLOTS / 64 {
-            // Given up by us: free once the peer has told that it is closed there, too.
+            // Given up by us: free once the peer has left it, too.
             let mut closing = inner.closing[word];
             while closing != 0 {
                 let bit = closing.trailing_zeros() as usize;
                 closing &= closing - 1;
                 let header = layout::slot(word * 64 + bit);
-                if inner.mine.word(header + layout::NOTES) & layout::note::CLOSED != 0
-                    || inner.mine.word(header + layout::STATE) & (layout::REFUSED | layout::CANCELLED) != 0
+                // A cancelled offer, too, is given up only when the peer has answered it: it may be reading it right now.
+                if inner.mine.word(header + layout::NOTES) & layout::note::GONE != 0
+                    || inner.mine.word(header + layout::STATE) & layout::REFUSED != 0
                 {
                     inner.closing[word] &= !(1 << bit);
                     inner.taken[word] &= !(1 << bit);
@@ -208,9 +209,13 @@ impl Link {
         self.live.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Takes a connection off its slot. `offered` by us: then it is ours to give out again, when the peer has left it, too.
+    /// Takes a connection off its slot, as the last that is done with the slot: the peer may give it out again at once if it is
+    /// the peer's. If it is ours, we may when the peer has left it, too.
     pub fn leave_slot(&self, slot: usize) {
         self.conns[slot].store(0, Ordering::Release);
+        if let Some((_, theirs)) = self.maps() {
+            theirs.or_word(layout::slot(slot) + layout::NOTES, layout::note::GONE);
+        }
         if slot & 1 == self.parity.load(Ordering::Relaxed) as usize
             && let Some(mut inner) = self.lock()
         {

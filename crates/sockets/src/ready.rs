@@ -48,7 +48,7 @@ pub fn events(conn: &'static Conn, fd: i32, want: u32) -> Option<u32> {
             got |= IN | libc::EPOLLERR as u32;
         }
     }
-    if conn.has(flag::PEER_FIN | flag::PEER_HUP) {
+    if conn.has(flag::PEER_FIN | flag::PEER_HUP) || conn.notes() & (note::CLOSED | note::SHUT_WR) != 0 {
         ask |= IN | RDHUP;
     }
     if ask & (want | IN | RDHUP) != 0 {

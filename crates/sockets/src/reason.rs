@@ -45,4 +45,5 @@ reasons! {
     RawCall = 30, "system call that is not followed";
     Half = 31, "half closed before promotion";
     Shared = 32, "shared with another process before promotion";
+    Duplicated = 33, "one of several descriptors closed while in an epoll set";
 }

@@ -1,6 +1,7 @@
 //! How a connection finds its other half: posting, linking, offering and taking a slot. All of it is *housekeeping* that calls on
 //! a connection do on the way while it is still on tcp; nothing waits, and each step may fail and be taken up again later.
 
+use fabric::lock::Lock;
 use fabric::queue::MESSAGE;
 use fabric::sync::{AtomicI32, AtomicU64, Ordering};
 use fabric::{Local, Remote, sys};
@@ -28,6 +29,28 @@ static TOKEN: AtomicU64 = AtomicU64::new(0);
 static SERVE_DUE: AtomicU64 = AtomicU64::new(0);
 
 const OFFER: u32 = 1;
+
+/// Guards every change of a connection's state up to PROMOTED, and the end of a connection: any thread's housekeeping may take an
+/// offer for a connection that another thread is closing.
+static STATES: Lock = Lock::unlocked();
+
+/// The lock on states, held.
+struct States(bool);
+
+impl States {
+    fn lock() -> States {
+        // Taken again in a signal handler that interrupted the holder: the handler's call goes on without.
+        States(STATES.lock(crate::thread::tid()))
+    }
+}
+
+impl Drop for States {
+    fn drop(&mut self) {
+        if self.0 {
+            STATES.unlock();
+        }
+    }
+}
 
 /// Begins to follow a connection that the program has just made or accepted.
 pub fn track(fd: i32, client: bool) {
@@ -70,12 +93,18 @@ pub fn tick(conn: &'static Conn, fd: i32) {
     match conn.state() {
         state::NEW => {
             if conn.ops.fetch_add(1, Ordering::Relaxed) >= process::options().promote_after {
-                post(conn, fd);
+                let states = States::lock();
+                if states.0 && conn.state() == state::NEW {
+                    post(conn, fd);
+                }
             }
         }
         state::POSTED => {
             if ticks() >= conn.due.load(Ordering::Relaxed) {
-                check(conn);
+                let states = States::lock();
+                if states.0 && conn.state() == state::POSTED {
+                    check(conn);
+                }
             }
         }
         _ => {}
@@ -85,6 +114,13 @@ pub fn tick(conn: &'static Conn, fd: i32) {
 /// The answer to our offer, if it has come: from any call on a connection in state OFFERED.
 #[cold]
 pub fn answered(conn: &'static Conn, fd: i32) {
+    let states = States::lock();
+    if states.0 && conn.state() == state::OFFERED {
+        look_for_answer(conn, fd);
+    }
+}
+
+fn look_for_answer(conn: &'static Conn, fd: i32) {
     let answer = conn.word(STATE);
     if answer & ACCEPTED != 0 {
         // Several threads may see it; each step is idempotent but for the count.
@@ -98,8 +134,7 @@ pub fn answered(conn: &'static Conn, fd: i32) {
         conn.managed_is(false);
         wait_longer(conn, Reason::Refused);
     } else {
-        let now = ticks();
-        if now >= SERVE_DUE.load(Ordering::Relaxed) {
+        if ticks() >= SERVE_DUE.load(Ordering::Relaxed) {
             serve();
         }
     }
@@ -107,6 +142,24 @@ pub fn answered(conn: &'static Conn, fd: i32) {
 
 /// Takes back an offer that has not been answered; false if it has been accepted meanwhile.
 pub fn withdraw(conn: &'static Conn) -> bool {
+    let _states = States::lock();
+    conn.state() != state::OFFERED || take_back(conn)
+}
+
+/// The end of a connection: it is not promoted any more. Says whether it has a slot (it was, or is, promoted).
+pub fn close(conn: &'static Conn) -> bool {
+    let _states = States::lock();
+    unpost(conn);
+    if conn.state() == state::OFFERED && !take_back(conn) {
+        conn.state.store(state::PROMOTED, Ordering::Release);
+    }
+    for from in [state::NEW, state::POSTED] {
+        let _ = conn.state.compare_exchange(from, state::PLAIN, Ordering::AcqRel, Ordering::Relaxed);
+    }
+    conn.slot_taken()
+}
+
+fn take_back(conn: &'static Conn) -> bool {
     let old = conn.mine().swap_word(conn.at(STATE), CANCELLED);
     if old & ACCEPTED != 0 {
         conn.mine().set_word(conn.at(STATE), old);
@@ -121,6 +174,11 @@ pub fn withdraw(conn: &'static Conn) -> bool {
 
 /// Stops following: the connection stays on tcp.
 pub fn give_up(conn: &'static Conn, reason: Reason) {
+    let _states = States::lock();
+    stop(conn, reason);
+}
+
+fn stop(conn: &'static Conn, reason: Reason) {
     conn.set(flag::NEVER);
     conn.set_reason(reason);
     report::count_reason(reason);
@@ -131,7 +189,7 @@ pub fn give_up(conn: &'static Conn, reason: Reason) {
 }
 
 /// Takes the connection's post down.
-pub fn unpost(conn: &'static Conn) {
+fn unpost(conn: &'static Conn) {
     let place = conn.posted_at.swap(0, Ordering::AcqRel);
     if place != 0 {
         let (own, peer) = conn.addresses();
@@ -147,6 +205,7 @@ pub fn unpost(conn: &'static Conn) {
 
 /// In the child of fork(): a rendezvous socket of its own when it needs one.
 pub fn forked() {
+    STATES.reset();
     let listener = LISTENER.swap(0, Ordering::AcqRel);
     if listener > 0 {
         process::unhide(listener - 1);
@@ -185,7 +244,7 @@ fn post(conn: &'static Conn, fd: i32) {
     match done {
         Ok(()) => {}
         Err(Reason::Busy) => conn.ops.store(0, Ordering::Relaxed),
-        Err(reason) => give_up(conn, reason),
+        Err(reason) => stop(conn, reason),
     }
 }
 
@@ -237,7 +296,7 @@ fn check(conn: &'static Conn) {
             match board::look(board::key(own, peer), board::key(peer, own)) {
                 Ok(Some(other)) => approach(conn, &other),
                 Ok(None) => wait_longer(conn, Reason::Unpaired),
-                Err(reason) => return give_up(conn, reason),
+                Err(reason) => return stop(conn, reason),
             }
         }
     }
@@ -357,7 +416,7 @@ fn hear(index: u32, message: &[u8; MESSAGE]) {
             conn.pending_cookie.store(word(24), Ordering::Relaxed);
             if conn.state() == state::OFFERED {
                 // Both have offered: the offer of the end with the smaller cookie stands.
-                if word(24) > conn.cookie.load(Ordering::Relaxed) || !withdraw(conn) {
+                if word(24) > conn.cookie.load(Ordering::Relaxed) || !take_back(conn) {
                     return refuse(link, slot);
                 }
                 conn.state.store(state::POSTED, Ordering::Release);

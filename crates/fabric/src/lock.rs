@@ -2,8 +2,7 @@
 //! long asks the kernel whether that thread lives, and takes over if not. What they protect is left consistent by construction
 //! (indices are published last), so taking over needs no repair.
 
-use crate::sync::{AtomicU32, Ordering, spin_hint};
-use crate::sys;
+use crate::sync::{AtomicU32, Ordering, futex_wait, futex_wake, spin_hint, thread_lives};
 
 const WAITERS: u32 = 1 << 31;
 
@@ -46,7 +45,7 @@ impl Lock {
     #[inline(always)]
     pub fn unlock(&self) {
         if self.0.swap(0, Ordering::Release) & WAITERS != 0 {
-            sys::futex_wake(self.word(), 1);
+            futex_wake(&self.0, 1);
         }
     }
 
@@ -77,13 +76,16 @@ impl Lock {
                 continue;
             }
             if held & WAITERS == 0
-                && self.0.compare_exchange(held, held | WAITERS, Ordering::Relaxed, Ordering::Relaxed).is_err()
+                && self
+                    .0
+                    .compare_exchange(held, held | WAITERS, Ordering::Relaxed, Ordering::Relaxed)
+                    .is_err()
             {
                 continue;
             }
-            sys::futex_wait(self.word(), held | WAITERS, 10_000_000);
+            futex_wait(&self.0, held | WAITERS, 10_000_000);
             let still = self.0.load(Ordering::Relaxed);
-            if still != 0 && still & !WAITERS == held & !WAITERS && !sys::thread_lives(held & !WAITERS) {
+            if still != 0 && still & !WAITERS == held & !WAITERS && !thread_lives(held & !WAITERS) {
                 let mine = tid | WAITERS;
                 if self.0.compare_exchange(still, mine, Ordering::Acquire, Ordering::Relaxed).is_ok() {
                     return true;
@@ -91,10 +93,6 @@ impl Lock {
             }
         }
     }
-
-    fn word(&self) -> *const u32 {
-        (&raw const self.0).cast()
-    }
 }
 
-const SPINS: u32 = 200;
+const SPINS: u32 = if cfg!(loom) { 0 } else { 200 };

@@ -133,12 +133,19 @@ impl Consumer {
     }
 
     /// Bytes ready, looking at the peer's write position (word `front` of the own segment) if fewer than `want` are known. Bytes
-    /// from position `until` on, if given, are not in this ring and not counted.
+    /// from the position that `until` gives on, if it does, are not in this ring and not counted. It is asked after the write
+    /// position was read and must look at the peer's announcement then: an answer from before may be too old for the position.
     #[inline(always)]
-    pub fn ready<L: Local>(&mut self, local: &L, front: usize, want: usize, until: Option<u64>) -> Result<usize, Broken> {
+    pub fn ready<L: Local>(
+        &mut self,
+        local: &L,
+        front: usize,
+        want: usize,
+        until: impl FnOnce() -> Option<u64>,
+    ) -> Result<usize, Broken> {
         if self.written - self.read < want as u64 {
             let mut written = local.word(front);
-            if let Some(until) = until {
+            if let Some(until) = until() {
                 written = written.min(until);
             }
             if written < self.written || written - self.read > self.capacity {

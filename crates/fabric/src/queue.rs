@@ -50,9 +50,9 @@ impl Producer {
 }
 
 impl Consumer {
-    /// Whether a message waits.
+    /// Whether a message waits. An index that cannot be is no message, so that a hostile peer cannot keep us awake with one.
     pub fn ready<L: Local>(&self, local: &L, base: usize) -> bool {
-        local.word(base) != self.read
+        (1..=SLOTS).contains(&local.word(base).wrapping_sub(self.read))
     }
 
     /// Takes a message. `back` is where the producer reads the read index, in its segment.

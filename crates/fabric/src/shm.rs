@@ -1,7 +1,8 @@
 //! The provider for one host: segments are sealed memfds that both processes map. A put is a copy, a word is an atomic.
 //!
 //! The memfd is sealed against shrinking and growing before it is handed over, and a received one is refused unless it carries
-//! those seals and the expected size: otherwise its owner could truncate it and kill us with SIGBUS (rule F2).
+//! those seals and the expected size, and of ordinary pages: otherwise its owner could truncate it, or leave us without a huge
+//! page, and kill us with SIGBUS (rule F2).
 
 use crate::mem::Mapped;
 use crate::sync::AtomicU64;
@@ -42,7 +43,7 @@ impl Map {
     /// Maps a peer's segment from its memfd, after checking seals and size.
     pub fn open(fd: i32, len: usize) -> Result<Map, Errno> {
         let seals = sys::fcntl(fd, libc::F_GET_SEALS, 0)?;
-        if seals & SEALS != SEALS || sys::file_len(fd)? != len {
+        if seals & SEALS != SEALS || sys::file_len(fd)? != len || !sys::is_tmpfs(fd) {
             return Err(Errno::EINVAL);
         }
         Ok(Map { base: sys::mmap_shared(fd, len)?, len })

@@ -64,14 +64,14 @@ impl Lock {
             }
             if held == 0 {
                 // Others may sleep behind the one who took the lock before us: keep the mark once we have slept.
-                let mine = if turns > SPINS { tid | WAITERS } else { tid };
+                let mine = if turns >= SPINS { tid | WAITERS } else { tid };
                 if self.0.compare_exchange(0, mine, Ordering::Acquire, Ordering::Relaxed).is_ok() {
                     return true;
                 }
                 continue;
             }
             turns += 1;
-            if turns <= SPINS {
+            if turns < SPINS {
                 spin_hint();
                 continue;
             }
@@ -95,4 +95,4 @@ impl Lock {
     }
 }
 
-const SPINS: u32 = if cfg!(loom) { 0 } else { 200 };
+const SPINS: u32 = if cfg!(loom) { 1 } else { 200 };

@@ -35,7 +35,7 @@ impl Segment {
 
 impl Mapped for Segment {
     fn atomic(&self, offset: usize) -> &AtomicU64 {
-        assert!(offset.is_multiple_of(8));
+        assert!(offset % 8 == 0);
         &self.0.words[offset / 8]
     }
     unsafe fn copy_out(&self, offset: usize, to: *mut u8, len: usize) {

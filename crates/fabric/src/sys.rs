@@ -88,7 +88,7 @@ pub fn file_len(fd: i32) -> Result<usize, Errno> {
 pub fn is_tmpfs(fd: i32) -> bool {
     // SAFETY: all zeroes is a valid statfs.
     let mut about: libc::statfs = unsafe { core::mem::zeroed() };
-    call!(fstatfs, fd, &raw mut about).is_ok() && about.f_type as i64 == libc::TMPFS_MAGIC as i64
+    call!(fstatfs, fd, &raw mut about).is_ok() && about.f_type == libc::TMPFS_MAGIC
 }
 
 /// fcntl with an integer argument.

@@ -1,5 +1,6 @@
 //! Models of the message queue and of the lock; how they are run and why each has mutations is told in `loom_trip.rs`.
 #![cfg(loom)]
+#![allow(clippy::arc_with_non_send_sync)] // loom runs its threads on one
 
 use fabric::lock::Lock;
 use fabric::model::{Flaw, Flawed, RACE, Segment, check, must_fail};

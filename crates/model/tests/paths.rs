@@ -1,6 +1,8 @@
 //! The life of a connection between two processes, as ARCHITECTURE.md tells it ("A connection", "Sleeping and waking"): promote,
 //! demote and recall of both directions, kicks on the companion, and either process dying between any two steps. Every state is
-//! visited. `cargo test --profile models -p model` (part of `make models`).
+//! visited. Part of `make models`:
+//!
+//!     cargo test --profile models -p model -- --include-ignored --nocapture --test-threads=1
 //!
 //! The mutations are the same protocol with one rule left out; each must be found by the property named, which shows both that
 //! the model can see and that the rule is needed. Read `paths/protocol.rs` first; every step there is one access to shared memory
@@ -14,6 +16,7 @@ use stateright::{Checker, Model};
 
 /// No byte lost, doubled, reordered; no kick taken for data nor data for a kick; nobody asleep while what they wait for is there.
 #[test]
+#[ignore = "millions of states: make models"]
 fn promote_and_demote_keep_every_byte_and_wake_every_sleeper() {
     sound(Protocol { bytes: [2, 2], ring: 1, ..Protocol::FULL });
     sound(Protocol { bytes: [3, 1], ring: 2, ..Protocol::FULL });
@@ -21,6 +24,7 @@ fn promote_and_demote_keep_every_byte_and_wake_every_sleeper() {
 
 /// The other way to recall: the reader stops, and the writer sends what was not read again by tcp.
 #[test]
+#[ignore = "millions of states: make models"]
 fn a_recall_that_stops_the_reader_keeps_every_byte() {
     sound(Protocol { bytes: [3, 1], ring: 2, stop: true, ..Protocol::FULL });
 }
@@ -65,9 +69,15 @@ fn the_rings_are_looked_at_again_after_the_kernel_said_end() {
     caught(Rule::LookAfterEnd, "the end comes after all bytes");
 }
 
+/// Not a rule but an assumption: if the companion can be too full for a kick, somebody sleeps for ever.
+#[test]
+fn the_companion_has_room_for_kicks() {
+    caught(Rule::RoomForKicks, "nobody sleeps for ever");
+}
+
 #[test]
 fn each_announcement_has_a_place_of_its_own() {
-    caught(Rule::TwoAnnouncements, "");
+    caught(Rule::TwoAnnouncements, "no");
 }
 
 #[test]

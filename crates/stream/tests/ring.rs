@@ -116,8 +116,8 @@ fn bytes_pass_between_threads() {
     let memory = Plain::new(BYTES);
     let total = if cfg!(miri) { 600 } else { 20_000_000 };
     std::thread::scope(|scope| {
-        scope.spawn(|| produce(&memory, total, 64, || std::thread::yield_now(), || ()));
-        consume(&memory, total, 64, || std::thread::yield_now(), || ());
+        scope.spawn(|| produce(&memory, total, 64, std::thread::yield_now, || ()));
+        consume(&memory, total, 64, std::thread::yield_now, || ());
     });
 }
 

@@ -32,6 +32,7 @@ pub enum Rule {
     LookAfterPeek,
     LookAfterEnd,
     TwoAnnouncements,
+    RoomForKicks,
     TakeUnsent,
 }
 
@@ -295,7 +296,11 @@ impl State {
                 Pc::Kick2(then)
             }
             Pc::Kick2(then) => {
-                self.to_tcp(s, Item::Kick);
+                if self.dir[s].tcp.is_empty() || model.keeps(Rule::RoomForKicks) {
+                    self.to_tcp(s, Item::Kick);
+                } else {
+                    self.dir[s].kicks -= 1; // refused: EAGAIN
+                }
                 then.into()
             }
             Pc::Recall => {

@@ -297,7 +297,7 @@ impl State {
             }
             Pc::Kick2(then) => {
                 if self.dir[s].tcp.is_empty() || model.keeps(Rule::RoomForKicks) {
-                    self.to_tcp(s, Item::Kick);
+                    self.push_tcp(s, Item::Kick);
                 } else {
                     self.dir[s].kicks -= 1; // refused: EAGAIN
                 }
@@ -338,7 +338,7 @@ impl State {
             Pc::Again(at) if at == self.dir[s].w => Pc::Idle,
             Pc::Again(at) => {
                 let byte = self.dir[s].slots[usize::from(at % model.ring)];
-                self.to_tcp(s, Item::Data(byte));
+                self.push_tcp(s, Item::Data(byte));
                 Pc::Again(at + 1)
             }
         };
@@ -365,7 +365,7 @@ impl State {
             Path::Tcp | Path::Back => {
                 let byte = self.side[s].sent;
                 self.side[s].sent += 1;
-                self.to_tcp(s, Item::Data(byte));
+                self.push_tcp(s, Item::Data(byte));
                 Pc::Idle
             }
         }
@@ -469,7 +469,7 @@ impl State {
         self.side[s].tx = Path::Ring;
     }
 
-    fn to_tcp(&mut self, s: usize, item: Item) {
+    fn push_tcp(&mut self, s: usize, item: Item) {
         if self.side[1 - s].pc != Pc::Dead {
             self.dir[s].tcp.push(item);
             self.side[1 - s].edge = true;

@@ -50,15 +50,15 @@ fuzz_target!(|input: &[u8]| {
                 producer.publish(&map, FRONT);
             }
             2 | 3 => {
-                let announced = || map.word(ANNOUNCED).checked_sub(1);
-                if !consumer_moved && announced() == Some(consumer.position()) {
+                let announced = || map.word(ANNOUNCED).wrapping_sub(1);
+                if !consumer_moved && announced() == consumer.position() {
                     consumer_moved = true;
                     if rings[1] == 0 {
                         break; // announced by the hostile one: the link's table has no such ring
                     }
                     consumer.move_to(DATA[1], rings[1]);
                 }
-                let until = || if consumer_moved { None } else { announced() };
+                let until = || if consumer_moved { u64::MAX } else { announced() };
                 let Ok(ready) = consumer.ready(&map, FRONT, arg, until) else {
                     assert!(!honest, "a sane peer is not broken");
                     break;

@@ -1,1 +1,57 @@
-//! To come.
+//! What `shunt bench` and `shunt demo` do: run programs plain and under Shunt, side by side, and show the difference.
+//!
+//! Every claim of this project is a ratio measured within one run: kernel TCP, Shunt, UNIX sockets and the raw-memory
+//! limit take turns, round after round, so that a machine that gets faster or slower meanwhile does so for all of them.
+//! The programs measured are ordinary ones: those of `bench/programs`, and real servers with their usual load tools.
+//! This crate only starts them, reads what they print, and does the arithmetic.
+
+mod apps;
+mod bench;
+mod cli;
+mod demo;
+mod error;
+mod find;
+mod host;
+mod idle;
+mod never;
+mod pairs;
+mod plot;
+mod process;
+mod report;
+mod results;
+mod signals;
+mod stats;
+mod temp;
+mod usage;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+/// `shunt bench ARGS`.
+pub fn main(args: &[OsString]) -> ExitCode {
+    match cli::parse_bench(args) {
+        Ok(cli::Parsed::Help) => {
+            print!("{}", cli::BENCH_HELP);
+            ExitCode::SUCCESS
+        }
+        Ok(cli::Parsed::Run(options)) => bench::run(&options),
+        Err(message) => usage_error("bench", &message),
+    }
+}
+
+/// `shunt demo ARGS`.
+pub fn demo(args: &[OsString]) -> ExitCode {
+    match cli::parse_demo(args) {
+        Ok(cli::Parsed::Help) => {
+            print!("{}", cli::DEMO_HELP);
+            ExitCode::SUCCESS
+        }
+        Ok(cli::Parsed::Run(options)) => demo::run(&options),
+        Err(message) => usage_error("demo", &message),
+    }
+}
+
+fn usage_error(command: &str, message: &str) -> ExitCode {
+    eprintln!("shunt {command}: {message}\nTry `shunt {command} --help`.");
+    ExitCode::from(2)
+}

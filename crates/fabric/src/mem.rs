@@ -7,7 +7,7 @@
 //! Rule F2: whatever is read through [`Local`] came from a peer that may be hostile. Callers read a word once and check its
 //! range before they use it.
 
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::{AtomicU64, Ordering, fence};
 use crate::trip;
 
 /// Memory that this process exports.
@@ -37,6 +37,8 @@ pub trait Remote {
     /// Stimulates the tripwire at `offset`: if it is armed for any of `interest`, disarms it and returns what it held.
     /// Contains the full fence between "data put" and "armed?" without which a wake-up is lost.
     fn stimulate(&self, offset: usize, interest: u64) -> u64;
+    /// Whether the tripwire at `offset` is armed for any of `interest`; with the same fence, but leaves it armed.
+    fn armed(&self, offset: usize, interest: u64) -> bool;
     /// Sets bits of a word in the peer's segment and returns what it held (hints).
     fn or_word(&self, offset: usize, bits: u64) -> u64;
 }
@@ -90,6 +92,11 @@ impl<M: Mapped> Remote for M {
     #[inline(always)]
     fn stimulate(&self, offset: usize, interest: u64) -> u64 {
         trip::fire(self.atomic(offset), interest)
+    }
+    #[inline(always)]
+    fn armed(&self, offset: usize, interest: u64) -> bool {
+        fence(Ordering::SeqCst);
+        self.atomic(offset).load(Ordering::Relaxed) & interest != 0
     }
     #[inline(always)]
     fn or_word(&self, offset: usize, bits: u64) -> u64 {

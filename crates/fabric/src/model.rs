@@ -35,7 +35,7 @@ impl Segment {
 
 impl Mapped for Segment {
     fn atomic(&self, offset: usize) -> &AtomicU64 {
-        assert!(offset % 8 == 0);
+        assert!(offset.is_multiple_of(8));
         &self.0.words[offset / 8]
     }
     unsafe fn copy_out(&self, offset: usize, to: *mut u8, len: usize) {
@@ -120,6 +120,9 @@ impl Remote for Flawed {
             }
             _ => self.0.stimulate(offset, interest),
         }
+    }
+    fn armed(&self, offset: usize, interest: u64) -> bool {
+        self.0.armed(offset, interest)
     }
     fn or_word(&self, offset: usize, bits: u64) -> u64 {
         self.0.or_word(offset, bits)

@@ -83,7 +83,7 @@ const SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
 impl Mapped for Map {
     #[inline(always)]
     fn atomic(&self, offset: usize) -> &AtomicU64 {
-        assert!(offset % 8 == 0 && offset.checked_add(8).is_some_and(|end| end <= self.len));
+        assert!(offset.is_multiple_of(8) && offset.checked_add(8).is_some_and(|end| end <= self.len));
         // SAFETY: aligned and inside the mapping, which outlives self's users; shared memory is only accessed atomically here.
         unsafe { &*self.base.add(offset).cast::<AtomicU64>() }
     }

@@ -2,7 +2,7 @@
 
 use core::ffi::CStr;
 use core::ptr;
-pub use syscalls::{Errno, Sysno, raw};
+pub use syscalls::{Errno, Sysno};
 
 macro_rules! call {
     ($nr:ident $(, $arg:expr)*) => {
@@ -294,4 +294,66 @@ pub fn random() -> u64 {
 /// Nanoseconds as a timespec.
 pub fn timespec(nanos: u64) -> libc::timespec {
     libc::timespec { tv_sec: (nanos / 1_000_000_000) as i64, tv_nsec: (nanos % 1_000_000_000) as i64 }
+}
+
+/// The soft limit of descriptors.
+pub fn nofile_limit() -> u64 {
+    let mut limit = libc::rlimit { rlim_cur: 1024, rlim_max: 1024 };
+    let _ = call!(prlimit64, 0, libc::RLIMIT_NOFILE, 0, &raw mut limit);
+    limit.rlim_cur
+}
+
+/// Processors that this process may run on.
+pub fn cpus() -> u32 {
+    let mut mask = [0u64; 128];
+    match call!(sched_getaffinity, 0, size_of_val(&mask), mask.as_mut_ptr()) {
+        Ok(_) => mask.iter().map(|word| word.count_ones()).sum(),
+        Err(_) => 1,
+    }
+}
+
+/// The processor that the thread runs on.
+pub fn getcpu() -> u32 {
+    let mut cpu = 0u32;
+    let _ = call!(getcpu, &raw mut cpu, 0, 0);
+    cpu
+}
+
+/// Whether a process exists.
+pub fn process_lives(pid: u32) -> bool {
+    !matches!(call!(kill, pid, 0), Err(Errno::ESRCH))
+}
+
+/// ppoll as the kernel has it.
+pub fn ppoll_raw(
+    fds: *mut libc::pollfd,
+    count: u64,
+    timeout: *const libc::timespec,
+    mask: *const libc::sigset_t,
+) -> Result<usize, Errno> {
+    // The kernel writes the rest of the time back: libc hides that, and so do we.
+    // SAFETY: a non-null timeout is the caller's valid timespec.
+    let copy = unsafe { timeout.as_ref() }.copied();
+    call!(ppoll, fds, count, copy.as_ref().map_or(ptr::null(), ptr::from_ref), mask, 8)
+}
+
+/// epoll_pwait as the kernel has it.
+pub fn epoll_pwait(
+    set: i32,
+    events: *mut libc::epoll_event,
+    max: i32,
+    millis: i32,
+    mask: *const libc::sigset_t,
+) -> Result<usize, Errno> {
+    call!(epoll_pwait, set, events, max, millis, mask, 8)
+}
+
+/// Moves a file's position.
+pub fn lseek(fd: i32, to: i64, whence: i32) -> Result<u64, Errno> {
+    call!(lseek, fd, to, whence).map(|at| at as u64)
+}
+
+/// Lets another thread run.
+pub fn yield_now() {
+    let _ = call!(sched_yield);
 }

@@ -1,7 +1,7 @@
 //! Models of tripwire, hints, message queue and lock: loom runs the real code through every interleaving and every value that
 //! the memory model lets a load return. Run by `make models`:
 //!
-//!     RUSTFLAGS="--cfg loom" cargo test --profile models -p fabric -p stream --test 'loom_*'
+//!     RUSTFLAGS="--cfg loom" cargo test --release -p fabric -p stream --test 'loom_*'
 //!
 //! Each protocol has *mutations*: the same scenario with one fence, ordering or step left out, which must fail. A model that
 //! cannot fail shows nothing.

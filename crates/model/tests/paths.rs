@@ -2,7 +2,7 @@
 //! demote and recall of both directions, kicks on the companion, and either process dying between any two steps. Every state is
 //! visited. Part of `make models`:
 //!
-//!     cargo test --profile models -p model -- --include-ignored --nocapture --test-threads=1
+//!     cargo test --release -p model -- --include-ignored --nocapture --test-threads=1
 //!
 //! The mutations are the same protocol with one rule left out; each must be found by the property named, which shows both that
 //! the model can see and that the rule is needed. Read `paths/protocol.rs` first; every step there is one access to shared memory

@@ -55,14 +55,9 @@ pub enum Fault {
 }
 
 impl Problem<'_> {
-    /// For whoever reads the files: the file that `SHUNT_CONFIG` names cannot be read, for this `errno`.
+    /// For whoever reads the files: this one is there, or was named by `SHUNT_CONFIG`, and cannot be read, for this `errno`.
     pub fn unreadable(path: &Text, errno: i32) -> Problem<'_> {
-        Problem {
-            source: Source::Env,
-            name: b"SHUNT_CONFIG",
-            value: path.as_bytes(),
-            fault: Fault::Unreadable(errno),
-        }
+        Problem { source: Source::Env, name: path.as_bytes(), value: b"", fault: Fault::Unreadable(errno) }
     }
 }
 
@@ -90,7 +85,9 @@ impl fmt::Display for Problem<'_> {
             Fault::NotInFile => {
                 write!(f, "{name}: cannot be set in a file, only in the environment or by flag")
             }
-            Fault::Unreadable(errno) => write!(f, "{name}={value}: cannot be read (error {errno})"),
+            Fault::Unreadable(errno) => {
+                write!(f, "{name}: the configuration file cannot be read (error {errno})")
+            }
         }
     }
 }

@@ -183,7 +183,10 @@ fn the_files_to_read_follow_the_environment() {
     assert_eq!(files(&["HOME=/h", "SHUNT_CONFIG=/c"]), [Some("/c".into()), None]);
     assert_eq!(files(&["HOME=/h", "SHUNT_CONFIG=c"]), [None, None]);
     let path = Text::new(b"/c").unwrap();
-    assert_eq!(Problem::unreadable(&path, 2).to_string(), "SHUNT_CONFIG=/c: cannot be read (error 2)");
+    assert_eq!(
+        Problem::unreadable(&path, 2).to_string(),
+        "/c: the configuration file cannot be read (error 2)"
+    );
 }
 
 /// Every prefix and every single-byte change of a sound file is read without panic, and with at least one result.

@@ -1,1 +1,27 @@
-//! To come.
+//! BSD socket semantics over rings: which descriptor is which connection, how a connection finds its other half and moves its bytes
+//! off the kernel's path and back, and what send, recv, poll, select and epoll mean meanwhile. ARCHITECTURE.md tells the whole story.
+//!
+//! This code runs inside other people's programs: no allocation, no std input or output, no panics on any input from a peer.
+
+pub mod board;
+pub mod close;
+pub mod conn;
+pub mod demote;
+pub mod diag;
+pub mod epoll;
+pub mod fork;
+pub mod home;
+pub mod io;
+pub mod layout;
+pub mod link;
+pub mod poll;
+pub mod process;
+pub mod ready;
+pub mod real;
+pub mod reason;
+pub mod rendezvous;
+pub mod report;
+pub mod signals;
+pub mod table;
+pub mod thread;
+pub mod wait;

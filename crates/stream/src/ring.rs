@@ -133,21 +133,18 @@ impl Consumer {
     }
 
     /// Bytes ready, looking at the peer's write position (word `front` of the own segment) if fewer than `want` are known. Bytes
-    /// from the position that `until` gives on, if it does, are not in this ring and not counted. It is asked after the write
-    /// position was read and must look at the peer's announcement then: an answer from before may be too old for the position.
+    /// from position `until()` on are not in this ring and not counted; it is asked after the write position was read, because
+    /// a writer announces that it leaves a ring before it publishes what lies beyond.
     #[inline(always)]
     pub fn ready<L: Local>(
         &mut self,
         local: &L,
         front: usize,
         want: usize,
-        until: impl FnOnce() -> Option<u64>,
+        until: impl FnOnce() -> u64,
     ) -> Result<usize, Broken> {
         if self.written - self.read < want as u64 {
-            let mut written = local.word(front);
-            if let Some(until) = until() {
-                written = written.min(until);
-            }
+            let written = local.word(front).min(until());
             if written < self.written || written - self.read > self.capacity {
                 return Err(Broken);
             }

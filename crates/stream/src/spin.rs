@@ -36,10 +36,7 @@ pub fn cpu() -> u64 {
     }
     #[cfg(not(target_arch = "x86_64"))]
     {
-        let mut cpu = 0u32;
-        // SAFETY: getcpu fills the one word.
-        let _ = unsafe { sys::raw::syscall3(sys::Sysno::getcpu, &raw mut cpu as usize, 0, 0) };
-        u64::from(cpu)
+        u64::from(sys::getcpu())
     }
 }
 
@@ -90,6 +87,16 @@ pub enum Spun {
 
 impl Learned {
     const MOST: i32 = 8;
+
+    /// As a word, to keep in an atomic.
+    pub fn to_bits(self) -> u64 {
+        u64::from(self.credit as u32) | u64::from(self.failed) << 32
+    }
+
+    /// From [`Learned::to_bits`].
+    pub fn from_bits(bits: u64) -> Learned {
+        Learned { credit: bits as u32 as i32, failed: (bits >> 32) as u32 }
+    }
 
     /// Spins until `done` or for `limit` ticks, if it is likely to pay. `peer_cpu` is where the peer last waited, `NO_CPU` if not known.
     #[inline]

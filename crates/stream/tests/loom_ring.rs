@@ -200,19 +200,19 @@ fn read<L: Local, R: Remote>(scenario: Scenario, local: &L, remote: &R, writer: 
     let mut consumer = Consumer::new(FIRST, scenario.first);
     let mut moved = false;
     while consumer.position() < scenario.total {
-        let announced = || local.word(ANNOUNCED).checked_sub(1);
+        let announced = || local.word(ANNOUNCED).wrapping_sub(1); // u64::MAX: none
         let mut ready = || {
             if moved {
-                return consumer.ready(local, FRONT, 1, || None).unwrap();
+                return consumer.ready(local, FRONT, 1, || u64::MAX).unwrap();
             }
             let early = announced();
             let ready = consumer
                 .ready(local, FRONT, 1, || if scenario.look_early { early } else { announced() })
                 .unwrap();
-            if ready == 0 && announced() == Some(consumer.position()) {
+            if ready == 0 && announced() == consumer.position() {
                 moved = true;
                 consumer.move_to(SECOND, 2);
-                return consumer.ready(local, FRONT, 1, || None).unwrap();
+                return consumer.ready(local, FRONT, 1, || u64::MAX).unwrap();
             }
             ready
         };

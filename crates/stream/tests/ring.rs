@@ -41,12 +41,12 @@ impl Writer {
 
 impl Reader {
     fn read<M: Mapped>(&mut self, memory: &M, into: &mut [u8]) -> usize {
-        let announced = || memory.word(ANNOUNCED).checked_sub(1);
-        if let Some(capacity) = self.1.take_if(|_| announced() == Some(self.0.position())) {
+        let announced = || memory.word(ANNOUNCED).wrapping_sub(1);
+        if let Some(capacity) = self.1.take_if(|_| announced() == self.0.position()) {
             self.0.move_to(DATA[1], capacity);
         }
         let old = self.1.is_some();
-        let until = || if old { announced() } else { None };
+        let until = || if old { announced() } else { u64::MAX };
         let len = self.0.ready(memory, FRONT, into.len(), until).expect("a sane peer").min(into.len());
         // SAFETY: `len` bytes fit.
         unsafe { self.0.peek(memory, 0, into.as_mut_ptr(), len) };

@@ -26,7 +26,7 @@ impl Drop for Plain {
 
 impl Mapped for Plain {
     fn atomic(&self, offset: usize) -> &AtomicU64 {
-        assert!(offset % 8 == 0 && offset + 8 <= self.1);
+        assert!(offset.is_multiple_of(8) && offset + 8 <= self.1);
         // SAFETY: aligned and inside.
         unsafe { &*self.0.cast::<u8>().add(offset).cast::<AtomicU64>() }
     }

@@ -1,0 +1,109 @@
+# The one entrance. `make help` lists what there is: the lines with two hashes below.
+#
+# Every target first installs what it lacks (scripts/bootstrap.sh says what and why), so that a fresh machine needs nothing
+# but git, make and the network.
+
+SHELL   := /bin/sh
+PREFIX  ?= /usr/local
+DESTDIR ?=
+TARGET  := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)
+RELEASE := $(TARGET)/release
+# Where an uninstalled `shunt` finds the C programs that it measures: beside itself.
+LIBEXEC := $(TARGET)/libexec
+CARGO   := scripts/cargo
+
+FUZZ_SECONDS ?= 600
+SOAK_SECONDS ?= 600
+BENCH        ?= all
+PLOTS        ?= build/plots
+export FUZZ_SECONDS SOAK_SECONDS
+
+bindir    := $(DESTDIR)$(PREFIX)/bin
+libdir    := $(DESTDIR)$(PREFIX)/lib/shunt
+execdir   := $(DESTDIR)$(PREFIX)/libexec/shunt
+mandir    := $(DESTDIR)$(PREFIX)/share/man
+bashdir   := $(DESTDIR)$(PREFIX)/share/bash-completion/completions
+zshdir    := $(DESTDIR)$(PREFIX)/share/zsh/site-functions
+fishdir   := $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d
+docdir    := $(DESTDIR)$(PREFIX)/share/doc/shunt
+
+.PHONY: help build programs demo test bench install uninstall models fuzz soak check fmt fresh dist clean
+.DEFAULT_GOAL := help
+
+help: ## this list
+	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@echo
+	@echo "  Variables: PREFIX=$(PREFIX) DESTDIR= FUZZ_SECONDS=$(FUZZ_SECONDS) SOAK_SECONDS=$(SOAK_SECONDS) BENCH=$(BENCH) PLOTS=$(PLOTS)"
+
+demo: build ## Redis, unmodified, plain and under Shunt: a table and a plot (build/plots)
+	@scripts/bootstrap.sh demo
+	@mkdir -p $(PLOTS)
+	$(RELEASE)/shunt demo --plot $(PLOTS)
+
+build: ## the command and the library, in target/release
+	@scripts/bootstrap.sh build
+	$(CARGO) build --release --locked -p shunt -p preload
+	@$(MAKE) --no-print-directory programs
+
+programs: # the C programs that `shunt bench` runs
+	@$(MAKE) --no-print-directory -C bench/programs OUT=$(LIBEXEC)
+
+test: ## everything that CI runs: habits, lints, unit, black-box, short models and fuzzers (TEST_ONLY=stage for one)
+	@scripts/test.sh
+
+bench: build ## Shunt, kernel TCP, UNIX sockets and raw memory in one run (BENCH=latency|throughput|apps|all)
+	@mkdir -p $(PLOTS)
+	$(RELEASE)/shunt bench $(BENCH) --plot $(PLOTS)
+
+models: ## loom's exhaustive models of rings, tripwires and path changes (MODELS=short for the form in CI)
+	@scripts/bootstrap.sh build
+	@scripts/models.sh
+
+fuzz: ## every fuzzer for FUZZ_SECONDS
+	@scripts/bootstrap.sh fuzz
+	@scripts/fuzz.sh $(FUZZ_SECONDS)
+
+soak: build ## random checksummed traffic for SOAK_SECONDS, with forks, closes and kills
+	@scripts/bootstrap.sh test
+	@TEST_ONLY=soak scripts/test.sh
+
+check: ## formatting, clippy, habits, licences and advisories
+	@scripts/bootstrap.sh test
+	@TEST_ONLY="formatting habits clippy licences advisories" scripts/test.sh
+
+fmt: ## formats the Rust code
+	$(CARGO) fmt --all
+	$(CARGO) fmt --manifest-path fuzz/Cargo.toml
+
+install: ## command, library, bench programs, man pages, completions, into DESTDIR/PREFIX (after make build)
+	@test -x $(RELEASE)/shunt || { echo "make install: nothing is built yet; run 'make build' first" >&2; exit 1; }
+	install -d $(bindir) $(libdir) $(execdir) $(mandir)/man1 $(mandir)/man5 $(bashdir) $(zshdir) $(fishdir) $(docdir)
+	install -m 755 $(RELEASE)/shunt $(bindir)/shunt
+	install -m 755 $(RELEASE)/libshunt.so $(libdir)/libshunt.so
+	find $(LIBEXEC) -maxdepth 1 -type f -perm -100 -exec install -m 755 -t $(execdir) {} +
+	rm -rf build/generated && mkdir -p build/generated/man build/generated/completions
+	$(RELEASE)/shunt generate man build/generated/man
+	$(RELEASE)/shunt generate completions build/generated/completions
+	install -m 644 -t $(mandir)/man1 build/generated/man/*.1
+	install -m 644 -t $(mandir)/man5 build/generated/man/*.5
+	cd build/generated/completions && for file in *; do case $$file in \
+	    _*) install -m 644 $$file $(abspath $(zshdir))/$$file ;; \
+	    *.fish) install -m 644 $$file $(abspath $(fishdir))/$$file ;; \
+	    *) install -m 644 $$file $(abspath $(bashdir))/shunt ;; \
+	    esac; done
+	install -m 644 -t $(docdir) README.md CHANGELOG.md LICENSE-MIT LICENSE-APACHE docs/*.md
+
+uninstall: ## removes what install put
+	rm -f $(bindir)/shunt $(mandir)/man1/shunt.1 $(mandir)/man1/shunt-*.1 $(mandir)/man5/shunt.conf.5
+	rm -f $(bashdir)/shunt $(zshdir)/_shunt $(fishdir)/shunt.fish
+	rm -rf $(libdir) $(execdir) $(docdir)
+
+dist: build ## build/shunt-VERSION-ARCH.tar.gz: a PREFIX to unpack at /
+	@packaging/tarball.sh $(TARGET)
+
+fresh: ## proves that a machine with nothing installed can `make demo` and `make test` (needs root and debootstrap)
+	@scripts/fresh.sh
+
+clean: ## removes everything that was built
+	rm -rf target build fuzz/target fuzz/corpus fuzz/artifacts
+	find tests bench -name __pycache__ -type d -prune -exec rm -rf {} +

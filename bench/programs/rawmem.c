@@ -1,0 +1,197 @@
+/*
+ * rawmem: what the memory itself can do between two processes, the limit for everything built on it.
+ *
+ *   rawmem latency   [--cpu A --peer-cpu B] [--seconds 1] [--warmup 0.2]
+ *   rawmem bandwidth [--cpu A --peer-cpu B] [--seconds 1] [--warmup 0.1] [--size 65536] [--ring 65536] [--piece 0]
+ *
+ * latency: a counter in a cache line of its own goes there, and one in another line comes back.
+ * bandwidth: a two-copy pipe, as a byte stream through shared memory must be: the writer copies each message from its
+ * buffer into a ring, the reader copies what it finds into its own (same sizes as in `stream`). Large messages go in
+ * pieces (--piece, an eighth of the ring where 0), so that both sides copy at the same time. Both sides only ever spin.
+ */
+#include "common.h"
+
+#include <signal.h>
+#include <stdatomic.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+
+#define LINE 128 /* two lines, since processors fetch them in pairs */
+
+struct shared {
+	_Alignas(LINE) _Atomic uint64_t there; /* latency: the client's counter; bandwidth: bytes written */
+	_Alignas(LINE) _Atomic uint64_t back;  /* latency: the server's counter; bandwidth: bytes read */
+	_Alignas(LINE) _Atomic uint64_t end;   /* bandwidth: all bytes there will be, plus one */
+	_Alignas(4096) unsigned char ring[];
+};
+
+static inline void relax(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+	__builtin_ia32_pause();
+#elif defined(__aarch64__)
+	__asm__ volatile("yield");
+#endif
+}
+
+static void latency_peer(struct shared *shared)
+{
+	for (uint64_t turn = 1;; turn++) {
+		while (atomic_load_explicit(&shared->there, memory_order_acquire) != turn)
+			relax();
+		atomic_store_explicit(&shared->back, turn, memory_order_release);
+	}
+}
+
+static void latency(struct shared *shared, uint64_t warm, uint64_t measure)
+{
+	static struct histogram times;
+	uint64_t start = now_ns(), before = start;
+
+	for (uint64_t turn = 1;; turn++) {
+		uint64_t after;
+
+		atomic_store_explicit(&shared->there, turn, memory_order_release);
+		while (atomic_load_explicit(&shared->back, memory_order_acquire) != turn)
+			relax();
+		after = now_ns();
+		if (after - start >= warm)
+			histogram_add(&times, after - before);
+		if (after - start >= warm + measure)
+			break;
+		before = after;
+	}
+	printf("{");
+	histogram_print(&times);
+	printf("}\n");
+}
+
+/* A copy into or out of the ring, which wraps at most once. */
+static void copy_in(struct shared *shared, size_t ring, uint64_t at, const unsigned char *from, size_t size)
+{
+	size_t offset = at % ring, first = size < ring - offset ? size : ring - offset;
+
+	memcpy(shared->ring + offset, from, first);
+	memcpy(shared->ring, from + first, size - first);
+}
+
+static void copy_out(struct shared *shared, size_t ring, uint64_t at, unsigned char *to, size_t size)
+{
+	size_t offset = at % ring, first = size < ring - offset ? size : ring - offset;
+
+	memcpy(to, shared->ring + offset, first);
+	memcpy(to + first, shared->ring, size - first);
+}
+
+static void bandwidth_peer(struct shared *shared, size_t ring, size_t room, size_t piece)
+{
+	unsigned char *buffer = allocate(room);
+	uint64_t read = 0, written = 0;
+
+	for (;;) {
+		size_t got = 0;
+
+		while ((written = atomic_load_explicit(&shared->there, memory_order_acquire)) == read) {
+			if (atomic_load_explicit(&shared->end, memory_order_acquire) == read + 1)
+				exit(0);
+			relax();
+		}
+		/* One recv(): what is there, but room given back in pieces so that the writer goes on meanwhile. */
+		while (got < room && read < written) {
+			size_t n = written - read < piece ? (size_t)(written - read) : piece;
+
+			n = n < room - got ? n : room - got;
+			copy_out(shared, ring, read, buffer + got, n);
+			got += n;
+			read += n;
+			atomic_store_explicit(&shared->back, read, memory_order_release);
+		}
+	}
+}
+
+static void bandwidth(struct shared *shared, size_t ring, size_t size, size_t piece, uint64_t warm, uint64_t measure)
+{
+	unsigned char *buffer = allocate(size);
+	uint64_t stride = size >= 65536 ? 1 : 65536 / size;
+	uint64_t begin = now_ns(), start = 0, written = 0, before = 0, read = 0, now;
+	double seconds;
+
+	for (;;) {
+		for (uint64_t i = 0; i < stride; i++)
+			for (size_t done = 0; done < size;) {
+				size_t n = size - done < piece ? size - done : piece, free;
+
+				while ((free = ring - (size_t)(written - read)) < n) {
+					read = atomic_load_explicit(&shared->back, memory_order_acquire);
+					if (ring - (size_t)(written - read) < n)
+						relax();
+				}
+				copy_in(shared, ring, written, buffer + done, n);
+				written += n;
+				done += n;
+				atomic_store_explicit(&shared->there, written, memory_order_release);
+			}
+		now = now_ns();
+		if (!start && now - begin >= warm) {
+			start = now;
+			before = written;
+		} else if (start && now - start >= measure) {
+			break;
+		}
+	}
+	atomic_store_explicit(&shared->end, written + 1, memory_order_release);
+	while (atomic_load_explicit(&shared->back, memory_order_acquire) != written)
+		relax();
+	seconds = (double)(now_ns() - start) / 1e9;
+	printf("{\"size\": %zu, \"seconds\": %.6f, \"bytes\": %llu, \"bytes_per_second\": %.0f, "
+	       "\"messages_per_second\": %.1f}\n",
+	       size, seconds, (unsigned long long)(written - before), (double)(written - before) / seconds,
+	       (double)(written - before) / (double)size / seconds);
+}
+
+int main(int argc, char **argv)
+{
+	bool is_latency = argc > 1 && strcmp(argv[1], "latency") == 0;
+	uint64_t warm = (uint64_t)(number(argc, argv, "warmup", 0.1) * 1e9);
+	uint64_t measure = (uint64_t)(number(argc, argv, "seconds", 1) * 1e9);
+	size_t ring = (size_t)number(argc, argv, "ring", 65536);
+	size_t size = (size_t)number(argc, argv, "size", 65536);
+	size_t piece = (size_t)number(argc, argv, "piece", 0);
+	size_t room = size > 65536 ? size : 65536;
+	struct shared *shared;
+	pid_t peer;
+
+	if (!is_latency && !(argc > 1 && strcmp(argv[1], "bandwidth") == 0)) {
+		fprintf(stderr, "usage: rawmem (latency | bandwidth) [--cpu A] [--peer-cpu B] [--seconds S] [--warmup S]"
+				" [--size N] [--ring N] [--piece N]\n");
+		return 2;
+	}
+	if (!piece)
+		piece = ring / 8;
+	errno = 0;
+	if (!size || !ring || piece > ring)
+		die("sizes must be positive and a piece at most the ring");
+	shared = mmap(NULL, sizeof *shared + ring, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	if (shared == MAP_FAILED)
+		die("mmap");
+	peer = fork();
+	if (peer < 0)
+		die("fork");
+	if (peer == 0) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		pin((int)number(argc, argv, "peer-cpu", -1));
+		if (is_latency)
+			latency_peer(shared);
+		else
+			bandwidth_peer(shared, ring, room, piece);
+	}
+	pin_by_option(argc, argv);
+	if (is_latency)
+		latency(shared, warm, measure);
+	else
+		bandwidth(shared, ring, size, piece, warm, measure);
+	kill(peer, SIGKILL);
+	waitpid(peer, NULL, 0);
+	return 0;
+}

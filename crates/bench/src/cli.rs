@@ -1,0 +1,227 @@
+//! The words after `shunt bench` and `shunt demo`, and what they mean.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+pub const BENCH_HELP: &str = "\
+usage: shunt bench [WHAT ...] [OPTIONS]
+
+Measures Shunt, kernel TCP, UNIX sockets and the raw-memory limit in turns and prints medians, spread and ratios.
+
+WHAT (default: latency throughput)
+  latency        64-byte round trips, with blocking calls and under epoll
+  throughput     one-way messages of 64 B, 4 KB, 64 KB and 1 MB
+  apps           redis, memcached, nginx and PostgreSQL under their usual load tools;
+                 one of them by its name: redis, memcached, nginx, postgres
+  never-slower   busy machine, one end only, short connections, rare requests, idle
+  idle           many idle connections beside a few active ones
+  all            everything
+
+OPTIONS
+  --rounds N     rounds, each with every contender once (default 5)
+  --duration S   seconds of one measurement (default 1; applications take twice that)
+  --quick        2 rounds of 0.3 s: does everything run?
+  --connections N  connections of `idle` (default 10000)
+  --json         all raw numbers as JSON on stdout, the tables on stderr
+  --plot DIR     draw PNG plots into DIR
+  --check        exit with 3 where a ratio misses what the project promises
+  --help
+
+ENVIRONMENT
+  SHUNT_LIB      the libshunt.so to measure       SHUNT_LIBEXEC  the directory of the measuring programs
+  Other SHUNT_* options reach the measured programs.
+";
+
+pub const DEMO_HELP: &str = "\
+usage: shunt demo [--plot FILE.png] [--duration S]
+
+Runs an unmodified redis-server and redis-benchmark (GET and SET, 50 connections) plain and under Shunt, in turns, and
+prints the comparison. Takes about half a minute and saves a plot, ./shunt-demo.png where nothing else is said.
+";
+
+pub const APPS: [&str; 4] = ["redis", "memcached", "nginx", "postgres"];
+const GROUPS: [&str; 5] = ["latency", "throughput", "apps", "never-slower", "idle"];
+
+#[derive(Debug, PartialEq)]
+pub enum Parsed<T> {
+    Help,
+    Run(T),
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct BenchOptions {
+    /// Groups of measurements, in the order of the help.
+    pub what: Vec<String>,
+    /// The applications among `apps`, and whether each was asked for by name.
+    pub apps: Vec<String>,
+    pub apps_by_name: bool,
+    pub rounds: usize,
+    pub duration: f64,
+    pub connections: usize,
+    pub json: bool,
+    pub plot: Option<PathBuf>,
+    pub check: bool,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct DemoOptions {
+    pub plot: PathBuf,
+    pub duration: f64,
+}
+
+pub fn parse_bench(args: &[OsString]) -> Result<Parsed<BenchOptions>, String> {
+    let mut words: Vec<String> = Vec::new();
+    let (mut rounds, mut duration, mut quick) = (None, None, false);
+    let (mut json, mut plot, mut check, mut connections) = (false, None, false, 10_000);
+    let mut args = Args::new(args);
+    while let Some(word) = args.word()? {
+        match word.as_str() {
+            "-h" | "--help" => return Ok(Parsed::Help),
+            "--json" => json = true,
+            "--quick" => quick = true,
+            "--check" => check = true,
+            "--plot" => plot = Some(PathBuf::from(args.value("--plot")?)),
+            "--rounds" => rounds = Some(args.number("--rounds", 1.0, 1000.0)? as usize),
+            "--duration" => duration = Some(args.number("--duration", 0.05, 3600.0)?),
+            "--connections" => connections = args.number("--connections", 100.0, 1e6)? as usize,
+            other if other.starts_with('-') => return Err(format!("unknown option {other}")),
+            other => words.push(other.to_string()),
+        }
+    }
+    for word in &words {
+        let known = GROUPS.contains(&word.as_str()) || APPS.contains(&word.as_str()) || word == "all";
+        if !known {
+            return Err(format!("nothing is called {word}"));
+        }
+    }
+    if words.is_empty() {
+        words = vec!["latency".into(), "throughput".into()];
+    }
+    let has = |name: &str| words.iter().any(|w| w == name || w == "all");
+    let named: Vec<String> =
+        APPS.iter().filter(|a| words.iter().any(|w| w == *a)).map(|a| a.to_string()).collect();
+    let what = GROUPS.iter().filter(|g| has(g) || (**g == "apps" && !named.is_empty()));
+    let all_apps = has("apps") || named.is_empty();
+    Ok(Parsed::Run(BenchOptions {
+        what: what.map(|g| g.to_string()).collect(),
+        apps: if all_apps { APPS.map(String::from).to_vec() } else { named.clone() },
+        apps_by_name: !named.is_empty(),
+        rounds: rounds.unwrap_or(if quick { 2 } else { 5 }),
+        duration: duration.unwrap_or(if quick { 0.3 } else { 1.0 }),
+        connections,
+        json,
+        plot,
+        check,
+    }))
+}
+
+pub fn parse_demo(args: &[OsString]) -> Result<Parsed<DemoOptions>, String> {
+    let mut options = DemoOptions { plot: PathBuf::from("shunt-demo.png"), duration: 1.5 };
+    let mut args = Args::new(args);
+    while let Some(word) = args.word()? {
+        match word.as_str() {
+            "-h" | "--help" => return Ok(Parsed::Help),
+            "--plot" => options.plot = PathBuf::from(args.value("--plot")?),
+            "--duration" => options.duration = args.number("--duration", 0.1, 600.0)?,
+            other => return Err(format!("unknown option {other}")),
+        }
+    }
+    Ok(Parsed::Run(options))
+}
+
+/// The arguments with `--name=value` taken apart.
+struct Args<'a> {
+    rest: std::iter::Cloned<std::slice::Iter<'a, OsString>>,
+    /// The value of a `--name=value` whose name was just returned.
+    attached: Option<OsString>,
+}
+
+impl<'a> Args<'a> {
+    fn new(args: &'a [OsString]) -> Args<'a> {
+        Args { rest: args.iter().cloned(), attached: None }
+    }
+
+    fn word(&mut self) -> Result<Option<String>, String> {
+        if let Some(value) = self.attached.take() {
+            return Err(format!("an option takes no value, but has {}", value.to_string_lossy()));
+        }
+        let Some(word) = self.rest.next() else { return Ok(None) };
+        let word = word.into_string().map_err(|w| format!("{} is not text", w.to_string_lossy()))?;
+        match word.split_once('=') {
+            Some((name, value)) if name.starts_with("--") => {
+                self.attached = Some(value.into());
+                Ok(Some(name.to_string()))
+            }
+            _ => Ok(Some(word)),
+        }
+    }
+
+    fn value(&mut self, name: &str) -> Result<OsString, String> {
+        self.attached.take().or_else(|| self.rest.next()).ok_or_else(|| format!("{name} needs a value"))
+    }
+
+    fn number(&mut self, name: &str, least: f64, most: f64) -> Result<f64, String> {
+        let text = self.value(name)?;
+        let number = text.to_str().and_then(|t| t.parse::<f64>().ok());
+        match number {
+            Some(n) if n >= least && n <= most => Ok(n),
+            _ => Err(format!("{name} {} is not a number from {least} to {most}", text.to_string_lossy())),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bench(words: &[&str]) -> Result<Parsed<BenchOptions>, String> {
+        parse_bench(&words.iter().map(OsString::from).collect::<Vec<_>>())
+    }
+
+    fn run(words: &[&str]) -> BenchOptions {
+        match bench(words) {
+            Ok(Parsed::Run(options)) => options,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn without_words_latency_and_throughput_run() {
+        let options = run(&[]);
+        assert_eq!(options.what, ["latency", "throughput"]);
+        assert_eq!((options.rounds, options.duration), (5, 1.0));
+    }
+
+    #[test]
+    fn an_application_by_name_runs_alone() {
+        let options = run(&["nginx", "--rounds=3"]);
+        assert_eq!(options.what, ["apps"]);
+        assert_eq!(options.apps, ["nginx"]);
+        assert!(options.apps_by_name);
+        assert_eq!(options.rounds, 3);
+    }
+
+    #[test]
+    fn all_is_everything_and_quick_is_short() {
+        let options = run(&["all", "--quick", "--json", "--plot", "plots"]);
+        assert_eq!(options.what, GROUPS);
+        assert_eq!(options.apps, APPS);
+        assert!(!options.apps_by_name && options.json);
+        assert_eq!((options.rounds, options.duration), (2, 0.3));
+        assert_eq!(options.plot, Some(PathBuf::from("plots")));
+    }
+
+    #[test]
+    fn what_is_not_understood_is_an_error() {
+        for words in [
+            &["speed"][..],
+            &["--fast"],
+            &["--rounds"],
+            &["--rounds", "0"],
+            &["--rounds", "x"],
+            &["--json=1"],
+        ] {
+            assert!(bench(words).is_err(), "{words:?}");
+        }
+    }
+}

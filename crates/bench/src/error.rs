@@ -1,0 +1,36 @@
+//! What can go wrong while measuring: a program that is not installed, the user who wants to stop, and everything else.
+
+use std::fmt;
+
+#[derive(Debug)]
+pub enum Error {
+    /// A program that must be installed first, and Debian's package that has it.
+    Missing {
+        program: String,
+        package: String,
+    },
+    /// Ctrl-C, or a signal that asks to end.
+    Interrupted,
+    Failed(String),
+}
+
+pub type Result<T> = std::result::Result<T, Error>;
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::Missing { program, package } => {
+                write!(f, "{program} is not installed (apt-get install {package})")
+            }
+            Error::Interrupted => write!(f, "interrupted"),
+            Error::Failed(why) => write!(f, "{why}"),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+/// An error in one's own words: `.map_err(failed("cannot write the plot"))`.
+pub fn failed<E: fmt::Display>(what: impl fmt::Display) -> impl FnOnce(E) -> Error {
+    move |e| Error::Failed(format!("{what}: {e}"))
+}

@@ -1,0 +1,153 @@
+//! Runs a measuring program of `bench/programs` as a pair, server and client, and reads the JSON lines they print.
+
+use crate::bench::Session;
+use crate::error::{Error, Result, failed};
+use crate::host::Cpus;
+use crate::process::{Launch, Process};
+use crate::results::Side;
+use serde_json::Value;
+use std::path::Path;
+use std::time::Duration;
+
+/// Which ends run under Shunt when it is Shunt's turn.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Ends {
+    Both,
+    ServerOnly,
+    ClientOnly,
+}
+
+impl Ends {
+    pub fn server(self) -> bool {
+        self != Ends::ClientOnly
+    }
+
+    pub fn client(self) -> bool {
+        self != Ends::ServerOnly
+    }
+}
+
+/// How a pair runs.
+#[derive(Debug, Clone, Copy)]
+pub struct Setting {
+    pub side: Side,
+    pub ends: Ends,
+    pub cpus: Cpus,
+    pub seconds: f64,
+}
+
+/// A pair under way: the server accepts, the client has been started.
+pub struct Pair {
+    pub server: Process,
+    pub client: Process,
+}
+
+/// Starts server and client; `both` goes to both, `client` to the client only.
+pub fn start(
+    session: &Session,
+    program: &str,
+    setting: Setting,
+    both: &[&str],
+    client: &[&str],
+) -> Result<Pair> {
+    let path = session.libexec.join(program);
+    let socket = session.temp.path().join(format!("{program}.sock"));
+    let launch = |role: &str, accelerated: bool, cpu: Option<usize>| {
+        let library = session.library_for(setting.side).filter(|_| accelerated);
+        let launch = Launch::new(&path).args([role]).args(both).preload(library).cpu(cpu);
+        match cpu {
+            Some(cpu) => launch.args(["--cpu", &cpu.to_string()]),
+            None => launch,
+        }
+    };
+    let at = match setting.side {
+        Side::Unix => ["--unix".into(), socket.to_string_lossy().into_owned()],
+        _ => ["--tcp".into(), "0".to_string()],
+    };
+    let mut server = launch("server", setting.ends.server(), setting.cpus.server).args(&at).start()?;
+    let ready = parse(&server.line(Duration::from_secs(20))?)?;
+    let at = match &ready["ready"] {
+        Value::String(path) => ["--unix".to_string(), path.clone()],
+        port => ["--tcp".to_string(), port.to_string()],
+    };
+    let seconds = setting.seconds.to_string();
+    let client = launch("client", setting.ends.client(), setting.cpus.client)
+        .args(&at)
+        .args(["--seconds", &seconds])
+        .args(client)
+        .start()?;
+    Ok(Pair { server, client })
+}
+
+/// Runs a pair to its end. The client's last line is the result; `server_cpu_ns` is added to it where the server tells.
+pub fn run(
+    session: &Session,
+    program: &str,
+    setting: Setting,
+    both: &[&str],
+    client: &[&str],
+) -> Result<Value> {
+    let Pair { mut server, client } = start(session, program, setting, both, client)?;
+    let patience = patience(setting.seconds);
+    let output = client.finish(patience).map_err(|e| with_server(e, &mut server))?;
+    let mut result = parse(output.lines.last().map_or("", |l| l))?;
+    let server_cpu = crate::usage::cpu_ns(server.pid()).ok();
+    // Servers of a single connection end with it; the others are ended here, by dropping them.
+    if let Ok(line) = server.line(Duration::from_millis(if program == "shortconn" { 0 } else { 5000 })) {
+        result["server_cpu_ns"] = parse(&line)?["cpu_ns"].clone();
+    } else if let Some(cpu) = server_cpu {
+        result["server_cpu_ns"] = cpu.into();
+    }
+    Ok(result)
+}
+
+/// The raw-memory limit, which forks its other end itself.
+pub fn raw(session: &Session, mode: &str, cpus: Cpus, seconds: f64, more: &[&str]) -> Result<Value> {
+    let mut launch =
+        Launch::new(session.libexec.join("rawmem")).args([mode, "--seconds", &seconds.to_string()]);
+    for (name, cpu) in [("--cpu", cpus.client), ("--peer-cpu", cpus.server)] {
+        if let Some(cpu) = cpu {
+            launch = launch.args([name, &cpu.to_string()]);
+        }
+    }
+    let output = launch.args(more).run(patience(seconds))?;
+    parse(output.lines.last().map_or("", |l| l))
+}
+
+/// Busy neighbours until dropped.
+pub fn busy(session: &Session, count: usize) -> Result<Vec<Process>> {
+    (0..count).map(|_| Launch::new(session.libexec.join("busy")).start()).collect()
+}
+
+/// How long something that takes `seconds` may take before it is called hung.
+pub fn patience(seconds: f64) -> Duration {
+    Duration::from_secs_f64(seconds * 4.0 + 20.0)
+}
+
+pub fn parse(line: &str) -> Result<Value> {
+    serde_json::from_str(line).map_err(failed(format!("not the JSON that was expected: {line:?}")))
+}
+
+/// A number that the result must have.
+pub fn number(result: &Value, name: &str) -> Result<f64> {
+    result[name].as_f64().ok_or_else(|| Error::Failed(format!("{name} is missing in {result}")))
+}
+
+fn with_server(error: Error, server: &mut Process) -> Error {
+    match error {
+        Error::Failed(why) if !server.is_running() => {
+            Error::Failed(format!("{why}; {}", server.failure("has ended as well")))
+        }
+        other => other,
+    }
+}
+
+/// A library that another user can read, whatever the permissions of where it was built.
+pub fn readable_copy(library: &Path, into: &Path) -> Result<std::path::PathBuf> {
+    use std::os::unix::fs::PermissionsExt;
+    let copy = into.join("libshunt.so");
+    std::fs::copy(library, &copy).map_err(failed(format!("cannot copy {}", library.display())))?;
+    std::fs::set_permissions(&copy, std::fs::Permissions::from_mode(0o755))
+        .map_err(failed("cannot open it up"))?;
+    Ok(copy)
+}

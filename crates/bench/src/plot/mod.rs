@@ -1,0 +1,162 @@
+//! The plots: PNG files drawn without any font or library of the machine.
+
+mod bars;
+mod canvas;
+mod dots;
+mod lines;
+
+use crate::error::{Result, failed};
+use crate::results::{Metric, Results, Side, Unit};
+use crate::stats::Summary;
+use bars::{Bars, Series};
+use plotters::style::RGBColor;
+use std::path::{Path, PathBuf};
+
+/// Colours that people who do not see red and green alike still tell apart.
+fn colour(side: Side) -> RGBColor {
+    match side {
+        Side::Tcp => RGBColor(127, 127, 127),
+        Side::Shunt => RGBColor(213, 94, 0),
+        Side::Unix => RGBColor(86, 160, 211),
+        Side::Raw => RGBColor(0, 120, 90),
+    }
+}
+
+/// A plot for each group that was measured; says which files it wrote.
+pub fn draw_all(results: &Results, directory: &Path) -> Result<Vec<PathBuf>> {
+    std::fs::create_dir_all(directory).map_err(failed(format!("cannot make {}", directory.display())))?;
+    let mut files = Vec::new();
+    for group in results.groups() {
+        let file = directory.join(format!("{group}.png"));
+        let metrics = results.group(group);
+        match group {
+            "latency" => latency(&metrics, &file)?,
+            "throughput" => lines::throughput(&metrics, &file)?,
+            "apps" => apps(&metrics, &file)?,
+            "idle" => idle(&metrics, &file)?,
+            "never-slower" => dots::never_slower(&metrics, &file)?,
+            _ => continue,
+        }
+        files.push(file);
+    }
+    Ok(files)
+}
+
+/// The picture of `shunt demo`.
+pub fn demo(results: &Results, file: &Path) -> Result<()> {
+    let metrics: Vec<&Metric> = results.metrics.iter().filter(|m| m.name == "requests").collect();
+    let best = metrics
+        .iter()
+        .filter_map(|m| m.advantage(Side::Shunt, Side::Tcp))
+        .map(|s| s.median)
+        .fold(0.0, f64::max);
+    let series = [Side::Tcp, Side::Shunt].map(|side| Series {
+        name: crate::demo::title(side).into(),
+        colour: colour(side),
+        values: metrics.iter().map(|m| m.summary(side)).collect(),
+    });
+    bars::draw(
+        &Bars {
+            title: format!("Redis, unmodified: up to {best:.1} times the requests"),
+            note: "redis-benchmark, 50 connections, no pipelining; median and range of the rounds".into(),
+            axis: "requests per second".into(),
+            categories: metrics.iter().map(|m| m.row.clone()).collect(),
+            series: series.into(),
+            log: false,
+            show: Box::new(|v| Unit::PerSecond.show(v)),
+        },
+        file,
+    )
+}
+
+fn series(metrics: &[&Metric], value: impl Fn(&Metric, Side) -> Option<Summary>) -> Vec<Series> {
+    let all = Side::ALL.map(|side| Series {
+        name: side.title().into(),
+        colour: colour(side),
+        values: metrics.iter().map(|m| value(m, side)).collect(),
+    });
+    all.into_iter().filter(|s| s.values.iter().any(Option::is_some)).collect()
+}
+
+fn latency(metrics: &[&Metric], file: &Path) -> Result<()> {
+    let shown: Vec<&Metric> = metrics.iter().copied().filter(|m| m.name != "mean").collect();
+    bars::draw(
+        &Bars {
+            title: "Round trip of 64 bytes".into(),
+            note: "less is better; logarithmic; median and range of the rounds".into(),
+            axis: "time there and back".into(),
+            categories: shown.iter().map(|m| format!("{}, {}", m.row, m.name)).collect(),
+            series: series(&shown, |m, side| m.summary(side)),
+            log: true,
+            show: Box::new(|v| Unit::Time.show(v)),
+        },
+        file,
+    )
+}
+
+fn apps(metrics: &[&Metric], file: &Path) -> Result<()> {
+    let shown: Vec<&Metric> = metrics.iter().copied().filter(|m| m.name == "requests").collect();
+    bars::draw(
+        &Bars {
+            title: "Unmodified applications: requests per second".into(),
+            note: "as multiples of plain kernel TCP in the same round; median and range of the rounds".into(),
+            axis: "times plain TCP".into(),
+            categories: shown.iter().map(|m| m.row.clone()).collect(),
+            series: series(&shown, |m, side| m.advantage(side, Side::Tcp)),
+            log: false,
+            show: Box::new(|v| if v < 9.95 { format!("{v:.2} x") } else { format!("{v:.1} x") }),
+        },
+        file,
+    )
+}
+
+fn idle(metrics: &[&Metric], file: &Path) -> Result<()> {
+    let shown: Vec<&Metric> = metrics.iter().copied().filter(|m| m.unit == Unit::PerSecond).collect();
+    let row = shown.first().map_or("", |m| &m.row);
+    bars::draw(
+        &Bars {
+            title: "Active connections, alone and among idle ones".into(),
+            note: format!("one epoll server, {row}; median and range of the rounds"),
+            axis: "round trips per second".into(),
+            categories: shown.iter().map(|m| m.name.clone()).collect(),
+            series: series(&shown, |m, side| m.summary(side)),
+            log: true,
+            show: Box::new(|v| Unit::PerSecond.show(v)),
+        },
+        file,
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::results::{Place, Target};
+    use crate::temp::TempDir;
+
+    #[test]
+    fn every_group_becomes_a_png() {
+        let mut results = Results::default();
+        let rows = [
+            ("latency", "64 B blocking", "p50", Unit::Time),
+            ("throughput", "64 B", "messages", Unit::PerSecond),
+            ("throughput", "64 B", "bytes", Unit::BytesPerSecond),
+            ("apps", "redis GET", "requests", Unit::PerSecond),
+            ("never-slower", "busy: redis GET", "requests", Unit::PerSecond),
+            ("idle", "100 connections", "alone", Unit::PerSecond),
+        ];
+        for (group, row, name, unit) in rows {
+            for (side, value) in [(Side::Tcp, 100.0), (Side::Shunt, 1500.0)] {
+                for round in 0..2 {
+                    let place = Place { group, row, side, round };
+                    results.add(&place, name, unit, Target::NONE, value + round as f64);
+                }
+            }
+        }
+        let temp = TempDir::new().unwrap();
+        let files = draw_all(&results, temp.path()).unwrap();
+        assert_eq!(files.len(), 5);
+        for file in files {
+            assert!(std::fs::read(&file).unwrap().starts_with(b"\x89PNG"), "{}", file.display());
+        }
+    }
+}

@@ -1,0 +1,308 @@
+//! The numbers of a run: one `Metric` for each thing measured, with a value for each contender and round.
+
+use crate::stats::{self, Summary};
+use serde_json::{Map, Value, json};
+
+/// Who takes part.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    Tcp,
+    Shunt,
+    Unix,
+    Raw,
+}
+
+impl Side {
+    pub const ALL: [Side; 4] = [Side::Tcp, Side::Shunt, Side::Unix, Side::Raw];
+
+    pub fn key(self) -> &'static str {
+        ["tcp", "shunt", "unix", "raw"][self as usize]
+    }
+
+    pub fn title(self) -> &'static str {
+        ["kernel TCP", "Shunt", "UNIX socket", "raw memory"][self as usize]
+    }
+
+    /// The contenders in the order of their turns: each round begins with another one.
+    pub fn turns(sides: &[Side], round: usize) -> Vec<Side> {
+        let mut turns = sides.to_vec();
+        turns.rotate_left(round % sides.len().max(1));
+        turns
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Unit {
+    /// Nanoseconds.
+    Time,
+    PerSecond,
+    BytesPerSecond,
+    Bytes,
+    /// Nanoseconds of processor time for one request.
+    CpuPerRequest,
+    /// Percent of one processor.
+    CpuPercent,
+    Share,
+}
+
+impl Unit {
+    /// A value as people read it.
+    pub fn show(self, value: f64) -> String {
+        match self {
+            Unit::Time => scaled(value, 1000.0, &["ns", "us", "ms", "s"]),
+            Unit::CpuPerRequest => scaled(value, 1000.0, &["ns", "us", "ms", "s"]),
+            Unit::PerSecond => scaled(value, 1000.0, &["/s", "k/s", "M/s", "G/s"]),
+            Unit::BytesPerSecond => scaled(value, 1000.0, &["B/s", "KB/s", "MB/s", "GB/s"]),
+            Unit::Bytes => scaled(value, 1024.0, &["B", "KiB", "MiB", "GiB"]),
+            Unit::CpuPercent => format!("{value:.2} %"),
+            Unit::Share => format!("{value:.2}"),
+        }
+    }
+
+    pub fn key(self) -> &'static str {
+        match self {
+            Unit::Time => "ns",
+            Unit::PerSecond => "1/s",
+            Unit::BytesPerSecond => "B/s",
+            Unit::Bytes => "B",
+            Unit::CpuPerRequest => "cpu ns/request",
+            Unit::CpuPercent => "% of a cpu",
+            Unit::Share => "share",
+        }
+    }
+
+    /// Whether more of it is better.
+    pub fn more_is_better(self) -> bool {
+        matches!(self, Unit::PerSecond | Unit::BytesPerSecond | Unit::Share)
+    }
+}
+
+fn scaled(mut value: f64, step: f64, names: &[&str]) -> String {
+    let mut name = 0;
+    // 999.5 would be printed as 1000.
+    while value.abs() >= step * 0.9995 && name + 1 < names.len() {
+        value /= step;
+        name += 1;
+    }
+    let digits = if value == 0.0 || value.abs() >= 99.95 {
+        0
+    } else if value.abs() >= 9.995 {
+        1
+    } else {
+        2
+    };
+    format!("{value:.digits$} {}", names[name])
+}
+
+/// What the project promises: how many times better than TCP, and what part of the raw-memory limit.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Target {
+    pub over_tcp: Option<f64>,
+    pub of_raw: Option<f64>,
+    /// A bound on Shunt's own value, for what has no ratio.
+    pub value: Option<f64>,
+}
+
+impl Target {
+    pub const NONE: Target = Target { over_tcp: None, of_raw: None, value: None };
+
+    pub fn over_tcp(times: f64) -> Target {
+        Target { over_tcp: Some(times), ..Target::NONE }
+    }
+
+    pub fn and_of_raw(self, share: f64) -> Target {
+        Target { of_raw: Some(share), ..self }
+    }
+
+    pub fn value(bound: f64) -> Target {
+        Target { value: Some(bound), ..Target::NONE }
+    }
+}
+
+/// One thing measured.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Metric {
+    pub group: String,
+    /// "redis GET", "64 B blocking".
+    pub row: String,
+    /// "p50", "requests".
+    pub name: String,
+    pub unit: Unit,
+    pub target: Target,
+    values: [Vec<Option<f64>>; 4],
+}
+
+impl Metric {
+    pub fn values(&self, side: Side) -> &[Option<f64>] {
+        &self.values[side as usize]
+    }
+
+    pub fn summary(&self, side: Side) -> Option<Summary> {
+        stats::summary(self.values(side).iter().copied().flatten())
+    }
+
+    /// How many times better `a` is than `b`, over the rounds that have both: above 1 is better for any unit.
+    pub fn advantage(&self, a: Side, b: Side) -> Option<Summary> {
+        let (over, under) = if self.unit.more_is_better() { (a, b) } else { (b, a) };
+        stats::summary(stats::ratios(self.values(over), self.values(under)))
+    }
+
+    /// Whether the promise is kept; `None` where there is none, or nothing to judge by.
+    pub fn verdict(&self) -> Option<bool> {
+        let met = |wanted: Option<f64>, other| Some(self.advantage(Side::Shunt, other)?.median >= wanted?);
+        let own = || {
+            let (bound, median) = (self.target.value?, self.summary(Side::Shunt)?.median);
+            Some(if self.unit.more_is_better() { median >= bound } else { median <= bound })
+        };
+        let verdicts = [met(self.target.over_tcp, Side::Tcp), met(self.target.of_raw, Side::Raw), own()];
+        verdicts.into_iter().flatten().reduce(|a, b| a && b)
+    }
+}
+
+/// All that a run has found.
+#[derive(Debug, Default)]
+pub struct Results {
+    pub metrics: Vec<Metric>,
+    /// What could not be measured, and why.
+    pub not_run: Vec<(String, String)>,
+    /// Output of other commands that belongs to the numbers.
+    pub notes: Map<String, Value>,
+}
+
+/// Where a value belongs.
+pub struct Place<'a> {
+    pub group: &'a str,
+    pub row: &'a str,
+    pub side: Side,
+    pub round: usize,
+}
+
+impl Results {
+    pub fn add(&mut self, place: &Place, name: &str, unit: Unit, target: Target, value: f64) {
+        let metrics = &mut self.metrics;
+        let found =
+            metrics.iter().position(|m| m.group == place.group && m.row == place.row && m.name == name);
+        let at = found.unwrap_or_else(|| {
+            let (group, row) = (place.group.into(), place.row.into());
+            metrics.push(Metric { group, row, name: name.into(), unit, target, values: Default::default() });
+            metrics.len() - 1
+        });
+        let values = &mut metrics[at].values[place.side as usize];
+        values.resize(values.len().max(place.round + 1), None);
+        values[place.round] = Some(value);
+    }
+
+    /// Notes something that failed; once for each thing and reason, however many rounds there are.
+    pub fn skip(&mut self, what: impl Into<String>, why: impl ToString) {
+        let entry = (what.into(), why.to_string());
+        if !self.not_run.contains(&entry) {
+            self.not_run.push(entry);
+        }
+    }
+
+    pub fn group(&self, group: &str) -> Vec<&Metric> {
+        self.metrics.iter().filter(|m| m.group == group).collect()
+    }
+
+    pub fn groups(&self) -> Vec<&str> {
+        let mut groups: Vec<&str> = Vec::new();
+        for metric in &self.metrics {
+            if !groups.contains(&metric.group.as_str()) {
+                groups.push(&metric.group);
+            }
+        }
+        groups
+    }
+
+    pub fn to_json(&self) -> Value {
+        let metrics = self.metrics.iter().map(|m| {
+            let mut object = Map::new();
+            object.insert("group".into(), json!(m.group));
+            object.insert("row".into(), json!(m.row));
+            object.insert("metric".into(), json!(m.name));
+            object.insert("unit".into(), json!(m.unit.key()));
+            for side in Side::ALL.into_iter().filter(|s| !m.values(*s).is_empty()) {
+                object.insert(side.key().into(), json!(m.values(side)));
+            }
+            for other in [Side::Tcp, Side::Unix, Side::Raw] {
+                if let Some(s) = m.advantage(Side::Shunt, other) {
+                    let ratio = json!({"median": s.median, "min": s.min, "max": s.max});
+                    object.insert(format!("advantage_over_{}", other.key()), ratio);
+                }
+            }
+            if let Some(met) = m.verdict() {
+                object.insert("promise_kept".into(), json!(met));
+            }
+            Value::Object(object)
+        });
+        let not_run = self.not_run.iter().map(|(what, why)| json!({"what": what, "why": why}));
+        json!({
+            "metrics": metrics.collect::<Vec<_>>(),
+            "not_run": not_run.collect::<Vec<_>>(),
+            "notes": self.notes,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn results() -> Results {
+        let mut results = Results::default();
+        for (round, (tcp, shunt, raw)) in
+            [(40e3, 800.0, 400.0), (60e3, 1000.0, 500.0)].into_iter().enumerate()
+        {
+            for (side, value) in [(Side::Tcp, tcp), (Side::Shunt, shunt), (Side::Raw, raw)] {
+                let place = Place { group: "latency", row: "64 B", side, round };
+                results.add(&place, "p50", Unit::Time, Target::over_tcp(50.0).and_of_raw(0.5), value);
+            }
+        }
+        results
+    }
+
+    #[test]
+    fn less_time_is_an_advantage() {
+        let results = results();
+        let metric = &results.metrics[0];
+        assert_eq!(metric.advantage(Side::Shunt, Side::Tcp).unwrap().median, 55.0);
+        assert_eq!(metric.advantage(Side::Shunt, Side::Raw).unwrap().median, 0.5);
+        assert_eq!(metric.advantage(Side::Shunt, Side::Unix), None);
+        assert_eq!(metric.verdict(), Some(true));
+    }
+
+    #[test]
+    fn a_round_that_failed_leaves_a_gap() {
+        let mut results = results();
+        let place = Place { group: "latency", row: "64 B", side: Side::Unix, round: 1 };
+        results.add(&place, "p50", Unit::Time, Target::NONE, 2000.0);
+        assert_eq!(results.metrics.len(), 1);
+        assert_eq!(results.metrics[0].values(Side::Unix), [None, Some(2000.0)]);
+        assert_eq!(results.metrics[0].advantage(Side::Shunt, Side::Unix).unwrap().median, 2.0);
+    }
+
+    #[test]
+    fn values_are_shown_with_three_digits() {
+        assert_eq!(Unit::Time.show(231.4), "231 ns");
+        assert_eq!(Unit::Time.show(46_120.0), "46.1 us");
+        assert_eq!(Unit::PerSecond.show(1_213_000.0), "1.21 M/s");
+        assert_eq!(Unit::PerSecond.show(999_900.0), "1.00 M/s");
+        assert_eq!(Unit::Bytes.show(34.0 * 1024.0), "34.0 KiB");
+        assert_eq!(Unit::PerSecond.show(0.0), "0 /s");
+    }
+
+    #[test]
+    fn every_contender_begins_a_round() {
+        let sides = [Side::Tcp, Side::Shunt, Side::Unix];
+        let first: Vec<Side> = (0..3).map(|round| Side::turns(&sides, round)[0]).collect();
+        assert_eq!(first, sides);
+    }
+
+    #[test]
+    fn the_same_trouble_is_noted_once() {
+        let mut results = Results::default();
+        results.skip("nginx", "not installed");
+        results.skip("nginx", "not installed");
+        assert_eq!(results.not_run.len(), 1);
+    }
+}

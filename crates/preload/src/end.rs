@@ -1,0 +1,40 @@
+//! The end of a process that does not close its descriptors: connections that it shares with others get its holds back.
+
+use core::ffi::c_int;
+use fabric::sys;
+use sockets::{fork, process, report, table};
+
+use crate::next::hooks;
+
+/// Whether we are in a child of vfork(), which shares our memory and must leave it alone.
+fn borrowed() -> bool {
+    sys::getpid() != process::pid()
+}
+
+/// What is still open goes into the counts.
+pub fn leave() {
+    if borrowed() {
+        return;
+    }
+    fork::leave();
+    table::for_each(|_, entry| {
+        if let table::Entry::Conn(conn) = entry
+            && conn.slot_taken()
+        {
+            use fabric::sync::Ordering::Relaxed;
+            report::add(report::at::RING_OUT, conn.counters.ring_out.load(Relaxed));
+            report::add(report::at::RING_IN, conn.counters.ring_in.load(Relaxed));
+        }
+    });
+}
+
+hooks! {
+    fn _exit(next; status: c_int) {
+        leave();
+        next(status)
+    }
+    fn _Exit(next; status: c_int) {
+        leave();
+        next(status)
+    }
+}

@@ -1,0 +1,266 @@
+//! The life of descriptors: connect, accept, dup in all forms, close in all forms, shutdown, fcntl, ioctl.
+
+use core::ffi::{c_int, c_uint, c_ulong, c_void};
+use fabric::sys;
+use libc::{sockaddr, socklen_t};
+use sockets::conn::{Conn, flag};
+use sockets::reason::Reason;
+use sockets::table::{self, Entry};
+use sockets::{close as ending, demote, epoll, fork, io, process, real, rendezvous};
+
+use crate::next::hooks;
+
+/// Before a descriptor is closed: what it stood for is told. False if it is one of ours.
+fn closing(fd: c_int) -> bool {
+    match table::entry(fd) {
+        Entry::None => true,
+        Entry::Own => {
+            real::set_errno(libc::EBADF);
+            false
+        }
+        _ => {
+            match table::swap(fd, Entry::None) {
+                Some(Entry::Conn(conn)) => ending::descriptor(conn, fd),
+                Some(Entry::Set(set)) => epoll::closed(set),
+                _ => {}
+            }
+            true
+        }
+    }
+}
+
+/// After a descriptor was duplicated.
+fn duplicated(from: c_int, to: c_int) {
+    match table::entry(from) {
+        Entry::Conn(conn) => {
+            conn.refs.fetch_add(1, fabric::sync::Ordering::AcqRel);
+            if let Some(Entry::Conn(old)) = table::swap(to, Entry::Conn(conn)) {
+                ending::abandon(old);
+            }
+        }
+        Entry::Set(set) => {
+            epoll::duplicated(set);
+            table::swap(to, Entry::Set(set));
+        }
+        Entry::None | Entry::Own => {}
+    }
+}
+
+fn duplicate_over(from: c_int, to: c_int, next: impl FnOnce() -> c_int) -> c_int {
+    // Only a call that will close the target may tell what it stood for that it is closed.
+    if from != to && to >= 0 && sys::fcntl(from, libc::F_GETFD, 0).is_ok() && !closing(to) {
+        return -1;
+    }
+    let fd = next();
+    if fd >= 0 && from != to {
+        duplicated(from, fd);
+    }
+    fd
+}
+
+/// Closes a range of descriptors but for our own, a run between two of ours at a time.
+fn close_range_around(first: c_uint, last: c_uint, flags: c_int, close: impl Fn(c_uint, c_uint) -> c_int) -> c_int {
+    let keeps = flags & CLOSE_RANGE_CLOEXEC != 0;
+    let mut from = first;
+    for fd in first..(table::top() as c_uint).min(last.saturating_add(1)) {
+        if table::is_own(fd as c_int) {
+            if from < fd {
+                close(from, fd - 1);
+            }
+            from = fd + 1;
+        } else if !keeps {
+            closing(fd as c_int);
+        }
+    }
+    if from <= last { close(from, last) } else { 0 }
+}
+
+const CLOSE_RANGE_CLOEXEC: c_int = 4;
+
+fn asynchronous(conn: &'static Conn, fd: c_int, flags: c_int) {
+    if flags & libc::O_ASYNC != 0 {
+        demote::now(conn, fd, Reason::Async);
+    }
+    if flags & libc::O_NONBLOCK != 0 { conn.set(flag::NONBLOCK) } else { conn.clear(flag::NONBLOCK) }
+}
+
+unsafe fn fcntl_with(fd: c_int, command: c_int, arg: usize, next: impl FnOnce() -> c_int) -> c_int {
+    if table::is_own(fd) {
+        real::set_errno(libc::EBADF);
+        return -1;
+    }
+    let result = next();
+    if result < 0 {
+        return result;
+    }
+    match command {
+        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => duplicated(fd, result),
+        libc::F_SETFL => {
+            if let Some(conn) = table::conn(fd) {
+                asynchronous(conn, fd, arg as c_int);
+            }
+        }
+        _ => {}
+    }
+    result
+}
+
+hooks! {
+    fn connect(next; fd: c_int, to: *const sockaddr, len: socklen_t) -> c_int {
+        let known = table::conn(fd);
+        let result = next(fd, to, len);
+        let begun = result == 0 || matches!(real::errno(), libc::EINPROGRESS | libc::EINTR);
+        if begun && known.is_none() && process::active() {
+            let errno = real::errno();
+            rendezvous::track(fd, true);
+            real::set_errno(errno);
+        }
+        if let Some(conn) = known
+            && result == 0
+            && !to.is_null()
+            && i32::from((*to).sa_family) == libc::AF_UNSPEC
+        {
+            // The socket was disconnected; it may be connected again to someone else.
+            demote::now(conn, fd, Reason::Option);
+            closing(fd);
+        }
+        result
+    }
+    fn accept(next; fd: c_int, from: *mut sockaddr, len: *mut socklen_t) -> c_int {
+        let got = next(fd, from, len);
+        if got >= 0 {
+            rendezvous::track(got, false);
+        }
+        got
+    }
+    fn accept4(next; fd: c_int, from: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> c_int {
+        let got = next(fd, from, len, flags);
+        if got >= 0 {
+            rendezvous::track(got, false);
+        }
+        got
+    }
+    fn close(next; fd: c_int) -> c_int {
+        if closing(fd) { next(fd) } else { -1 }
+    }
+    fn close_range(next; first: c_uint, last: c_uint, flags: c_int) -> c_int {
+        if first > last {
+            return next(first, last, flags);
+        }
+        // With CLOSE_RANGE_UNSHARE the table of descriptors becomes ours alone; the ranges then follow one by one.
+        close_range_around(first, last, flags, |from, to| next(from, to, flags))
+    }
+    fn closefrom(next; first: c_int) {
+        let first = first.max(0) as c_uint;
+        close_range_around(first, c_uint::MAX, 0, |from, to| close_range(from, to, 0));
+    }
+    fn dup(next; fd: c_int) -> c_int {
+        if table::is_own(fd) {
+            real::set_errno(libc::EBADF);
+            return -1;
+        }
+        let got = next(fd);
+        if got >= 0 {
+            duplicated(fd, got);
+        }
+        got
+    }
+    fn dup2(next; from: c_int, to: c_int) -> c_int {
+        duplicate_over(from, to, || next(from, to))
+    }
+    fn dup3(next; from: c_int, to: c_int, flags: c_int) -> c_int {
+        duplicate_over(from, to, || next(from, to, flags))
+    }
+    fn fcntl(next; fd: c_int, command: c_int, arg: usize) -> c_int {
+        fcntl_with(fd, command, arg, || next(fd, command, arg))
+    }
+    fn fcntl64(next; fd: c_int, command: c_int, arg: usize) -> c_int {
+        fcntl_with(fd, command, arg, || next(fd, command, arg))
+    }
+    fn ioctl(next; fd: c_int, request: c_ulong, arg: *mut c_void) -> c_int {
+        let Some(conn) = table::conn(fd) else { return next(fd, request, arg) };
+        match request {
+            libc::FIONREAD if !arg.is_null() => match io::unread(conn) {
+                Some(count) => {
+                    *arg.cast::<c_int>() = count;
+                    0
+                }
+                None => next(fd, request, arg),
+            },
+            libc::TIOCOUTQ if !arg.is_null() => match io::unsent(conn) {
+                Some(count) => {
+                    *arg.cast::<c_int>() = count;
+                    0
+                }
+                None => next(fd, request, arg),
+            },
+            libc::FIONBIO => {
+                let result = next(fd, request, arg);
+                if result == 0 && !arg.is_null() {
+                    if *arg.cast::<c_int>() != 0 { conn.set(flag::NONBLOCK) } else { conn.clear(flag::NONBLOCK) }
+                }
+                result
+            }
+            libc::FIOASYNC => {
+                demote::now(conn, fd, Reason::Async);
+                next(fd, request, arg)
+            }
+            _ => next(fd, request, arg),
+        }
+    }
+    fn shutdown(next; fd: c_int, how: c_int) -> c_int {
+        if let Some(conn) = table::conn(fd)
+            && (libc::SHUT_RD..=libc::SHUT_RDWR).contains(&how)
+        {
+            ending::shut(conn, fd, how);
+        }
+        next(fd, how)
+    }
+    fn setsockopt(next; fd: c_int, level: c_int, name: c_int, value: *const c_void, len: socklen_t) -> c_int {
+        let Some(conn) = table::conn(fd) else { return next(fd, level, name, value, len) };
+        let number = if value.is_null() || len < 4 { 0 } else { value.cast::<c_int>().read_unaligned() };
+        match (level, name) {
+            (libc::IPPROTO_TCP, libc::TCP_NODELAY | libc::TCP_CORK) if conn.is_managed() && len >= 4 && !value.is_null() => {
+                let kept = if name == libc::TCP_NODELAY { flag::NODELAY } else { flag::CORK };
+                if number != 0 { conn.set(kept) } else { conn.clear(kept) }
+                return 0;
+            }
+            (libc::IPPROTO_TCP, libc::TCP_ULP | libc::TCP_REPAIR | libc::TCP_MD5SIG | libc::TCP_ZEROCOPY_RECEIVE)
+            | (
+                libc::SOL_SOCKET,
+                libc::SO_ATTACH_FILTER
+                | libc::SO_ATTACH_BPF
+                | libc::SO_TIMESTAMP
+                | libc::SO_TIMESTAMPNS
+                | libc::SO_TIMESTAMPING
+                | libc::SO_ZEROCOPY,
+            ) => demote::now(conn, fd, Reason::Option),
+            (libc::SOL_SOCKET, libc::SO_RCVLOWAT) if number > 1 => demote::now(conn, fd, Reason::Option),
+            _ => {}
+        }
+        next(fd, level, name, value, len)
+    }
+    fn getsockopt(next; fd: c_int, level: c_int, name: c_int, value: *mut c_void, len: *mut socklen_t) -> c_int {
+        let result = next(fd, level, name, value, len);
+        if result == 0
+            && level == libc::IPPROTO_TCP
+            && (name == libc::TCP_NODELAY || name == libc::TCP_CORK)
+            && let Some(conn) = table::conn(fd)
+            && conn.state() == sockets::conn::state::PROMOTED
+            && *len >= 4
+        {
+            let kept = if name == libc::TCP_NODELAY { flag::NODELAY } else { flag::CORK };
+            value.cast::<c_int>().write_unaligned(c_int::from(conn.has(kept)));
+        }
+        result
+    }
+}
+
+/// Registered with pthread_atfork, so that every fork() inside libc is seen, too.
+pub unsafe extern "C" fn before_fork() {
+    fork::prepare();
+}
+
+pub unsafe extern "C" fn child_of_fork() {
+    fork::child();
+}

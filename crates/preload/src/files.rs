@@ -1,0 +1,257 @@
+//! read, write, send, recv and their kin: each becomes an array of buffers and flags, and goes to `sockets::io`.
+
+use core::ffi::{c_int, c_void};
+use libc::{iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t, timespec};
+use sockets::conn::Conn;
+use sockets::io::{self, Way};
+use sockets::reason::Reason;
+use sockets::{demote, real, table};
+
+use crate::next::{answer, hooks};
+
+/// Gives the connection back when a call that the kernel does by itself ends, cancellation included.
+struct InKernel(&'static Conn);
+impl Drop for InKernel {
+    fn drop(&mut self) {
+        self.0.leave_kernel();
+    }
+}
+
+#[inline(always)]
+fn one(buffer: *const c_void, len: size_t) -> [iovec; 1] {
+    [iovec { iov_base: buffer.cast_mut(), iov_len: len }]
+}
+
+/// # Safety
+/// As for readv: `iov` holds `count` buffers, if `count` is sane.
+unsafe fn many<'a>(iov: *const iovec, count: usize) -> Option<&'a [iovec]> {
+    if count == 0 || count > 1024 || iov.is_null() {
+        return None; // The kernel's error, or nothing to do.
+    }
+    // SAFETY: the caller vouches for it.
+    Some(unsafe { core::slice::from_raw_parts(iov, count) })
+}
+
+#[inline(always)]
+fn carry(
+    fd: c_int,
+    iov: &[iovec],
+    flags: c_int,
+    way: fn(&'static Conn, i32, &[iovec], i32) -> Way,
+    next: impl FnOnce() -> ssize_t,
+) -> ssize_t {
+    let Some(conn) = table::conn(fd) else { return next() };
+    loop {
+        match way(conn, fd, iov, flags) {
+            Way::Done(result) => return answer(result),
+            Way::Kernel => {
+                if conn.enter_kernel() {
+                    let _in_kernel = InKernel(conn);
+                    return next();
+                }
+            }
+        }
+    }
+}
+
+#[inline(always)]
+pub fn receive(fd: c_int, iov: &[iovec], flags: c_int, next: impl FnOnce() -> ssize_t) -> ssize_t {
+    carry(fd, iov, flags, io::recv, next)
+}
+
+/// The program's SIGPIPE: the kernel sends it when we call the kernel; flags say whether it wants it.
+#[inline(always)]
+pub fn send_out(fd: c_int, iov: &[iovec], flags: c_int, next: impl FnOnce() -> ssize_t) -> ssize_t {
+    carry(fd, iov, flags, io::send, next)
+}
+
+hooks! {
+    fn read(next; fd: c_int, buffer: *mut c_void, len: size_t) -> ssize_t {
+        receive(fd, &one(buffer, len), 0, || next(fd, buffer, len))
+    }
+    fn __read_chk(next; fd: c_int, buffer: *mut c_void, len: size_t, room: size_t) -> ssize_t {
+        if len > room {
+            return next(fd, buffer, len, room);
+        }
+        receive(fd, &one(buffer, len), 0, || next(fd, buffer, len, room))
+    }
+    fn readv(next; fd: c_int, iov: *const iovec, count: c_int) -> ssize_t {
+        match many(iov, count as usize) {
+            Some(pieces) => receive(fd, pieces, 0, || next(fd, iov, count)),
+            None => next(fd, iov, count),
+        }
+    }
+    fn recv(next; fd: c_int, buffer: *mut c_void, len: size_t, flags: c_int) -> ssize_t {
+        receive(fd, &one(buffer, len), flags, || next(fd, buffer, len, flags))
+    }
+    fn __recv_chk(next; fd: c_int, buffer: *mut c_void, len: size_t, room: size_t, flags: c_int) -> ssize_t {
+        if len > room {
+            return next(fd, buffer, len, room, flags);
+        }
+        receive(fd, &one(buffer, len), flags, || next(fd, buffer, len, room, flags))
+    }
+    fn recvfrom(next; fd: c_int, buffer: *mut c_void, len: size_t, flags: c_int, from: *mut sockaddr, from_len: *mut socklen_t) -> ssize_t {
+        let mut by_kernel = false;
+        let got = receive(fd, &one(buffer, len), flags, || {
+            by_kernel = true;
+            next(fd, buffer, len, flags, from, from_len)
+        });
+        if !by_kernel && got >= 0 && !from.is_null() && !from_len.is_null() {
+            *from_len = 0;
+        }
+        got
+    }
+    fn __recvfrom_chk(next; fd: c_int, buffer: *mut c_void, len: size_t, room: size_t, flags: c_int, from: *mut sockaddr, from_len: *mut socklen_t) -> ssize_t {
+        if len > room {
+            return next(fd, buffer, len, room, flags, from, from_len);
+        }
+        let mut by_kernel = false;
+        let got = receive(fd, &one(buffer, len), flags, || {
+            by_kernel = true;
+            next(fd, buffer, len, room, flags, from, from_len)
+        });
+        if !by_kernel && got >= 0 && !from.is_null() && !from_len.is_null() {
+            *from_len = 0;
+        }
+        got
+    }
+    fn recvmsg(next; fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
+        if table::conn(fd).is_none() || message.is_null() {
+            return next(fd, message, flags);
+        }
+        match many((*message).msg_iov, (*message).msg_iovlen as usize) {
+            Some(pieces) => {
+                let mut by_kernel = false;
+                let got = receive(fd, pieces, flags, || {
+                    by_kernel = true;
+                    next(fd, message, flags)
+                });
+                if !by_kernel && got >= 0 {
+                    (*message).msg_namelen = 0;
+                    (*message).msg_controllen = 0;
+                    (*message).msg_flags = 0;
+                }
+                got
+            }
+            None => next(fd, message, flags),
+        }
+    }
+    fn recvmmsg(next; fd: c_int, messages: *mut mmsghdr, count: u32, flags: c_int, timeout: *mut timespec) -> c_int {
+        match table::conn(fd) {
+            Some(conn) if conn.is_managed() => {
+                let mut done = 0;
+                // Blocks for the first message only: a stream's later messages are what is there (recvmmsg(2), BUGS).
+                while done < count {
+                    let extra = if done > 0 { libc::MSG_DONTWAIT } else { 0 };
+                    let each = messages.add(done as usize);
+                    let got = recvmsg(fd, &raw mut (*each).msg_hdr, flags & !libc::MSG_WAITFORONE | extra);
+                    if got < 0 {
+                        break;
+                    }
+                    (*each).msg_len = got as u32;
+                    done += 1;
+                    if got == 0 {
+                        break;
+                    }
+                }
+                if done > 0 { done as c_int } else { -1 }
+            }
+            _ => next(fd, messages, count, flags, timeout),
+        }
+    }
+    fn write(next; fd: c_int, buffer: *const c_void, len: size_t) -> ssize_t {
+        send_out(fd, &one(buffer, len), 0, || next(fd, buffer, len))
+    }
+    fn writev(next; fd: c_int, iov: *const iovec, count: c_int) -> ssize_t {
+        match many(iov, count as usize) {
+            Some(pieces) => send_out(fd, pieces, 0, || next(fd, iov, count)),
+            None => next(fd, iov, count),
+        }
+    }
+    fn preadv2(next; fd: c_int, iov: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t {
+        match many(iov, count as usize) {
+            Some(pieces) if offset == -1 && table::conn(fd).is_some() => {
+                let flags_of_socket = if flags & libc::RWF_NOWAIT != 0 { libc::MSG_DONTWAIT } else { 0 };
+                receive(fd, pieces, flags_of_socket, || next(fd, iov, count, offset, flags))
+            }
+            _ => next(fd, iov, count, offset, flags),
+        }
+    }
+    fn pwritev2(next; fd: c_int, iov: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t {
+        match many(iov, count as usize) {
+            Some(pieces) if offset == -1 && table::conn(fd).is_some() => {
+                let flags_of_socket = if flags & libc::RWF_NOWAIT != 0 { libc::MSG_DONTWAIT } else { 0 };
+                send_out(fd, pieces, flags_of_socket, || next(fd, iov, count, offset, flags))
+            }
+            _ => next(fd, iov, count, offset, flags),
+        }
+    }
+    fn send(next; fd: c_int, buffer: *const c_void, len: size_t, flags: c_int) -> ssize_t {
+        send_out(fd, &one(buffer, len), flags, || next(fd, buffer, len, flags))
+    }
+    fn sendto(next; fd: c_int, buffer: *const c_void, len: size_t, flags: c_int, to: *const sockaddr, to_len: socklen_t) -> ssize_t {
+        send_out(fd, &one(buffer, len), flags, || next(fd, buffer, len, flags, to, to_len))
+    }
+    fn sendmsg(next; fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
+        if message.is_null() {
+            return next(fd, message, flags);
+        }
+        let Some(conn) = table::conn(fd) else {
+            crate::exec::passing(message);
+            return next(fd, message, flags);
+        };
+        if (*message).msg_controllen != 0 || flags & libc::MSG_ZEROCOPY != 0 {
+            demote::now(conn, fd, Reason::Option);
+        }
+        match many((*message).msg_iov, (*message).msg_iovlen as usize) {
+            Some(pieces) => send_out(fd, pieces, flags, || next(fd, message, flags)),
+            None => next(fd, message, flags),
+        }
+    }
+    fn sendmmsg(next; fd: c_int, messages: *mut mmsghdr, count: u32, flags: c_int) -> c_int {
+        if table::conn(fd).is_none() {
+            for index in 0..count as usize {
+                crate::exec::passing(&raw const (*messages.add(index)).msg_hdr);
+            }
+            return next(fd, messages, count, flags);
+        }
+        let mut done = 0;
+        while done < count {
+            let each = messages.add(done as usize);
+            let sent = sendmsg(fd, &raw const (*each).msg_hdr, flags);
+            if sent < 0 {
+                break;
+            }
+            (*each).msg_len = sent as u32;
+            done += 1;
+        }
+        if done > 0 { done as c_int } else { -1 }
+    }
+}
+
+/// Writes all of a buffer, for stdio-like calls; false with errno set.
+///
+/// # Safety
+/// `buffer` is valid for `len` bytes.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn shunt_write_all(fd: c_int, buffer: *const u8, len: size_t) -> c_int {
+    let mut done = 0;
+    while done < len {
+        // SAFETY: inside the caller's buffer.
+        let sent = unsafe { write(fd, buffer.add(done).cast(), len - done) };
+        if sent < 0 {
+            if real::errno() == libc::EINTR {
+                continue;
+            }
+            return -1;
+        }
+        done += sent as usize;
+    }
+    0
+}
+
+/// Whether calls on a descriptor may have to be ours.
+#[unsafe(no_mangle)]
+extern "C-unwind" fn shunt_follows(fd: c_int) -> c_int {
+    c_int::from(table::conn(fd).is_some())
+}

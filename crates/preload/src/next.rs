@@ -1,0 +1,81 @@
+//! libc's own functions behind the hooks, found when first needed: another library's constructor may call a hook before ours ran.
+
+use core::ffi::{CStr, c_int};
+use fabric::sync::{AtomicUsize, Ordering};
+use fabric::sys::Errno;
+use sockets::real;
+
+/// The address of the next definition of a symbol.
+pub struct Next {
+    name: &'static CStr,
+    at: AtomicUsize,
+}
+
+impl Next {
+    pub const fn new(name: &'static CStr) -> Next {
+        Next { name, at: AtomicUsize::new(0) }
+    }
+
+    #[inline(always)]
+    pub fn get(&self) -> usize {
+        let at = self.at.load(Ordering::Relaxed);
+        if at != 0 { at } else { self.find() }
+    }
+
+    #[cold]
+    fn find(&self) -> usize {
+        // SAFETY: the name is a C string.
+        let mut at = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) } as usize;
+        if at == 0 {
+            at = missing as *const () as usize;
+        }
+        self.at.store(at, Ordering::Relaxed);
+        at
+    }
+}
+
+/// Stands for a function that this libc does not have.
+unsafe extern "C" fn missing() -> c_int {
+    real::set_errno(libc::ENOSYS);
+    -1
+}
+
+/// What a call returns: the value, or -1 with errno set.
+#[inline(always)]
+pub fn answer(result: Result<usize, Errno>) -> isize {
+    match result {
+        Ok(value) => value as isize,
+        Err(errno) => {
+            real::set_errno(errno.into_raw());
+            -1
+        }
+    }
+}
+
+/// Defines hooks. The first name in the parentheses is libc's own function inside the body.
+macro_rules! hooks {
+    ($($(#[$attr:meta])* fn $name:ident($next:ident; $($arg:ident: $type:ty),* $(,)?) $(-> $ret:ty)? $body:block)*) => {$(
+        $(#[$attr])*
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C-unwind" fn $name($($arg: $type),*) $(-> $ret)? {
+            static NEXT: $crate::next::Next = $crate::next::Next::new($crate::next::name(
+                concat!(stringify!($name), "\0"),
+            ));
+            // SAFETY: libc's function of this name has this type, and the caller keeps its contract, on which the body relies.
+            unsafe {
+                #[allow(unused_variables)]
+                let $next = core::mem::transmute::<usize, unsafe extern "C-unwind" fn($($type),*) $(-> $ret)?>(NEXT.get());
+                $body
+            }
+        }
+    )*};
+}
+pub(crate) use hooks;
+
+/// A symbol's name as C has it.
+pub const fn name(text: &'static str) -> &'static CStr {
+    match CStr::from_bytes_with_nul(text.as_bytes()) {
+        Ok(name) => name,
+        Err(_) => panic!("no NUL at the end"),
+    }
+}

@@ -1,0 +1,36 @@
+//! Handlers that the program installs: which of them restart calls.
+
+use core::ffi::c_int;
+use libc::{sigaction as action, sighandler_t};
+use sockets::signals;
+
+use crate::next::hooks;
+
+fn is_handler(handler: sighandler_t) -> bool {
+    handler != libc::SIG_DFL && handler != libc::SIG_IGN && handler != libc::SIG_ERR
+}
+
+hooks! {
+    fn sigaction(next; signal: c_int, new: *const action, old: *mut action) -> c_int {
+        let wanted = new.as_ref().map(|new| (new.sa_sigaction, new.sa_flags));
+        let result = next(signal, new, old);
+        if result == 0 && let Some((handler, flags)) = wanted {
+            signals::installed(signal, is_handler(handler).then_some(flags));
+        }
+        result
+    }
+    fn signal(next; signal: c_int, handler: sighandler_t) -> sighandler_t {
+        let result = next(signal, handler);
+        if result != libc::SIG_ERR {
+            signals::installed(signal, is_handler(handler).then_some(libc::SA_RESTART));
+        }
+        result
+    }
+    fn siginterrupt(next; signal: c_int, flag: c_int) -> c_int {
+        let result = next(signal, flag);
+        if result == 0 {
+            signals::installed(signal, Some(if flag == 0 { libc::SA_RESTART } else { 0 }));
+        }
+        result
+    }
+}

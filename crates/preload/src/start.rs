@@ -1,0 +1,88 @@
+//! The library's constructor and destructor.
+
+use core::cell::UnsafeCell;
+use core::ffi::{CStr, c_char, c_int};
+use fabric::sync::{AtomicUsize, Ordering};
+use options::LogTarget;
+use sockets::{process, real, report};
+
+use crate::next::Next;
+use crate::{end, fds, options_of};
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static START: unsafe extern "C" fn(c_int, *const *const c_char, *const *const c_char) = start;
+
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static END: unsafe extern "C" fn() = finish;
+
+unsafe extern "C" fn start(_argc: c_int, _argv: *const *const c_char, env: *const *const c_char) {
+    // SAFETY: the loader passes the environment, an array that ends with null.
+    unsafe {
+        remember_preload(env);
+        let mut problems = 0;
+        let options = options_of::read(env, &mut |_| problems += 1);
+        if let Some(path) = options.report {
+            report::open(path.as_c_str());
+        }
+        if problems > 0
+            && let LogTarget::Stderr = options.log
+        {
+            // Asked for: the command says which; here only that there are some, as nothing may be formatted this early.
+            let _ = fabric::sys::write(2, b"shunt: some options are not understood; see 'shunt doctor'\n");
+        }
+        process::start(options);
+        real::set(
+            core::mem::transmute::<usize, real::Recv>(RECV.get()),
+            core::mem::transmute::<usize, real::Ppoll>(PPOLL.get()),
+            core::mem::transmute::<usize, real::EpollPwait>(EPOLL_PWAIT.get()),
+        );
+        libc::pthread_atfork(Some(fds::before_fork), None, Some(fds::child_of_fork));
+    }
+}
+
+unsafe extern "C" fn finish() {
+    end::leave();
+}
+
+static RECV: Next = Next::new(c"recv");
+static PPOLL: Next = Next::new(c"ppoll");
+static EPOLL_PWAIT: Next = Next::new(c"epoll_pwait");
+
+const PRELOAD_MAX: usize = 1024;
+struct Preload(UnsafeCell<[u8; PRELOAD_MAX]>);
+// SAFETY: written by the constructor only, before PRELOAD_LEN is set.
+unsafe impl Sync for Preload {}
+static PRELOAD: Preload = Preload(UnsafeCell::new([0; PRELOAD_MAX]));
+static PRELOAD_LEN: AtomicUsize = AtomicUsize::new(0);
+
+/// "LD_PRELOAD=" and the path under which this library was preloaded; empty if it was not.
+pub fn preload_entry() -> &'static [u8] {
+    let len = PRELOAD_LEN.load(Ordering::Acquire);
+    // SAFETY: not written after PRELOAD_LEN was set.
+    unsafe { &(&*PRELOAD.0.get())[..len] }
+}
+
+/// # Safety
+/// `env` is an array of C strings that ends with null.
+unsafe fn remember_preload(env: *const *const c_char) {
+    // SAFETY: the caller vouches for the array; dladdr fills the structure.
+    unsafe {
+        let mut place = env;
+        while !place.is_null() && !(*place).is_null() {
+            let entry = CStr::from_ptr(*place).to_bytes();
+            place = place.add(1);
+            let Some(value) = entry.strip_prefix(b"LD_PRELOAD=") else { continue };
+            let ours = value.split(|&byte| byte == b':' || byte == b' ').find(|item| item.ends_with(b"libshunt.so"));
+            if let Some(ours) = ours
+                && ours.len() + 12 < PRELOAD_MAX
+            {
+                let buffer = &mut *PRELOAD.0.get();
+                buffer[..11].copy_from_slice(b"LD_PRELOAD=");
+                buffer[11..11 + ours.len()].copy_from_slice(ours);
+                PRELOAD_LEN.store(11 + ours.len(), Ordering::Release);
+            }
+        }
+    }
+}

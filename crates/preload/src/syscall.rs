@@ -1,0 +1,41 @@
+//! syscall(): some programs make their socket calls through it (libuv closes that way). Those that we hook go to the hooks; io_uring
+//! bars promotion in the process, because what it does with a descriptor cannot be seen; everything else is the kernel's.
+
+use core::ffi::{c_int, c_long, c_uint};
+use sockets::reason::Reason;
+use sockets::table::{self, Entry};
+use sockets::{demote, process};
+
+use crate::next::hooks;
+use crate::{fds, files};
+
+hooks! {
+    fn syscall(next; number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long {
+        match number {
+            libc::SYS_read => files::read(a as c_int, b as *mut _, c) as c_long,
+            libc::SYS_write => files::write(a as c_int, b as *const _, c) as c_long,
+            libc::SYS_readv => files::readv(a as c_int, b as *const _, c as c_int) as c_long,
+            libc::SYS_writev => files::writev(a as c_int, b as *const _, c as c_int) as c_long,
+            libc::SYS_recvfrom => files::recvfrom(a as c_int, b as *mut _, c, d as c_int, e as *mut _, f as *mut _) as c_long,
+            libc::SYS_sendto => files::sendto(a as c_int, b as *const _, c, d as c_int, e as *const _, f as u32) as c_long,
+            libc::SYS_recvmsg => files::recvmsg(a as c_int, b as *mut _, c as c_int) as c_long,
+            libc::SYS_sendmsg => files::sendmsg(a as c_int, b as *const _, c as c_int) as c_long,
+            libc::SYS_close => fds::close(a as c_int).into(),
+            libc::SYS_close_range => fds::close_range(a as c_uint, b as c_uint, c as c_int).into(),
+            libc::SYS_dup => fds::dup(a as c_int).into(),
+            libc::SYS_dup3 => fds::dup3(a as c_int, b as c_int, c as c_int).into(),
+            libc::SYS_fcntl => fds::fcntl(a as c_int, b as c_int, c).into(),
+            libc::SYS_shutdown => fds::shutdown(a as c_int, b as c_int).into(),
+            libc::SYS_io_uring_setup => {
+                process::bar(Reason::IoUring);
+                table::for_each(|fd, entry| {
+                    if let Entry::Conn(conn) = entry {
+                        demote::hand_over(conn, fd, Reason::IoUring);
+                    }
+                });
+                next(number, a, b, c, d, e, f)
+            }
+            _ => next(number, a, b, c, d, e, f),
+        }
+    }
+}

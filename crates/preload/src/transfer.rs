@@ -1,0 +1,114 @@
+//! sendfile, splice and their kin. sendfile to a promoted connection copies from the file into the ring; the others go back to tcp.
+
+use core::ffi::{c_int, c_uint, c_void};
+use fabric::sys;
+use libc::{iovec, loff_t, off_t, size_t, ssize_t};
+use sockets::reason::Reason;
+use sockets::{demote, table};
+
+use crate::next::hooks;
+
+/// Back to tcp for a call between the kernel's own buffers: `reads` if it takes bytes from the connection.
+fn by_kernel(fd: c_int, reads: bool) {
+    if let Some(conn) = table::conn(fd) {
+        if reads {
+            demote::hand_over(conn, fd, Reason::Splice);
+        } else {
+            demote::now(conn, fd, Reason::Splice);
+        }
+    }
+}
+
+unsafe fn send_file(out: c_int, from: c_int, offset: *mut off_t, count: size_t, next: impl FnOnce() -> ssize_t) -> ssize_t {
+    let Some(conn) = table::conn(out) else { return next() };
+    if table::conn(from).is_some() {
+        by_kernel(from, true);
+    }
+    if !conn.is_managed() {
+        sockets::rendezvous::tick(conn, out);
+        if !conn.is_managed() {
+            return next();
+        }
+    }
+    // SAFETY: the program vouches for `offset`.
+    let start = match unsafe { offset.as_ref() } {
+        Some(&at) => at,
+        None => match sys::lseek(from, 0, libc::SEEK_CUR) {
+            Ok(at) => at as off_t,
+            Err(_) => {
+                by_kernel(out, false);
+                return next();
+            }
+        },
+    };
+    let mut buffer = core::mem::MaybeUninit::<[u8; 16 << 10]>::uninit();
+    let at = buffer.as_mut_ptr().cast::<u8>();
+    let mut done = 0;
+    let mut result = 0;
+    while done < count {
+        let want = (count - done).min(16 << 10);
+        // SAFETY: the buffer has room for `want` bytes.
+        let slice = unsafe {
+            core::ptr::write_bytes(at, 0, 1);
+            core::slice::from_raw_parts_mut(at, want)
+        };
+        let got = match sys::pread(from, slice, (start as u64) + done as u64) {
+            Ok(0) => break,
+            Ok(got) => got,
+            Err(_) if done == 0 => {
+                by_kernel(out, false);
+                return next();
+            }
+            Err(_) => break,
+        };
+        // SAFETY: `write` is our own hook, the buffer holds `got` bytes.
+        let sent = unsafe { crate::files::write(out, at.cast::<c_void>(), got) };
+        if sent < 0 {
+            result = -1;
+            break;
+        }
+        done += sent as usize;
+        if (sent as usize) < got {
+            break;
+        }
+    }
+    if done > 0 {
+        // SAFETY: as above.
+        match unsafe { offset.as_mut() } {
+            Some(place) => *place = start + done as off_t,
+            None => {
+                let _ = sys::lseek(from, start + done as off_t, libc::SEEK_SET);
+            }
+        }
+        return done as ssize_t;
+    }
+    result
+}
+
+hooks! {
+    fn sendfile(next; out: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
+        send_file(out, from, offset, count, || next(out, from, offset, count))
+    }
+    fn sendfile64(next; out: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
+        send_file(out, from, offset, count, || next(out, from, offset, count))
+    }
+    fn splice(next; from: c_int, from_at: *mut loff_t, out: c_int, out_at: *mut loff_t, len: size_t, flags: c_uint) -> ssize_t {
+        by_kernel(from, true);
+        by_kernel(out, false);
+        next(from, from_at, out, out_at, len, flags)
+    }
+    fn tee(next; from: c_int, out: c_int, len: size_t, flags: c_uint) -> ssize_t {
+        by_kernel(from, true);
+        by_kernel(out, false);
+        next(from, out, len, flags)
+    }
+    fn vmsplice(next; fd: c_int, iov: *const iovec, count: size_t, flags: c_uint) -> ssize_t {
+        by_kernel(fd, true);
+        next(fd, iov, count, flags)
+    }
+    fn copy_file_range(next; from: c_int, from_at: *mut loff_t, out: c_int, out_at: *mut loff_t, len: size_t, flags: c_uint) -> ssize_t {
+        by_kernel(from, true);
+        by_kernel(out, false);
+        next(from, from_at, out, out_at, len, flags)
+    }
+}

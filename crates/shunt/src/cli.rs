@@ -1,0 +1,247 @@
+//! The command line: every subcommand and flag, for clap. The flags of `shunt run` that set options come from the table of
+//! options, so that a new option needs no change here; help, man pages and completions are made from what this returns.
+
+use std::ffi::OsString;
+
+use clap::builder::{
+    OsStringValueParser, PossibleValue, PossibleValuesParser, TypedValueParser, ValueParser,
+};
+use clap::{Arg, ArgAction, Command, ValueHint, value_parser};
+use options::{Kind, Opt, TABLE};
+
+/// Shown after the help of `shunt run`, and in its man page.
+pub const EXIT_STATUS: &str =
+    "  125   shunt run failed itself: a wrong flag, or --require and nothing moved to memory
+  126   PROGRAM was found and cannot be executed
+  127   PROGRAM was not found
+  128+N PROGRAM was killed by signal N (with --stats or --require)
+  else  the exit status of PROGRAM";
+
+/// The whole command line.
+pub fn command() -> Command {
+    Command::new("shunt")
+        .version(env!("CARGO_PKG_VERSION"))
+        .about("Lets unmodified socket programs on one host talk through memory instead of TCP")
+        .long_about(
+            "Lets unmodified socket programs on one host talk through memory instead of TCP.\n\nStart both ends under \
+             `shunt run`. Their TCP connections stay as they are, but once both ends of one turn out to run under Shunt, \
+             the bytes move to memory that both map. Whatever Shunt does not understand stays on, or goes back to, TCP.",
+        )
+        .subcommand_required(true)
+        .arg_required_else_help(true)
+        .disable_help_subcommand(true)
+        .subcommands([run(), stat(), doctor(), bench(), demo(), help(), generate()])
+}
+
+fn run() -> Command {
+    Command::new("run")
+        .about("Start a program under Shunt")
+        .long_about(
+            "Starts PROGRAM with libshunt.so in front of libc (LD_PRELOAD). Programs that it starts run under Shunt as \
+             well. Without --require and --stats the program takes the place of this command, with the same process id; \
+             with one of them, shunt stays its parent, passes signals on, and ends as the program ends.\n\nA program that \
+             cannot be accelerated (static, setuid, not for glibc, ...) runs plain after a message that says why; with \
+             --require it does not run.",
+        )
+        .after_help(format!("Exit status:\n{EXIT_STATUS}"))
+        .override_usage("shunt run [OPTIONS] [--] PROGRAM [ARGS]...")
+        .arg(
+            flag("require")
+                .help("Fail, with exit status 125, if no connection moved to memory")
+                .long_help(
+                    "Fail if no connection of the program, or of those it started, moved to memory. A program that cannot \
+                     be accelerated is not started at all. The reasons counted go to standard error. The exit status is \
+                     125, or the program's own if that is not 0.",
+                ),
+        )
+        .arg(flag("stats").help("Print a summary to standard error when the program ends"))
+        .args(TABLE.iter().filter(|opt| opt.is_public()).map(option))
+        .arg(
+            Arg::new("program")
+                .value_name("PROGRAM")
+                .help("The program, and its arguments")
+                .value_hint(ValueHint::CommandWithArguments)
+                .value_parser(value_parser!(OsString))
+                .required(true)
+                .num_args(1..)
+                .trailing_var_arg(true),
+        )
+}
+
+/// The flag that sets an option of the table.
+fn option(opt: &'static Opt) -> Arg {
+    let default =
+        if opt.default.is_empty() { String::new() } else { format!("\n\nDefault: {}.", opt.default) };
+    Arg::new(opt.name)
+        .long(opt.name)
+        .value_name(value_name(opt.kind))
+        .value_parser(value_parser_of(opt))
+        .value_hint(match opt.kind {
+            Kind::Path | Kind::ChoiceOrPath(_) => ValueHint::FilePath,
+            _ => ValueHint::Other,
+        })
+        .help(match opt.default {
+            "" => opt.short.to_string(),
+            default => format!("{} [default: {default}]", opt.short),
+        })
+        .long_help(format!(
+            "{}\n\n{}\n\nAllowed: {}.{default} Environment: {}.",
+            opt.short, opt.long, opt.kind, opt.env
+        ))
+        .help_heading("Library options")
+}
+
+/// What stands for the value in help.
+pub fn value_name(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Choice(_) => "WORD",
+        Kind::ChoiceOrPath(_) => "WORD|FILE",
+        Kind::Number { .. } => "N",
+        Kind::Switch => "on|off",
+        Kind::Path => "FILE",
+    }
+}
+
+fn value_parser_of(opt: &'static Opt) -> ValueParser {
+    match opt.kind {
+        Kind::Choice(choices) => {
+            let values = choices.iter().map(|choice| PossibleValue::new(choice.name).help(choice.help));
+            PossibleValuesParser::new(values).map(OsString::from).into()
+        }
+        Kind::Switch => {
+            let on = PossibleValue::new("on").aliases(["yes", "true", "1"]);
+            let off = PossibleValue::new("off").aliases(["no", "false", "0"]);
+            PossibleValuesParser::new([on, off]).map(OsString::from).into()
+        }
+        _ => OsStringValueParser::new().try_map(move |value| checked(opt, value)).into(),
+    }
+}
+
+/// A value that fits its option. The program may run elsewhere later, so that a relative path is made absolute here.
+fn checked(opt: &Opt, value: OsString) -> Result<OsString, String> {
+    let is_path = match opt.kind {
+        Kind::Path => !value.is_empty(),
+        Kind::ChoiceOrPath(_) => value.as_encoded_bytes().contains(&b'/'),
+        _ => false,
+    };
+    let value = match std::path::absolute(&value) {
+        Ok(path) if is_path => path.into_os_string(),
+        _ => value,
+    };
+    match opt.kind.parse(value.as_encoded_bytes()) {
+        Ok(_) => Ok(value),
+        Err(options::Fault::TooLong) => Err(format!("the path is longer than {} bytes", options::Text::MAX)),
+        Err(_) => Err(format!("must be {}", opt.kind)),
+    }
+}
+
+fn stat() -> Command {
+    Command::new("stat")
+        .about("Show the connections of running programs, and why those on TCP are on TCP")
+        .long_about(
+            "Shows every connection of the programs that run under Shunt: the path of each direction, the reason if it is \
+             TCP, bytes, wake-ups, and how many waits ended while spinning. Reads what the programs write into memory of \
+             their own anyway: nothing is attached to them, nothing slows them down. Without root, only your own.",
+        )
+        .arg(flag("json").help("Print JSON; with --watch, one document a line"))
+        .arg(
+            Arg::new("watch")
+                .long("watch")
+                .short('w')
+                .value_name("SECONDS")
+                .help("Repeat every SECONDS [default: 1]")
+                .value_parser(seconds)
+                .num_args(0..=1)
+                .require_equals(true)
+                .default_missing_value("1"),
+        )
+        .arg(
+            Arg::new("pid")
+                .value_name("PID")
+                .help("Only these processes")
+                .value_parser(value_parser!(u32).range(1..))
+                .action(ArgAction::Append)
+                .num_args(0..),
+        )
+}
+
+fn seconds(value: &str) -> Result<f64, String> {
+    match value.parse::<f64>() {
+        Ok(seconds) if (0.05..=86_400.0).contains(&seconds) => Ok(seconds),
+        _ => Err("must be 0.05 to 86400 seconds".to_string()),
+    }
+}
+
+fn doctor() -> Command {
+    Command::new("doctor")
+        .about("Say what would keep this host, or a program, from being accelerated")
+        .long_about(
+            "Tries what Shunt needs of this host and, given a PROGRAM, looks for what would keep that one from being \
+             accelerated. Run it as the user, and in the container, that the program runs in. Each line is ok, warn (works, \
+             with a limit) or fail (stays on TCP), with what to do about it.",
+        )
+        .after_help("Exit status:\n  0  nothing fails\n  1  something fails\n  2  wrong usage")
+        .arg(flag("json").help("Print JSON"))
+        .arg(
+            Arg::new("pid")
+                .long("pid")
+                .value_name("PID")
+                .help("Look at this running process: is libshunt mapped there, and what limits it")
+                .value_parser(value_parser!(u32).range(1..)),
+        )
+        .arg(
+            Arg::new("program")
+                .value_name("PROGRAM")
+                .help("Look at this program: a path, or a name to be found in PATH")
+                .value_hint(ValueHint::CommandName)
+                .value_parser(value_parser!(OsString)),
+        )
+}
+
+fn bench() -> Command {
+    passed_on(
+        Command::new("bench").about("Measure Shunt, kernel TCP, UNIX sockets and bare memory, in one run"),
+    )
+}
+
+fn demo() -> Command {
+    passed_on(Command::new("demo").about("Run Redis plain and under Shunt, and compare"))
+}
+
+/// A subcommand whose arguments are read elsewhere.
+fn passed_on(command: Command) -> Command {
+    command.disable_help_flag(true).arg(
+        Arg::new("args")
+            .value_parser(value_parser!(OsString))
+            .num_args(0..)
+            .trailing_var_arg(true)
+            .allow_hyphen_values(true),
+    )
+}
+
+fn help() -> Command {
+    Command::new("help").about("Explain a subcommand, or the options").arg(
+        Arg::new("topic")
+            .value_name("TOPIC")
+            .help("A subcommand, or `options`")
+            .value_parser(["options", "run", "stat", "doctor", "bench", "demo"]),
+    )
+}
+
+fn generate() -> Command {
+    Command::new("generate")
+        .hide(true)
+        .about("Write man pages or shell completions into a directory; for packages")
+        .arg(Arg::new("what").required(true).value_parser(["man", "completions"]))
+        .arg(
+            Arg::new("dir")
+                .required(true)
+                .value_name("DIR")
+                .value_hint(ValueHint::DirPath)
+                .value_parser(value_parser!(std::path::PathBuf)),
+        )
+}
+
+fn flag(name: &'static str) -> Arg {
+    Arg::new(name).long(name).action(ArgAction::SetTrue)
+}

@@ -1,0 +1,105 @@
+//! `shunt doctor`: tries what Shunt needs, on this host and of one program or process. Each check says what it found and,
+//! where that is in the way, what to do. This file gathers and prints; the checks are in the files beside it.
+
+mod board;
+mod diag;
+mod host;
+mod kernel;
+mod process;
+mod program;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use clap::ArgMatches;
+use serde::Serialize;
+
+/// What a check found.
+#[derive(Debug, Serialize)]
+pub struct Check {
+    /// What was looked at.
+    pub name: &'static str,
+    pub status: Status,
+    /// What was found.
+    pub found: String,
+    /// What to do about it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub todo: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Status {
+    /// As it should be.
+    Ok,
+    /// It works, with a limit that one should know.
+    Warn,
+    /// Connections stay on TCP.
+    Fail,
+}
+
+impl Check {
+    pub fn ok(name: &'static str, found: impl Into<String>) -> Check {
+        Check { name, status: Status::Ok, found: found.into(), todo: None }
+    }
+
+    pub fn warn(name: &'static str, found: impl Into<String>, todo: impl Into<String>) -> Check {
+        Check { name, status: Status::Warn, found: found.into(), todo: Some(todo.into()) }
+    }
+
+    pub fn fail(name: &'static str, found: impl Into<String>, todo: impl Into<String>) -> Check {
+        Check { name, status: Status::Fail, found: found.into(), todo: Some(todo.into()) }
+    }
+}
+
+#[derive(Serialize)]
+struct Report {
+    version: &'static str,
+    ok: bool,
+    checks: Vec<Check>,
+}
+
+pub fn main(matches: &ArgMatches) -> ExitCode {
+    let mut checks = host::checks();
+    checks.extend(kernel::checks());
+    checks.extend(board::checks());
+    if let Some(name) = matches.get_one::<OsString>("program") {
+        checks.extend(program::checks(name));
+    }
+    if let Some(&pid) = matches.get_one::<u32>("pid") {
+        checks.extend(process::checks(pid));
+    }
+    let ok = checks.iter().all(|check| check.status != Status::Fail);
+    let report = Report { version: env!("CARGO_PKG_VERSION"), ok, checks };
+    let text = if matches.get_flag("json") {
+        serde_json::to_string_pretty(&report).expect("strings and booleans only") + "\n"
+    } else {
+        as_text(&report)
+    };
+    use std::io::Write as _;
+    let _ = std::io::stdout().write_all(text.as_bytes()); // a closed pipe; the exit status tells all the same
+    if ok { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn as_text(report: &Report) -> String {
+    let mut text = String::new();
+    let width = report.checks.iter().map(|check| check.name.len()).max().unwrap_or(0);
+    for check in &report.checks {
+        let status = match check.status {
+            Status::Ok => "ok  ",
+            Status::Warn => "warn",
+            Status::Fail => "FAIL",
+        };
+        text += &format!("{status}  {:<width$}  {}\n", check.name, check.found);
+        if let Some(todo) = &check.todo {
+            text += &format!("      {:<width$}  -> {todo}\n", "");
+        }
+    }
+    let count = |status| report.checks.iter().filter(|check| check.status == status).count();
+    text += &match (count(Status::Fail), count(Status::Warn)) {
+        (0, 0) => "\nNothing is in the way.\n".to_string(),
+        (0, n) => format!("\nNothing is in the way; {n} to know about.\n"),
+        (n, _) => format!("\n{n} in the way.\n"),
+    };
+    text
+}

@@ -1,0 +1,120 @@
+//! `shunt generate`: writes the man pages and shell completions, from the same tables as the help. Run when a package is
+//! made, not by users.
+
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::path::Path;
+use std::process::ExitCode;
+
+use clap::{ArgMatches, Command};
+use clap_complete::Shell;
+use clap_mangen::Man;
+use clap_mangen::roff::{Inline, Roff, bold, italic, roman};
+use options::{Opt, TABLE};
+
+use crate::{cli, help};
+
+pub fn main(matches: &ArgMatches) -> ExitCode {
+    let dir = matches.get_one::<std::path::PathBuf>("dir").expect("clap requires it");
+    let what = matches.get_one::<String>("what").expect("clap requires it");
+    let done = std::fs::create_dir_all(dir)
+        .and_then(|()| if what == "man" { man_pages(dir) } else { completions(dir) });
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("shunt generate: {}: {error}", dir.display());
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn completions(dir: &Path) -> io::Result<()> {
+    let mut command = cli::command();
+    for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
+        clap_complete::generate_to(shell, &mut command, "shunt", dir)?;
+    }
+    Ok(())
+}
+
+fn man_pages(dir: &Path) -> io::Result<()> {
+    let mut root = cli::command();
+    root.build();
+    page(&root, "shunt", dir)?;
+    for command in root.get_subcommands().filter(|command| !command.is_hide_set()) {
+        page(command, &format!("shunt-{}", command.get_name()), dir)?;
+    }
+    let mut file = File::create(dir.join("shunt.conf.5"))?;
+    options_page().to_writer(&mut file)?;
+    file.flush()
+}
+
+fn page(command: &Command, name: &str, dir: &Path) -> io::Result<()> {
+    // The usual "exit status" text is for terminals; the page has a section of its own.
+    let for_man = command.clone().name(name.to_string()).display_name(name.to_string()).after_help("");
+    let man = Man::new(for_man).manual("Shunt").source(format!("shunt {}", env!("CARGO_PKG_VERSION")));
+    let mut file = File::create(dir.join(format!("{name}.1")))?;
+    man.render_title(&mut file)?;
+    man.render_name_section(&mut file)?;
+    man.render_synopsis_section(&mut file)?;
+    man.render_description_section(&mut file)?;
+    man.render_options_section(&mut file)?;
+    if name == "shunt" {
+        man.render_subcommands_section(&mut file)?;
+    }
+    let mut rest = Roff::new();
+    if name == "shunt-run" {
+        rest.control("SH", ["EXIT STATUS"]);
+        for line in cli::EXIT_STATUS.lines() {
+            let (code, meaning) = line.trim().split_once(' ').unwrap_or((line, ""));
+            rest.control("TP", []).text([bold(code)]).text([roman(meaning.trim())]);
+        }
+    }
+    rest.control("SH", ["SEE ALSO"]);
+    rest.text([
+        bold("shunt"),
+        roman("(1), "),
+        bold("shunt.conf"),
+        roman("(5), "),
+        bold("ld.so"),
+        roman("(8)"),
+    ]);
+    rest.to_writer(&mut file)?;
+    file.flush()
+}
+
+/// shunt.conf(5): the ways to set options, and each option.
+fn options_page() -> Roff {
+    let mut page = Roff::new();
+    page.control("TH", ["shunt.conf", "5", "", concat!("shunt ", env!("CARGO_PKG_VERSION")), "Shunt"]);
+    page.control("SH", ["NAME"])
+        .text([roman("shunt.conf - the options of Shunt, in files and in the environment")]);
+    page.control("SH", ["DESCRIPTION"]);
+    for line in help::WAYS.split("\n\n") {
+        let listed = line.starts_with("  ");
+        page.control(if listed { "nf" } else { "PP" }, []);
+        page.text(line.lines().map(|line| roman(format!("{line}\n"))).collect::<Vec<Inline>>());
+        if listed {
+            page.control("fi", []);
+        }
+    }
+    page.control("SH", ["OPTIONS"]);
+    for opt in TABLE.iter().filter(|opt| opt.is_public()) {
+        option(&mut page, opt);
+    }
+    page.control("SH", ["FILES"]);
+    page.text([bold("/etc/shunt.conf"), roman(", "), bold("~/.config/shunt.conf")]);
+    page.control("SH", ["SEE ALSO"]).text([bold("shunt-run"), roman("(1)")]);
+    page
+}
+
+fn option(page: &mut Roff, opt: &Opt) {
+    let value = cli::value_name(opt.kind);
+    page.control("TP", []);
+    page.text([bold(opt.name), roman(" = "), italic(value), roman("    ("), bold(opt.env), roman(")")]);
+    for (i, paragraph) in help::paragraphs(opt).into_iter().enumerate() {
+        if i > 0 {
+            page.control("IP", []);
+        }
+        page.text([roman(paragraph)]);
+    }
+}

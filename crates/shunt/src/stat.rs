@@ -1,0 +1,223 @@
+//! `shunt stat`: the connections of running programs as a table or as JSON, once or again and again. What there is to show
+//! comes from [`crate::homes`].
+
+use std::fmt::Write as _;
+use std::io::{self, IsTerminal as _, Write as _};
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::ArgMatches;
+use serde::Serialize;
+
+use crate::homes::read_homes;
+
+/// A process that runs under Shunt.
+#[derive(Debug, Serialize)]
+pub struct ProcessStat {
+    pub pid: u32,
+    /// The name, as ps shows it.
+    pub comm: String,
+    /// The process with which connections inherited by fork() are shown.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shared_with: Option<u32>,
+    pub connections: Vec<ConnStat>,
+}
+
+/// One of its connections.
+#[derive(Debug, Serialize)]
+pub struct ConnStat {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fd: Option<i32>,
+    pub local: SocketAddr,
+    pub peer: SocketAddr,
+    /// The path of what it sends: `tcp`, `ring`.
+    pub tx: &'static str,
+    /// The path of what it receives.
+    pub rx: &'static str,
+    /// Why it is, or one of its directions is, on TCP.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    pub bytes_in: u64,
+    pub bytes_out: u64,
+    pub wakeups_sent: u64,
+    /// Waits that ended while spinning.
+    pub spins_won: u64,
+    /// Waits that spun in vain.
+    pub spins_lost: u64,
+    pub sleeps: u64,
+}
+
+pub fn main(matches: &ArgMatches) -> ExitCode {
+    let pids: Vec<u32> = matches.get_many("pid").unwrap_or_default().copied().collect();
+    let (json, watch) = (matches.get_flag("json"), matches.get_one::<f64>("watch").copied());
+    loop {
+        let mut processes = match read_homes() {
+            Ok(processes) => processes,
+            Err(error) => {
+                eprintln!("shunt stat: {error}");
+                return ExitCode::FAILURE;
+            }
+        };
+        if !pids.is_empty() {
+            processes.retain(|process| pids.contains(&process.pid));
+        }
+        let missing = pids.iter().find(|&&pid| !processes.iter().any(|process| process.pid == pid));
+        let mut text = String::new();
+        if watch.is_some() && !json && io::stdout().is_terminal() {
+            text.push_str("\x1b[H\x1b[2J");
+        }
+        text.push_str(&if json { as_json(&processes, watch.is_none()) } else { as_table(&processes) });
+        // A closed pipe (`| head`) is the usual end of --watch.
+        let mut out = io::stdout().lock();
+        if out.write_all(text.as_bytes()).and_then(|()| out.flush()).is_err() {
+            return ExitCode::SUCCESS;
+        }
+        match (watch, missing) {
+            (Some(seconds), _) => std::thread::sleep(Duration::from_secs_f64(seconds)),
+            (None, Some(pid)) => {
+                eprintln!("shunt stat: {pid}: {}", why_missing(*pid));
+                return ExitCode::FAILURE;
+            }
+            (None, None) => return ExitCode::SUCCESS,
+        }
+    }
+}
+
+fn why_missing(pid: u32) -> &'static str {
+    match std::fs::read_dir(format!("/proc/{pid}/fd")) {
+        Ok(_) => "does not run under Shunt; `shunt doctor --pid` says more",
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            "is not yours to look into; try as root"
+        }
+        Err(_) => "there is no such process",
+    }
+}
+
+fn as_json(processes: &[ProcessStat], pretty: bool) -> String {
+    let document = serde_json::json!({ "processes": processes });
+    if pretty { format!("{document:#}\n") } else { format!("{document}\n") }
+}
+
+fn as_table(processes: &[ProcessStat]) -> String {
+    if processes.is_empty() {
+        return "No process that you may look into runs under Shunt.\n".to_string();
+    }
+    let mut rows = vec![
+        ["PID", "COMMAND", "FD", "LOCAL", "PEER", "TX", "RX", "IN", "OUT", "WOKE", "SPUN", "SLEPT", "REASON"]
+            .map(String::from),
+    ];
+    for process in processes {
+        rows.extend(process.connections.iter().map(|conn| row(process, conn)));
+        if process.connections.is_empty() {
+            let mut row: [String; 13] = std::array::from_fn(|_| "-".to_string());
+            (row[0], row[1]) = (process.pid.to_string(), printable(&process.comm));
+            row[12] = match process.shared_with {
+                Some(pid) => format!("shares the connections of {pid}"),
+                None => "no connections".to_string(),
+            };
+            rows.push(row);
+        }
+    }
+    aligned(&rows)
+}
+
+fn row(process: &ProcessStat, conn: &ConnStat) -> [String; 13] {
+    let spins = conn.spins_won + conn.spins_lost;
+    [
+        process.pid.to_string(),
+        printable(&process.comm),
+        conn.fd.map_or("-".into(), |fd| fd.to_string()),
+        conn.local.to_string(),
+        conn.peer.to_string(),
+        conn.tx.to_string(),
+        conn.rx.to_string(),
+        crate::run::size(conn.bytes_in),
+        crate::run::size(conn.bytes_out),
+        conn.wakeups_sent.to_string(),
+        if spins == 0 { "-".into() } else { format!("{}/{spins}", conn.spins_won) },
+        conn.sleeps.to_string(),
+        conn.reason.clone().unwrap_or_default(),
+    ]
+}
+
+/// A process may call itself anything.
+fn printable(comm: &str) -> String {
+    comm.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+}
+
+/// Columns as wide as their widest cell, numbers to the right.
+fn aligned<const N: usize>(rows: &[[String; N]]) -> String {
+    const RIGHT: [usize; 7] = [0, 2, 7, 8, 9, 10, 11];
+    let width: [usize; N] =
+        std::array::from_fn(|i| rows.iter().map(|row| row[i].chars().count()).max().unwrap_or(0));
+    let mut text = String::new();
+    for row in rows {
+        let mut line = String::new();
+        for (i, cell) in row.iter().enumerate() {
+            let width = width[i];
+            let _ = match RIGHT.contains(&i) {
+                true => write!(line, "{cell:>width$}  "),
+                false => write!(line, "{cell:<width$}  "),
+            };
+        }
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn processes() -> Vec<ProcessStat> {
+        let conn = ConnStat {
+            fd: Some(8),
+            local: "127.0.0.1:6379".parse().unwrap(),
+            peer: "127.0.0.1:40000".parse().unwrap(),
+            tx: "ring",
+            rx: "tcp",
+            reason: Some("peer is not under Shunt".into()),
+            bytes_in: 1_500,
+            bytes_out: 20,
+            wakeups_sent: 3,
+            spins_won: 4,
+            spins_lost: 1,
+            sleeps: 5,
+        };
+        let process = |pid, comm: &str, shared_with, connections| ProcessStat {
+            pid,
+            comm: comm.into(),
+            shared_with,
+            connections,
+        };
+        vec![process(7, "redis-server", None, vec![conn]), process(12345, "a\nb", Some(7), vec![])]
+    }
+
+    #[test]
+    fn table_lines_up() {
+        let table = as_table(&processes());
+        let lines: Vec<&str> = table.lines().collect();
+        assert_eq!(lines.len(), 3);
+        assert!(
+            lines[1]
+                .starts_with("    7  redis-server   8  127.0.0.1:6379  127.0.0.1:40000  ring  tcp  1.5 KB")
+        );
+        assert!(lines[1].ends_with("4/5      5  peer is not under Shunt"), "{table}");
+        assert!(lines[2].starts_with("12345  a?b ") && lines[2].ends_with("shares the connections of 7"));
+        assert_eq!(lines[0].find("REASON"), lines[1].find("peer is"));
+        assert!(as_table(&[]).starts_with("No process"));
+    }
+
+    #[test]
+    fn json_is_one_document() {
+        for pretty in [true, false] {
+            let text = as_json(&processes(), pretty);
+            let value: serde_json::Value = serde_json::from_str(&text).unwrap();
+            assert_eq!(value["processes"][0]["connections"][0]["peer"], "127.0.0.1:40000");
+            assert_eq!(value["processes"][1]["shared_with"], 7);
+            assert_eq!(text.lines().count() == 1, !pretty);
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! The board: a file of hints about who holds which end of a connection, keyed by network namespace and 4-tuple. It is read and
+//! written with pread and pwrite and never mapped, so that nobody can kill us by truncating it; an entry that is damaged, stale or a
+//! lie costs a promotion and nothing else, because every pairing is proved by the kernel afterwards. It needs no lock: two posters
+//! that hit the same place lose one hint, and post again.
+
+use fabric::sync::{AtomicI32, AtomicU64, Ordering};
+use fabric::sys::{self, Errno};
+
+use crate::conn::Addr;
+use crate::process;
+use crate::reason::Reason;
+
+/// One posted end.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Post {
+    magic: u32,
+    check: u32,
+    /// Hash of (network namespace, own address, peer's address).
+    pub key: u64,
+    /// Names the process's rendezvous socket.
+    pub token: u64,
+    pub cookie: u64,
+    pub pid: u32,
+    pub index: u32,
+    /// Seconds since boot.
+    time: u32,
+    unused: [u32; 3],
+}
+
+const MAGIC: u32 = 0x5342_0001;
+const ENTRY: usize = size_of::<Post>();
+const WAYS: usize = 16;
+const BUCKETS: u64 = 8192;
+/// "SHUNTBD" and the version.
+const HEADER: [u8; 8] = *b"SHUNTBD\x01";
+const FIRST: u64 = 4096;
+
+static BOARD: AtomicI32 = AtomicI32::new(0);
+static NETNS: AtomicU64 = AtomicU64::new(0);
+
+impl Post {
+    /// A post of this process.
+    pub fn new(key: u64, token: u64, cookie: u64, index: u32) -> Post {
+        let time = (sys::now() / 1_000_000_000) as u32;
+        let post = Post { magic: MAGIC, check: 0, key, token, cookie, pid: process::pid(), index, time, unused: [0; 3] };
+        Post { check: post.sum(), ..post }
+    }
+
+    fn sum(&self) -> u32 {
+        let mut sum = mix(self.key ^ mix(self.token) ^ mix(self.cookie.rotate_left(17)));
+        sum = mix(sum ^ u64::from(self.pid) << 32 ^ u64::from(self.index));
+        (sum ^ sum >> 32) as u32 ^ self.time
+    }
+
+    fn parse(bytes: &[u8]) -> Option<Post> {
+        let half = |at: usize| u32::from_ne_bytes(core::array::from_fn(|i| bytes[at + i]));
+        let word = |at: usize| u64::from_ne_bytes(core::array::from_fn(|i| bytes[at + i]));
+        let post = Post {
+            magic: half(0),
+            check: half(4),
+            key: word(8),
+            token: word(16),
+            cookie: word(24),
+            pid: half(32),
+            index: half(36),
+            time: half(40),
+            unused: [0; 3],
+        };
+        (post.magic == MAGIC && post.check == post.sum()).then_some(post)
+    }
+
+    fn bytes(&self) -> [u8; ENTRY] {
+        let mut bytes = [0; ENTRY];
+        bytes[0..4].copy_from_slice(&self.magic.to_ne_bytes());
+        bytes[4..8].copy_from_slice(&self.check.to_ne_bytes());
+        bytes[8..16].copy_from_slice(&self.key.to_ne_bytes());
+        bytes[16..24].copy_from_slice(&self.token.to_ne_bytes());
+        bytes[24..32].copy_from_slice(&self.cookie.to_ne_bytes());
+        bytes[32..36].copy_from_slice(&self.pid.to_ne_bytes());
+        bytes[36..40].copy_from_slice(&self.index.to_ne_bytes());
+        bytes[40..44].copy_from_slice(&self.time.to_ne_bytes());
+        bytes
+    }
+}
+
+/// The key of the end whose own address is `own`.
+pub fn key(own: Addr, peer: Addr) -> u64 {
+    let half = |ip: &[u8; 16], at: usize| u64::from_ne_bytes(core::array::from_fn(|i| ip[at + i]));
+    let mut sum = mix(netns());
+    for part in [
+        half(&own.ip, 0),
+        half(&own.ip, 8),
+        half(&peer.ip, 0),
+        half(&peer.ip, 8),
+        u64::from(own.port) << 16 | u64::from(peer.port),
+    ] {
+        sum = mix(sum ^ part);
+    }
+    sum
+}
+
+/// Posts an end and looks for the other: (where it is posted, the other end's post). The board is written before it is read, so of
+/// two ends at least the second finds the first.
+pub fn post(post: &Post, other: u64) -> Result<(u64, Option<Post>), Reason> {
+    let board = board()?;
+    let at = FIRST + (post.key ^ other) % BUCKETS * (WAYS * ENTRY) as u64;
+    let mut bucket = [0; WAYS * ENTRY];
+    read(board, &mut bucket, at)?;
+    let mut place = 0;
+    let mut worst = u32::MAX;
+    for way in 0..WAYS {
+        let age = match Post::parse(&bucket[way * ENTRY..]) {
+            None => 0,
+            Some(known) if known.key == post.key => {
+                place = way;
+                break;
+            }
+            Some(known) => known.time.max(1),
+        };
+        if age < worst {
+            (worst, place) = (age, way);
+        }
+    }
+    let place = at + (place * ENTRY) as u64;
+    sys::pwrite(board, &post.bytes(), place).map_err(|_| Reason::NoBoard)?;
+    read(board, &mut bucket, at)?;
+    Ok((place, find(&bucket, other)))
+}
+
+/// Looks for the other end of a posted one.
+pub fn look(key: u64, other: u64) -> Result<Option<Post>, Reason> {
+    let board = board()?;
+    let mut bucket = [0; WAYS * ENTRY];
+    read(board, &mut bucket, FIRST + (key ^ other) % BUCKETS * (WAYS * ENTRY) as u64)?;
+    Ok(find(&bucket, other))
+}
+
+/// Takes a post down, if it still stands at `place`.
+pub fn remove(place: u64, key: u64) {
+    let Ok(board) = board() else { return };
+    let mut entry = [0; ENTRY];
+    if read(board, &mut entry, place).is_ok() && Post::parse(&entry).is_some_and(|post| post.key == key) {
+        let _ = sys::pwrite(board, &[0; ENTRY], place);
+    }
+}
+
+fn find(bucket: &[u8], key: u64) -> Option<Post> {
+    bucket.chunks_exact(ENTRY).filter_map(Post::parse).find(|post| post.key == key)
+}
+
+/// Reads; what the file does not have reads as nothing posted.
+fn read(board: i32, buffer: &mut [u8], at: u64) -> Result<(), Reason> {
+    let got = sys::pread(board, buffer, at).map_err(|_| Reason::NoBoard)?;
+    buffer[got..].fill(0);
+    Ok(())
+}
+
+fn board() -> Result<i32, Reason> {
+    match BOARD.load(Ordering::Acquire) {
+        0 => open(),
+        -1 => Err(Reason::NoBoard),
+        fd => Ok(fd - 1),
+    }
+}
+
+#[cold]
+fn open() -> Result<i32, Reason> {
+    let opened = try_open();
+    let value = match opened {
+        Ok(fd) => process::hide(fd) + 1,
+        Err(_) => -1,
+    };
+    match BOARD.compare_exchange(0, value, Ordering::AcqRel, Ordering::Acquire) {
+        Ok(_) => {}
+        Err(_) if value > 0 => process::unhide(value - 1),
+        Err(_) => {}
+    }
+    board()
+}
+
+fn try_open() -> Result<i32, Errno> {
+    let path = process::options().board;
+    let path = path.as_c_str();
+    let flags = libc::O_RDWR | libc::O_NOFOLLOW | libc::O_NONBLOCK;
+    // Without O_CREAT first: Linux forbids O_CREAT on other people's files in sticky directories (fs.protected_regular).
+    let fd = match sys::open(path, flags, 0) {
+        Err(Errno::ENOENT) => match sys::open(path, flags | libc::O_CREAT | libc::O_EXCL, 0o666) {
+            Ok(fd) => {
+                // All users of the host meet here; the entries are hints.
+                let _ = sys::fchmod(fd, 0o666);
+                if let Err(errno) = sys::pwrite(fd, &HEADER, 0) {
+                    sys::close(fd);
+                    return Err(errno);
+                }
+                return Ok(fd);
+            }
+            Err(Errno::EEXIST) => sys::open(path, flags, 0)?,
+            Err(errno) => return Err(errno),
+        },
+        other => other?,
+    };
+    let mut header = [0; 8];
+    // A board that is being made is still empty: that is not a foreign one.
+    match sys::pread(fd, &mut header, 0) {
+        Ok(0) => Ok(fd),
+        Ok(8) if header == HEADER => Ok(fd),
+        _ => {
+            sys::close(fd);
+            Err(Errno::EINVAL)
+        }
+    }
+}
+
+/// The network namespace: its inode, as two hosts' worth of the same addresses may meet on one board.
+fn netns() -> u64 {
+    let known = NETNS.load(Ordering::Relaxed);
+    if known != 0 {
+        return known;
+    }
+    let mut link = [0; 64];
+    let len = sys::readlink(c"/proc/self/ns/net", &mut link).unwrap_or(0);
+    let id = link[..len].iter().fold(1, |sum, &byte| mix(sum ^ u64::from(byte)));
+    NETNS.store(id, Ordering::Relaxed);
+    id
+}
+
+/// A mixing function (splitmix64's).
+fn mix(value: u64) -> u64 {
+    let mut z = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ z >> 31
+}

@@ -1,0 +1,139 @@
+//! The end of a descriptor and of a connection. The kernel closes the companion and thereby tells the peer; here the slot is given
+//! up, and what the kernel does not know is made to look as it would with tcp: unread bytes in the ring reset the connection.
+
+use fabric::sync::Ordering;
+use fabric::{Local, sys, trip};
+
+use crate::conn::{Conn, Held, Rx, flag, path, state};
+use crate::layout::{self, KICKS, TRIP, W, note};
+use crate::{demote, epoll, home, io, link, rendezvous, report};
+
+/// A descriptor of the connection is about to be closed (its table entry is gone already).
+pub fn descriptor(conn: &'static Conn, fd: i32) {
+    epoll::forget(conn, fd);
+    if conn.refs.fetch_sub(1, Ordering::AcqRel) == 1 {
+        teardown(conn, Some(fd));
+    }
+}
+
+/// A descriptor was closed behind our back.
+pub fn abandon(conn: &'static Conn) {
+    if conn.refs.fetch_sub(1, Ordering::AcqRel) == 1 {
+        teardown(conn, None);
+    }
+}
+
+/// shutdown(): half of a connection ends. Before the kernel's call.
+pub fn shut(conn: &'static Conn, fd: i32, how: i32) {
+    if conn.state() != state::PROMOTED {
+        if how == libc::SHUT_RD || how == libc::SHUT_RDWR {
+            conn.set(flag::SHUT_RD);
+        }
+        if how == libc::SHUT_WR || how == libc::SHUT_RDWR {
+            conn.set(flag::SHUT_WR);
+        }
+        if conn.state() == state::OFFERED && !rendezvous::withdraw(conn) {
+            rendezvous::answered(conn, fd);
+        } else {
+            return;
+        }
+    }
+    if how == libc::SHUT_RD || how == libc::SHUT_RDWR {
+        conn.set(flag::SHUT_RD);
+        conn.tell(note::SHUT_RD);
+    }
+    if how == libc::SHUT_WR || how == libc::SHUT_RDWR {
+        // After the FIN we cannot kick: the peer is to write by tcp from now on.
+        demote::now(conn, fd, crate::reason::Reason::Half);
+        flush(conn, fd);
+        conn.tell(note::SHUT_WR);
+        conn.set(flag::SHUT_WR);
+    }
+}
+
+/// Recalled bytes go out before the end of the connection.
+fn flush(conn: &'static Conn, fd: i32) {
+    let start = sys::now();
+    while conn.tx.path() == path::RESEND && sys::now() - start < FLUSH_NS {
+        demote::attend(conn, fd);
+        let _ = sys::ppoll(&mut [libc::pollfd { fd, events: libc::POLLOUT, revents: 0 }], Some(10_000_000));
+    }
+}
+
+const FLUSH_NS: u64 = 5_000_000_000;
+/// How long a kick that is known to be on the way may take.
+const KICK_NS: u64 = 2_000_000;
+
+fn teardown(conn: &'static Conn, fd: Option<i32>) {
+    rendezvous::unpost(conn);
+    if conn.state() == state::OFFERED && !rendezvous::withdraw(conn) {
+        let _ = conn.state.compare_exchange(state::OFFERED, state::PROMOTED, Ordering::AcqRel, Ordering::Relaxed);
+    }
+    // PLAIN after having been promoted still has its slot.
+    if conn.slot_taken() {
+        if let Some(fd) = fd {
+            flush(conn, fd);
+        }
+        let tx = conn.tx.lock();
+        let rx = conn.rx.lock();
+        if let (Some(mut tx), Some(mut rx)) = (tx, rx) {
+            if let Some(fd) = fd {
+                if conn.state() == state::PROMOTED {
+                    let unread = matches!(conn.rx.path(), path::SMALL | path::BIG) && conn.word(W) != rx.ring.position();
+                    let waiting = conn.rx.path() == path::TCP && conn.word(W) != 0;
+                    if (unread || waiting) && !conn.has(flag::BROKEN) {
+                        let _ = sys::setsockopt(
+                            fd,
+                            libc::SOL_SOCKET,
+                            libc::SO_LINGER,
+                            libc::linger { l_onoff: 1, l_linger: 0 },
+                        );
+                    } else {
+                        last_kicks(conn, fd, &mut rx);
+                    }
+                    conn.tell(note::CLOSED);
+                    if matches!(conn.tx.path(), path::SMALL | path::BIG) {
+                        io::wake(conn, fd, &mut tx, trip::RX | trip::TX);
+                    }
+                } else {
+                    conn.tell(note::CLOSED);
+                }
+            } else {
+                conn.tell(note::CLOSED);
+            }
+            report::add(report::at::RING_OUT, tx.ring.position());
+            report::add(report::at::RING_IN, rx.ring.position());
+            let slot = conn.slot.load(Ordering::Relaxed) as usize;
+            if conn.has(flag::GREW) {
+                conn.mine().discard(layout::small(slot), layout::SLOT_DATA);
+            }
+            conn.managed_is(false);
+            conn.state.store(state::FREE, Ordering::Release);
+            link::link(conn.link.load(Ordering::Relaxed)).leave_slot(slot);
+            conn.slot.store(layout::SLOTS as u32, Ordering::Relaxed);
+        }
+    }
+    home::give(conn);
+}
+
+/// Takes the last kicks out of the companion: the kernel would answer unread bytes with a reset.
+fn last_kicks(conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>) {
+    if conn.has(flag::PEER_FIN | flag::PEER_HUP) || !matches!(conn.rx.path(), path::SMALL | path::BIG) {
+        return;
+    }
+    let kicks = conn.word(KICKS);
+    let armed = conn.mine().swap_word(conn.at(TRIP), 0);
+    io::drain(conn, fd, rx, usize::MAX);
+    // Fired since we last slept, but neither counted nor arrived yet: it is between the two.
+    if armed == 0 && conn.has(flag::KICKED) && kicks == rx.kicks_drained {
+        let start = sys::now();
+        while conn.word(KICKS) == kicks && sys::now() - start < KICK_NS {
+            core::hint::spin_loop();
+        }
+    }
+    let start = sys::now();
+    while conn.word(KICKS) != rx.kicks_drained && sys::now() - start < KICK_NS {
+        let _ = sys::ppoll(&mut [libc::pollfd { fd, events: libc::POLLIN, revents: 0 }], Some(KICK_NS));
+        io::drain(conn, fd, rx, usize::MAX);
+    }
+}

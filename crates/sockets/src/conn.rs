@@ -1,0 +1,417 @@
+//! A connection's end: everything Shunt knows of one kernel TCP socket. Conns lie in the process's home, memory that forked
+//! children share and that no peer maps; all fields are atomic, or under the lock of their direction. Their memory is never
+//! unmapped or given to anything else, so that a call that races with close() may still lock and look.
+
+use core::cell::UnsafeCell;
+use fabric::lock::Lock;
+use fabric::shm::Map;
+use fabric::sync::{AtomicU32, AtomicU64, Ordering};
+use fabric::{Local, Remote, sys};
+use stream::ring::{Consumer, Producer};
+use stream::spin::Learned;
+
+use crate::layout;
+use crate::link;
+use crate::reason::Reason;
+use crate::thread;
+
+/// An address as IPv6 has it (IPv4 is mapped), port in host order.
+#[repr(C)]
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Addr {
+    pub ip: [u8; 16],
+    pub port: u16,
+}
+
+/// Where a connection stands; a Conn's `state`.
+pub mod state {
+    /// Not in use.
+    pub const FREE: u32 = 0;
+    /// On tcp for good, calls go straight to the kernel.
+    pub const PLAIN: u32 = 1;
+    /// On tcp, not posted yet.
+    pub const NEW: u32 = 2;
+    /// On tcp, its end is on the board.
+    pub const POSTED: u32 = 3;
+    /// We have offered a slot and wait for the answer. Managed.
+    pub const OFFERED: u32 = 4;
+    /// Both ends have agreed. Managed.
+    pub const PROMOTED: u32 = 5;
+}
+
+/// What a direction runs on; the `path` of a [`Direction`].
+pub mod path {
+    pub const TCP: u32 = 0;
+    pub const SMALL: u32 = 1;
+    pub const BIG: u32 = 2;
+    /// Writer: recalled bytes still have to go by tcp before anything new.
+    pub const RESEND: u32 = 3;
+    /// Back on tcp, for good.
+    pub const LAST: u32 = 4;
+}
+
+pub mod flag {
+    /// O_NONBLOCK of the open file description.
+    pub const NONBLOCK: u32 = 1;
+    /// Descriptors in more than one process: wake by kicks only.
+    pub const SHARED: u32 = 2;
+    /// We asked the peer to go back to tcp, or it asked us.
+    pub const DEMOTING: u32 = 4;
+    /// The program's TCP_NODELAY and TCP_CORK, kept for it while the companion has ours.
+    pub const NODELAY: u32 = 8;
+    pub const CORK: u32 = 16;
+    /// We have shut our writing half.
+    pub const SHUT_WR: u32 = 32;
+    /// The kernel has told of the end of what the peer sends.
+    pub const PEER_FIN: u32 = 64;
+    /// Hang-up or error from the kernel.
+    pub const PEER_HUP: u32 = 128;
+    /// Opened by connect(): the kernel counts its SYN as an acknowledged byte.
+    pub const CLIENT: u32 = 256;
+    /// Never (again) to be promoted.
+    pub const NEVER: u32 = 512;
+    /// We have shut our reading half.
+    pub const SHUT_RD: u32 = 1024;
+    /// The peer broke the protocol.
+    pub const BROKEN: u32 = 2048;
+    /// A sleeper was armed for kicks at some time.
+    pub const KICKED: u32 = 8192;
+    /// Grew: the big ring of our segment has been used.
+    pub const GREW: u32 = 4096;
+}
+
+/// The reading direction, under its lock.
+#[repr(C)]
+#[derive(Debug, Default)]
+pub struct Rx {
+    pub ring: Consumer,
+    /// Bytes still to be taken from tcp before the ring, once announced.
+    pub tcp_left: Option<u64>,
+    /// Kicks taken out of the companion.
+    pub kicks_drained: u64,
+    /// When the kernel was last asked about the connection's life, in ticks.
+    pub looked: u64,
+    /// An error that the kernel told while we waited: for the next call.
+    pub error: i32,
+    pub learned: Learned,
+}
+
+/// The writing direction, under its lock.
+#[repr(C)]
+#[derive(Debug, Default)]
+pub struct Tx {
+    pub ring: Producer,
+    pub kicks_sent: u64,
+    /// How often the ring was full.
+    pub full: u32,
+    pub looked: u64,
+    pub learned: Learned,
+    /// Position of the first recalled byte still to be sent by tcp.
+    pub resend: u64,
+    /// Position at which the big ring begins, if it does.
+    pub big_from: u64,
+}
+
+/// Counters that `shunt stat` shows.
+#[repr(C)]
+#[derive(Debug, Default)]
+pub struct Counters {
+    pub ring_out: AtomicU64,
+    pub ring_in: AtomicU64,
+    pub kicks: AtomicU64,
+    pub bells: AtomicU64,
+    pub hints: AtomicU64,
+    pub sleeps: AtomicU64,
+    pub spins_won: AtomicU64,
+    pub spins_lost: AtomicU64,
+}
+
+impl Counters {
+    fn reset(&self) {
+        for count in [
+            &self.ring_out,
+            &self.ring_in,
+            &self.kicks,
+            &self.bells,
+            &self.hints,
+            &self.sleeps,
+            &self.spins_won,
+            &self.spins_lost,
+        ] {
+            count.store(0, Ordering::Relaxed);
+        }
+    }
+}
+
+/// One direction: its lock, its path, and what the lock protects.
+#[repr(C, align(64))]
+pub struct Direction<T> {
+    pub lock: Lock,
+    pub path: AtomicU32,
+    inner: UnsafeCell<T>,
+}
+
+impl<T> Direction<T> {
+    /// Takes the lock; `None` if this thread already holds it (a signal handler interrupted it).
+    #[inline(always)]
+    pub fn lock(&self) -> Option<Held<'_, T>> {
+        if self.lock.lock(thread::tid()) { Some(Held { direction: self }) } else { None }
+    }
+
+    #[inline(always)]
+    pub fn path(&self) -> u32 {
+        self.path.load(Ordering::Acquire)
+    }
+
+    #[inline(always)]
+    pub fn set_path(&self, path: u32) {
+        self.path.store(path, Ordering::Release);
+    }
+}
+
+/// A locked direction.
+pub struct Held<'a, T> {
+    direction: &'a Direction<T>,
+}
+
+impl<T> core::ops::Deref for Held<'_, T> {
+    type Target = T;
+    #[inline(always)]
+    fn deref(&self) -> &T {
+        // SAFETY: the lock is held, so this thread alone accesses the contents.
+        unsafe { &*self.direction.inner.get() }
+    }
+}
+
+impl<T> core::ops::DerefMut for Held<'_, T> {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: as above.
+        unsafe { &mut *self.direction.inner.get() }
+    }
+}
+
+impl<T> Drop for Held<'_, T> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        self.direction.lock.unlock();
+    }
+}
+
+/// Value of `managed` while it is being changed.
+const CHANGING: u32 = 2;
+
+/// One end of a connection.
+#[repr(C, align(64))]
+pub struct Conn {
+    pub state: AtomicU32,
+    pub flags: AtomicU32,
+    /// Descriptors that refer to it, in all processes that share it.
+    pub refs: AtomicU32,
+    pub reason: AtomicU32,
+    /// Calls so far, until it is posted.
+    pub ops: AtomicU32,
+    /// Threads in a call that the kernel does by itself, polls included.
+    pub users: AtomicU32,
+    /// Whether calls are ours: non-blocking, under locks. Set before a slot is offered or accepted.
+    pub managed: AtomicU32,
+    /// Threads that sleep on it (in poll, recv, send).
+    pub waiters: AtomicU32,
+    /// Epoll sets that it is in, and the event queue of the only one + 1.
+    pub epolls: AtomicU32,
+    pub queue: AtomicU32,
+    /// A descriptor, for `shunt stat` and housekeeping.
+    pub fd: AtomicU32,
+    /// Process that made it.
+    pub pid: AtomicU32,
+    pub index: AtomicU32,
+    pub next_free: AtomicU32,
+    /// When housekeeping is due, in ticks, and after how long again.
+    pub due: AtomicU64,
+    pub pause: AtomicU64,
+    pub cookie: AtomicU64,
+    /// Offer of the peer that we could not take yet: slot + 1 | link << 32, and its cookie.
+    pub pending: AtomicU64,
+    pub pending_cookie: AtomicU64,
+    /// Where on the board it is posted: byte offset + 1; and its index among the posted + 1.
+    pub posted_at: AtomicU64,
+    pub posted_index: AtomicU64,
+    pub link: AtomicU32,
+    pub slot: AtomicU32,
+    addresses: UnsafeCell<(Addr, Addr)>,
+    maps: UnsafeCell<(Map, Map)>,
+    pub counters: Counters,
+    pub rx: Direction<Rx>,
+    pub tx: Direction<Tx>,
+}
+
+// SAFETY: fields are atomic, or under a lock, or (addresses, maps) written before the state that makes others read them.
+unsafe impl Sync for Conn {}
+
+impl Conn {
+    /// As new, for another connection.
+    pub fn reset(&self) {
+        for word in [&self.flags, &self.reason, &self.ops, &self.users, &self.managed, &self.waiters, &self.epolls, &self.queue] {
+            word.store(0, Ordering::Relaxed);
+        }
+        for word in [&self.pending, &self.pending_cookie, &self.posted_at, &self.posted_index, &self.cookie] {
+            word.store(0, Ordering::Relaxed);
+        }
+        self.slot.store(layout::SLOTS as u32, Ordering::Relaxed);
+        self.counters.reset();
+        self.rx.set_path(path::TCP);
+        self.tx.set_path(path::TCP);
+    }
+
+    /// (own, peer's) address.
+    pub fn addresses(&self) -> (Addr, Addr) {
+        // SAFETY: written once, before the Conn is published in the descriptor table.
+        unsafe { *self.addresses.get() }
+    }
+
+    /// Sets the addresses; before the Conn is in the table, or when it is first posted, by the one that posts it.
+    pub fn set_addresses(&self, own: Addr, peer: Addr) {
+        // SAFETY: see above: nobody reads them before.
+        unsafe { *self.addresses.get() = (own, peer) }
+    }
+
+    /// Our segment of the link.
+    #[inline(always)]
+    pub fn mine(&self) -> Map {
+        // SAFETY: written before `managed` or PROMOTED is set, with release; readers saw those.
+        unsafe { (*self.maps.get()).0 }
+    }
+
+    /// The peer's segment of the link.
+    #[inline(always)]
+    pub fn theirs(&self) -> Map {
+        // SAFETY: as above.
+        unsafe { (*self.maps.get()).1 }
+    }
+
+    pub fn set_maps(&self, mine: Map, theirs: Map) {
+        // SAFETY: called before the connection is managed, by the thread that holds the link's lock.
+        unsafe { *self.maps.get() = (mine, theirs) }
+    }
+
+    /// Offset of a word of our slot's header, in both segments.
+    #[inline(always)]
+    pub fn at(&self, word: usize) -> usize {
+        layout::slot(self.slot.load(Ordering::Relaxed) as usize) + word
+    }
+
+    /// A word that the peer put.
+    #[inline(always)]
+    pub fn word(&self, word: usize) -> u64 {
+        self.mine().word(self.at(word))
+    }
+
+    /// Puts a word of the peer's header.
+    #[inline(always)]
+    pub fn put(&self, word: usize, value: u64) {
+        self.theirs().put_word(self.at(word), value);
+    }
+
+    #[inline(always)]
+    pub fn has(&self, flag: u32) -> bool {
+        self.flags.load(Ordering::Acquire) & flag != 0
+    }
+
+    pub fn set(&self, flag: u32) {
+        self.flags.fetch_or(flag, Ordering::AcqRel);
+    }
+
+    pub fn clear(&self, flag: u32) {
+        self.flags.fetch_and(!flag, Ordering::AcqRel);
+    }
+
+    #[inline(always)]
+    pub fn state(&self) -> u32 {
+        self.state.load(Ordering::Acquire)
+    }
+
+    #[inline(always)]
+    pub fn is_managed(&self) -> bool {
+        match self.managed.load(Ordering::Acquire) {
+            0 => false,
+            1 => true,
+            _ => self.settled(),
+        }
+    }
+
+    /// Waits for the thread that is changing it.
+    #[cold]
+    fn settled(&self) -> bool {
+        loop {
+            match self.managed.load(Ordering::Acquire) {
+                CHANGING => sys::yield_now(),
+                managed => return managed != 0,
+            }
+        }
+    }
+
+    pub fn set_reason(&self, reason: Reason) {
+        self.reason.store(reason as u32, Ordering::Relaxed);
+    }
+
+    /// Tells the peer something; bits are only ever added, under the tx lock or at the end.
+    pub fn tell(&self, bits: u64) {
+        self.theirs().or_word(self.at(layout::NOTES), bits);
+    }
+
+    /// Whether it is, or was until it went back to tcp, on a slot of a link.
+    pub fn slot_taken(&self) -> bool {
+        (self.slot.load(Ordering::Relaxed) as usize) < layout::SLOTS
+            && link::link(self.link.load(Ordering::Relaxed)).holds(self.slot.load(Ordering::Relaxed) as usize, self)
+    }
+
+    /// What the peer has told.
+    #[inline(always)]
+    pub fn notes(&self) -> u64 {
+        self.word(layout::NOTES)
+    }
+
+    /// Begins to make calls on the connection ours; false if one is in the kernel right now. Calls that come meanwhile wait for
+    /// [`Conn::managed_is`], which must follow at once.
+    pub fn manage(&self) -> bool {
+        if self.managed.compare_exchange(0, CHANGING, Ordering::SeqCst, Ordering::Relaxed).is_err() {
+            return false;
+        }
+        fabric::sync::fence(Ordering::SeqCst);
+        if self.users.load(Ordering::SeqCst) != 0 {
+            self.managed.store(0, Ordering::SeqCst);
+            return false;
+        }
+        true
+    }
+
+    /// Whose calls on the connection are.
+    pub fn managed_is(&self, ours: bool) {
+        self.managed.store(u32::from(ours), Ordering::SeqCst);
+    }
+
+    /// Enters a call that the kernel does by itself; false if calls are ours.
+    #[inline(always)]
+    pub fn enter_kernel(&self) -> bool {
+        self.users.fetch_add(1, Ordering::SeqCst);
+        if self.managed.load(Ordering::SeqCst) != 0 {
+            self.leave_kernel();
+            return false;
+        }
+        true
+    }
+
+    #[inline(always)]
+    pub fn leave_kernel(&self) {
+        self.users.fetch_sub(1, Ordering::Release);
+    }
+
+    /// The peer broke the protocol: its connection, and only its, is at an end.
+    #[cold]
+    pub fn break_off(&self, fd: i32) {
+        self.set(flag::BROKEN | flag::NEVER);
+        self.set_reason(Reason::Broken);
+        crate::report::count_reason(Reason::Broken);
+        let _ = sys::shutdown(fd, libc::SHUT_RDWR);
+    }
+}

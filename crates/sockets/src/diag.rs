@@ -1,0 +1,125 @@
+//! What the kernel says of a connection: the other end's cookie and owner (sock_diag), and how many bytes went each way by tcp
+//! (TCP_INFO). The first proves who the peer is, the second is where a change of path is placed; neither trusts a peer or our hooks.
+
+use fabric::sys::{self, Errno};
+
+use crate::conn::Addr;
+
+/// The kernel's record of a socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Record {
+    pub cookie: u64,
+    pub uid: u32,
+}
+
+/// Looks up the established TCP socket whose own address is `own` and whose peer is `peer`.
+pub fn lookup(own: Addr, peer: Addr) -> Result<Record, Errno> {
+    let fd = sys::socket(libc::AF_NETLINK, libc::SOCK_RAW | libc::SOCK_CLOEXEC, libc::NETLINK_SOCK_DIAG)?;
+    let result = ask(fd, own, peer);
+    sys::close(fd);
+    result
+}
+
+fn ask(fd: i32, own: Addr, peer: Addr) -> Result<Record, Errno> {
+    let v4 = is_mapped(&own.ip) && is_mapped(&peer.ip);
+    let mut request = [0u8; 72];
+    request[0..4].copy_from_slice(&72u32.to_ne_bytes());
+    request[4..6].copy_from_slice(&20u16.to_ne_bytes()); // SOCK_DIAG_BY_FAMILY
+    request[6..8].copy_from_slice(&1u16.to_ne_bytes()); // NLM_F_REQUEST
+    request[16] = if v4 { libc::AF_INET } else { libc::AF_INET6 } as u8;
+    request[17] = libc::IPPROTO_TCP as u8;
+    request[20..24].copy_from_slice(&u32::MAX.to_ne_bytes()); // any state
+    request[24..26].copy_from_slice(&own.port.to_be_bytes());
+    request[26..28].copy_from_slice(&peer.port.to_be_bytes());
+    let skip = if v4 { 12 } else { 0 };
+    request[28..28 + 16 - skip].copy_from_slice(&own.ip[skip..]);
+    request[44..44 + 16 - skip].copy_from_slice(&peer.ip[skip..]);
+    request[64..72].fill(0xff); // any cookie
+    sys::send(fd, request.as_ptr(), request.len(), 0)?;
+    let mut answer = [0u8; 512];
+    let got = sys::recv(fd, answer.as_mut_ptr(), answer.len(), 0)?;
+    // nlmsghdr (16), inet_diag_msg: family, state, timer, retrans, id (48: its cookie at 40), expires, rqueue, wqueue, uid, inode
+    if got < 16 + 72 || u16::from_ne_bytes([answer[4], answer[5]]) != 20 {
+        return Err(Errno::ENOENT);
+    }
+    // Without such a connection the kernel names the listener on the port.
+    if answer[20..24] != request[24..28] {
+        return Err(Errno::ENOENT);
+    }
+    let word = |at: usize| u64::from_ne_bytes(core::array::from_fn(|i| answer[at + i]));
+    let uid = u32::from_ne_bytes(core::array::from_fn(|i| answer[16 + 64 + i]));
+    Ok(Record { cookie: word(16 + 4 + 40), uid })
+}
+
+/// Whether an address is IPv4 mapped into IPv6.
+pub fn is_mapped(ip: &[u8; 16]) -> bool {
+    ip[..10].iter().all(|&byte| byte == 0) && ip[10] == 0xff && ip[11] == 0xff
+}
+
+/// Bytes that the kernel has counted on a connection.
+#[derive(Debug, Clone, Copy)]
+pub struct Counts {
+    /// Written by the program, since the connection began.
+    pub written: u64,
+    /// Read by the program.
+    pub read: u64,
+}
+
+/// The kernel's counts. `Err(EPROTO)` if its two ways of counting what was written do not agree.
+pub fn counts(fd: i32, client: bool) -> Result<Counts, Errno> {
+    #[derive(Clone, Copy)]
+    #[repr(C, align(8))]
+    struct TcpInfo([u8; 232]);
+    let info: TcpInfo = sys::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO)?;
+    let word = |at: usize| u64::from_ne_bytes(core::array::from_fn(|i| info.0[at + i]));
+    let half = |at: usize| u64::from(u32::from_ne_bytes(core::array::from_fn(|i| info.0[at + i])));
+    // SIOCOUTQ and SIOCINQ
+    let queued = sys::ioctl_int(fd, libc::TIOCOUTQ)? as u64;
+    let waiting = sys::ioctl_int(fd, libc::FIONREAD)? as u64;
+    // Between the two calls an acknowledgement may arrive; the second count is exact when nothing was ever retransmitted.
+    let written = word(200).wrapping_sub(word(208)).wrapping_add(half(144));
+    let acked = word(120).wrapping_sub(u64::from(client));
+    // tcpi_bytes_acked only grows, and what it lacks is at most what is queued.
+    if acked > written || written - acked < queued {
+        return Err(Errno::EPROTO);
+    }
+    Ok(Counts { written, read: word(128).wrapping_sub(waiting) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
+    use std::os::fd::AsRawFd;
+
+    #[test]
+    fn counts_are_what_was_written_and_read() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut server, _) = listener.accept().unwrap();
+        for round in 0..100u64 {
+            client.write_all(&[1; 1000]).unwrap();
+            server.read_exact(&mut [0; 1000]).unwrap();
+            server.write_all(&[2; 10]).unwrap();
+            client.read_exact(&mut [0; 9]).unwrap();
+            let (c, s) = (counts(client.as_raw_fd(), true).unwrap(), counts(server.as_raw_fd(), false).unwrap());
+            assert_eq!((c.written, c.read), ((round + 1) * 1000, (round + 1) * 10 - 1));
+            assert_eq!((s.written, s.read), ((round + 1) * 10, (round + 1) * 1000));
+            client.read_exact(&mut [0; 1]).unwrap();
+        }
+    }
+
+    #[test]
+    fn lookup_finds_the_other_end() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (server, _) = listener.accept().unwrap();
+        let mapped = |port| Addr { ip: [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 255, 255, 127, 0, 0, 1], port };
+        let (c, s) = (client.local_addr().unwrap().port(), server.local_addr().unwrap().port());
+        let record = lookup(mapped(s), mapped(c)).unwrap();
+        let cookie: u64 = sys::getsockopt(server.as_raw_fd(), libc::SOL_SOCKET, 57).unwrap();
+        assert_eq!(record, Record { cookie, uid: sys::geteuid() });
+        assert!(lookup(mapped(s), mapped(s)).is_err());
+    }
+}

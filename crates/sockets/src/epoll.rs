@@ -1,0 +1,778 @@
+//! epoll sets with promoted members. The program's set E stays the kernel's. A promoted connection is taken out of E and put into an
+//! inner set, itself a member of E, edge-triggered, for kicks and the end of the connection; so whoever waits on E from outside
+//! (a set that holds E, a poll) still wakes. epoll_wait() on E serves promoted members from a list of candidates: a member is on
+//! the list, or its tripwire is armed. Hints in the links' segments put members on the list, so the work is O(ready).
+//!
+//! Level-triggered members stay on the list while they are ready. Edge-triggered ones leave it when reported and are armed at once;
+//! one-shot ones leave it and are not armed until EPOLL_CTL_MOD.
+
+use core::cell::UnsafeCell;
+use fabric::lock::Lock;
+use fabric::sync::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+use fabric::sys::{self, Errno};
+use fabric::{bell, hints, trip};
+use stream::spin::{Learned, NO_CPU, Spun, ticks, ticks_of};
+
+use crate::conn::{Conn, flag, path, state};
+use crate::layout::QUEUES;
+use crate::reason::Reason;
+use crate::table::{self, Entry};
+use crate::{demote, link, process, ready, real, rendezvous, thread, wait};
+
+/// An epoll set.
+pub struct Set {
+    used: AtomicU32,
+    refs: AtomicU32,
+    fd: AtomicI32,
+    /// The inner set, +1.
+    inner: AtomicI32,
+    /// Its event queue, +1; without one its members are armed for kicks.
+    queue: AtomicU32,
+    /// Whether the process's bell 0 is in the inner set.
+    has_bell: AtomicU32,
+    /// Members in the inner set.
+    moved: AtomicU32,
+    sleepers: AtomicU32,
+    kernel_asked: AtomicU64,
+    learned: AtomicU64,
+    lock: Lock,
+    state: UnsafeCell<State>,
+}
+
+struct State {
+    members: *mut Member,
+    head: u32,
+    tail: u32,
+    listed: u32,
+}
+
+// SAFETY: `state` is under `lock`, the rest is atomic.
+unsafe impl Sync for Set {}
+
+#[derive(Clone, Copy)]
+struct Member {
+    conn: Option<&'static Conn>,
+    data: u64,
+    events: u32,
+    flags: u32,
+    next: u32,
+}
+
+/// The member is in the set; it is in the inner set; it is on the list; its one shot is fired.
+const PRESENT: u32 = 1;
+const MOVED: u32 = 2;
+const LISTED: u32 = 4;
+const SPENT: u32 = 8;
+
+/// Members by descriptor: higher ones are not promoted.
+const MEMBERS: usize = 1 << 16;
+const SETS: usize = 1024;
+const ET: u32 = libc::EPOLLET as u32;
+const ONESHOT: u32 = libc::EPOLLONESHOT as u32;
+/// The kernel's part of a set is asked at least this often while rings keep it busy.
+const KERNEL_NS: u64 = 50_000;
+/// Data of the bell in an inner set; descriptors are smaller.
+const BELL_DATA: u64 = u64::MAX;
+
+static SETS_AT: AtomicU64 = AtomicU64::new(0);
+static QUEUES_TAKEN: AtomicU32 = AtomicU32::new(0);
+
+/// The program has made an epoll set.
+pub fn created(fd: i32) {
+    if !process::active() {
+        return;
+    }
+    let Some(set) = take_set() else { return };
+    set.refs.store(1, Ordering::Relaxed);
+    set.fd.store(fd, Ordering::Relaxed);
+    if let Some(Entry::Set(old)) = table::swap(fd, Entry::Set(set)) {
+        old.release();
+    }
+}
+
+/// A descriptor of the set is another one's duplicate.
+pub fn duplicated(set: &'static Set) {
+    set.refs.fetch_add(1, Ordering::AcqRel);
+}
+
+/// A descriptor of the set is about to be closed.
+pub fn closed(set: &'static Set) {
+    set.release();
+}
+
+/// In the child of fork(): event queues and the bell are the parent's.
+pub fn forked() {
+    table::for_each(|_, entry| {
+        if let Entry::Set(set) = entry {
+            set.queue.store(0, Ordering::Relaxed);
+        }
+    });
+    QUEUES_TAKEN.store(0, Ordering::Relaxed);
+}
+
+/// epoll_ctl() on a connection; `None`: the kernel's call, as it is.
+pub fn control(
+    set_fd: i32,
+    op: i32,
+    fd: i32,
+    event: Option<libc::epoll_event>,
+) -> Option<Result<(), Errno>> {
+    let conn = table::conn(fd)?;
+    let Some(set) = table::set(set_fd) else {
+        // A set that we do not know (inherited through exec, or passed): its members must stay the kernel's.
+        demote::now(conn, fd, Reason::Shared);
+        return None;
+    };
+    if fd as usize >= MEMBERS {
+        demote::now(conn, fd, Reason::TableFull);
+        return None;
+    }
+    Some(set.control(op, fd, conn, event))
+}
+
+/// A connection was promoted: sets that have it as a member take it over.
+pub fn adopt(conn: &'static Conn) {
+    if conn.epolls.load(Ordering::Acquire) == 0 {
+        return;
+    }
+    each_membership(conn, |set, fd| set.move_in(fd));
+}
+
+/// The descriptor of a connection is about to be closed.
+pub fn forget(conn: &'static Conn, fd: i32) {
+    if conn.epolls.load(Ordering::Acquire) == 0 {
+        return;
+    }
+    table::for_each(|_, entry| {
+        if let Entry::Set(set) = entry {
+            set.forget(conn, fd);
+        }
+    });
+}
+
+/// A write found no room: the set must learn when there is some.
+pub fn want_room(conn: &'static Conn) {
+    if conn.epolls.load(Ordering::Acquire) == 0 {
+        return;
+    }
+    let seen = wait::Seen::now(conn);
+    arm(conn, trip::RX | trip::TX);
+    if wait::Seen::now(conn) != seen {
+        each_membership(conn, |set, fd| set.list_and_wake(fd));
+    }
+}
+
+/// epoll_wait(); `None`: nothing of ours is in the set.
+pub fn wait(
+    set_fd: i32,
+    events: *mut libc::epoll_event,
+    max: i32,
+    nanos: Option<u64>,
+    mask: *const libc::sigset_t,
+) -> Option<Result<usize, Errno>> {
+    let set = table::set(set_fd)?;
+    if set.moved.load(Ordering::Acquire) == 0 || max <= 0 {
+        return None;
+    }
+    // SAFETY: the program vouches for max places.
+    let places = unsafe { core::slice::from_raw_parts_mut(events, max as usize) };
+    Some(set.wait(places, nanos, mask))
+}
+
+fn each_membership(conn: &'static Conn, mut each: impl FnMut(&'static Set, i32)) {
+    table::for_each(|_, entry| {
+        if let Entry::Set(set) = entry {
+            let mut fds = [0; 8];
+            let mut found = 0;
+            table_fds(conn, |fd| {
+                if found < fds.len() {
+                    fds[found] = fd;
+                    found += 1;
+                }
+            });
+            for &fd in &fds[..found] {
+                if set.has(conn, fd) {
+                    each(set, fd);
+                }
+            }
+        }
+    });
+}
+
+/// The descriptors of a connection: nearly always the one it was made with.
+fn table_fds(conn: &'static Conn, mut each: impl FnMut(i32)) {
+    let first = conn.fd.load(Ordering::Relaxed) as i32;
+    let is = |fd: i32| matches!(table::entry(fd), Entry::Conn(other) if core::ptr::eq(other, conn));
+    if conn.refs.load(Ordering::Acquire) == 1 && is(first) {
+        return each(first);
+    }
+    table::for_each(|fd, _| {
+        if is(fd) {
+            each(fd);
+        }
+    });
+}
+
+/// Arms a member: by its set's event queue if it has one and is the only one that waits, else by kicks.
+fn arm(conn: &'static Conn, interest: u64) {
+    let queue = conn.queue.load(Ordering::Acquire);
+    let alone = conn.epolls.load(Ordering::Acquire) == 1 && conn.waiters.load(Ordering::Acquire) == 0;
+    if queue != 0 && alone && !conn.has(flag::SHARED) {
+        wait::arm(conn, interest, trip::QUEUE, queue as u8 - 1);
+    } else {
+        wait::arm(conn, interest, trip::KICK, 0);
+    }
+}
+
+struct Guard<'a>(&'a Set);
+impl Drop for Guard<'_> {
+    fn drop(&mut self) {
+        self.0.lock.unlock();
+    }
+}
+impl Guard<'_> {
+    fn member(&mut self, fd: i32) -> &mut Member {
+        debug_assert!((fd as usize) < MEMBERS);
+        // SAFETY: the array has MEMBERS places, callers check fd; the lock is held.
+        unsafe { &mut *(*self.0.state.get()).members.add(fd as usize) }
+    }
+    fn state(&mut self) -> &mut State {
+        // SAFETY: the lock is held.
+        unsafe { &mut *self.0.state.get() }
+    }
+    fn list(&mut self, fd: i32) {
+        let member = self.member(fd);
+        if member.flags & LISTED != 0 {
+            return;
+        }
+        member.flags |= LISTED;
+        member.next = 0;
+        let (tail, state) = (self.state().tail, fd as u32 + 1);
+        if tail == 0 {
+            self.state().head = state;
+        } else {
+            self.member(tail as i32 - 1).next = state;
+        }
+        self.state().tail = state;
+        self.state().listed += 1;
+    }
+    fn unlist_first(&mut self) -> Option<i32> {
+        let head = self.state().head;
+        if head == 0 {
+            return None;
+        }
+        let fd = head as i32 - 1;
+        let member = self.member(fd);
+        member.flags &= !LISTED;
+        let next = member.next;
+        let state = self.state();
+        state.head = next;
+        if next == 0 {
+            state.tail = 0;
+        }
+        state.listed -= 1;
+        Some(fd)
+    }
+}
+
+impl Set {
+    fn lock(&self) -> Option<Guard<'_>> {
+        self.lock.lock(thread::tid()).then_some(Guard(self))
+    }
+
+    fn has(&self, conn: &'static Conn, fd: i32) -> bool {
+        (fd as usize) < MEMBERS
+            && self.lock().is_some_and(|mut guard| {
+                let member = guard.member(fd);
+                member.flags & PRESENT != 0 && member.conn.is_some_and(|other| core::ptr::eq(other, conn))
+            })
+    }
+
+    fn control(
+        &'static self,
+        op: i32,
+        fd: i32,
+        conn: &'static Conn,
+        event: Option<libc::epoll_event>,
+    ) -> Result<(), Errno> {
+        let set = self.fd.load(Ordering::Relaxed);
+        let (events, data) = event.map_or((0, 0), |event| (event.events, event.u64));
+        {
+            let mut guard = self.lock().ok_or(Errno::EINTR)?;
+            let member = guard.member(fd);
+            let known = member.flags & PRESENT != 0 && member.conn.is_some_and(|other| core::ptr::eq(other, conn));
+            if known && member.flags & MOVED != 0 {
+                match op {
+                    libc::EPOLL_CTL_ADD => return Err(Errno::EEXIST),
+                    libc::EPOLL_CTL_MOD => {
+                        member.events = events;
+                        member.data = data;
+                        member.flags &= !SPENT;
+                        guard.list(fd);
+                        drop(guard);
+                        if self.sleepers.load(Ordering::Acquire) != 0 {
+                            self.nudge(fd);
+                        }
+                        return Ok(());
+                    }
+                    libc::EPOLL_CTL_DEL => {
+                        self.drop_member(&mut guard, fd);
+                        return Ok(());
+                    }
+                    _ => return Err(Errno::EINVAL),
+                }
+            }
+            sys::epoll_ctl(set, op, fd, events, data)?;
+            let member = guard.member(fd);
+            if op == libc::EPOLL_CTL_DEL {
+                if known {
+                    member.flags &= LISTED;
+                    member.conn = None;
+                    conn.epolls.fetch_sub(1, Ordering::AcqRel);
+                }
+                return Ok(());
+            }
+            if !known {
+                conn.epolls.fetch_add(1, Ordering::AcqRel);
+            }
+            *member = Member { conn: Some(conn), data, events, flags: member.flags & LISTED | PRESENT, next: member.next };
+        }
+        if conn.is_managed() {
+            self.move_in(fd);
+        }
+        Ok(())
+    }
+
+    /// Takes a member out of the kernel's set and into the inner one.
+    fn move_in(&'static self, fd: i32) {
+        let Some(mut guard) = self.lock() else { return };
+        let member = *guard.member(fd);
+        let Some(conn) = member.conn else { return };
+        if member.flags & (PRESENT | MOVED) != PRESENT {
+            return;
+        }
+        let Ok(inner) = self.inner() else {
+            drop(guard);
+            return demote::now(conn, fd, Reason::NoDescriptors);
+        };
+        // Writable at once, so adding it wakes whoever sleeps on the set: they look at the list.
+        let edges = ready::IN | ready::OUT | ready::RDHUP | libc::EPOLLPRI as u32 | ET;
+        if sys::epoll_ctl(inner, libc::EPOLL_CTL_ADD, fd, edges, fd as u64).is_err() {
+            drop(guard);
+            return demote::now(conn, fd, Reason::NoDescriptors);
+        }
+        let _ = sys::epoll_ctl(self.fd.load(Ordering::Relaxed), libc::EPOLL_CTL_DEL, fd, 0, 0);
+        guard.member(fd).flags |= MOVED;
+        conn.queue.store(self.queue.load(Ordering::Acquire), Ordering::Release);
+        self.moved.fetch_add(1, Ordering::AcqRel);
+        guard.list(fd);
+    }
+
+    /// Gives a member back to the kernel's set: its connection is on tcp for good.
+    fn move_out(&self, guard: &mut Guard<'_>, fd: i32) {
+        let member = *guard.member(fd);
+        if member.flags & MOVED == 0 {
+            return;
+        }
+        let _ = sys::epoll_ctl(self.inner.load(Ordering::Acquire) - 1, libc::EPOLL_CTL_DEL, fd, 0, 0);
+        let events = if member.flags & SPENT != 0 { ONESHOT } else { member.events };
+        let _ = sys::epoll_ctl(self.fd.load(Ordering::Relaxed), libc::EPOLL_CTL_ADD, fd, events, member.data);
+        guard.member(fd).flags &= !(MOVED | SPENT);
+        self.moved.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    fn drop_member(&self, guard: &mut Guard<'_>, fd: i32) {
+        let member = *guard.member(fd);
+        if member.flags & MOVED != 0 {
+            let _ = sys::epoll_ctl(self.inner.load(Ordering::Acquire) - 1, libc::EPOLL_CTL_DEL, fd, 0, 0);
+            self.moved.fetch_sub(1, Ordering::AcqRel);
+        }
+        if let Some(conn) = member.conn {
+            conn.epolls.fetch_sub(1, Ordering::AcqRel);
+            conn.queue.store(0, Ordering::Release);
+        }
+        let place = guard.member(fd);
+        place.flags &= LISTED;
+        place.conn = None;
+    }
+
+    fn forget(&self, conn: &'static Conn, fd: i32) {
+        if fd as usize >= MEMBERS {
+            return;
+        }
+        let Some(mut guard) = self.lock() else { return };
+        let member = *guard.member(fd);
+        if member.flags & PRESENT != 0 && member.conn.is_some_and(|other| core::ptr::eq(other, conn)) {
+            self.drop_member(&mut guard, fd);
+        }
+    }
+
+    /// The inner set, made when first needed. Under the lock.
+    fn inner(&'static self) -> Result<i32, Errno> {
+        let known = self.inner.load(Ordering::Acquire);
+        if known != 0 {
+            return Ok(known - 1);
+        }
+        let inner = process::hide(sys::epoll_create()?);
+        let at = core::ptr::from_ref(self) as u64;
+        if let Err(errno) = sys::epoll_ctl(self.fd.load(Ordering::Relaxed), libc::EPOLL_CTL_ADD, inner, ready::IN, at) {
+            process::unhide(inner);
+            return Err(errno);
+        }
+        if let Some(bell) = process::claim_bell(0) {
+            let added = sys::epoll_ctl(inner, libc::EPOLL_CTL_ADD, bell, ready::IN | ET, BELL_DATA);
+            self.has_bell.store(u32::from(added.is_ok()), Ordering::Release);
+        }
+        let taken = QUEUES_TAKEN.load(Ordering::Relaxed);
+        if let Some(queue) = (0..QUEUES as u32).find(|queue| taken & 1 << queue == 0)
+            && QUEUES_TAKEN.compare_exchange(taken, taken | 1 << queue, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        {
+            self.queue.store(queue + 1, Ordering::Release);
+        }
+        self.inner.store(inner + 1, Ordering::Release);
+        Ok(inner)
+    }
+
+    fn release(&'static self) {
+        if self.refs.fetch_sub(1, Ordering::AcqRel) != 1 {
+            return;
+        }
+        if let Some(mut guard) = self.lock() {
+            let members = guard.state().members;
+            if self.inner.load(Ordering::Acquire) != 0 || !members.is_null() {
+                for fd in 0..table::top().min(MEMBERS as i32) {
+                    if guard.member(fd).flags & PRESENT != 0 {
+                        self.drop_member(&mut guard, fd);
+                    }
+                }
+            }
+            *guard.state() = State { members, head: 0, tail: 0, listed: 0 };
+            sys::madvise(members.cast(), MEMBERS * size_of::<Member>(), libc::MADV_DONTNEED);
+        }
+        if self.has_bell.swap(0, Ordering::AcqRel) != 0 {
+            process::release_bell(0);
+        }
+        let queue = self.queue.swap(0, Ordering::AcqRel);
+        if queue != 0 {
+            QUEUES_TAKEN.fetch_and(!(1 << (queue - 1)), Ordering::AcqRel);
+        }
+        let inner = self.inner.swap(0, Ordering::AcqRel);
+        if inner != 0 {
+            process::unhide(inner - 1);
+        }
+        self.moved.store(0, Ordering::Relaxed);
+        self.used.store(0, Ordering::Release);
+    }
+
+    fn list_and_wake(&self, fd: i32) {
+        if let Some(mut guard) = self.lock()
+            && guard.member(fd).flags & MOVED != 0
+        {
+            guard.list(fd);
+        }
+        if self.sleepers.load(Ordering::Acquire) != 0 {
+            self.nudge(fd);
+        }
+    }
+
+    /// Wakes a thread that sleeps on the set: re-arming an edge that is there (writable) is an event.
+    fn nudge(&self, fd: i32) {
+        let edges = ready::IN | ready::OUT | ready::RDHUP | libc::EPOLLPRI as u32 | ET;
+        let _ = sys::epoll_ctl(self.inner.load(Ordering::Acquire) - 1, libc::EPOLL_CTL_MOD, fd, edges, fd as u64);
+    }
+
+    fn wait(
+        &'static self,
+        places: &mut [libc::epoll_event],
+        nanos: Option<u64>,
+        mask: *const libc::sigset_t,
+    ) -> Result<usize, Errno> {
+        let deadline = nanos.map(|nanos| sys::now().saturating_add(nanos));
+        loop {
+            let scan = link::scan();
+            let mut count = self.collect(&scan, places)?;
+            let now = ticks();
+            if count > 0 {
+                drop(scan);
+                if count < places.len() && now - self.kernel_asked.load(Ordering::Relaxed) > ticks_of(KERNEL_NS) {
+                    count += self.ask_kernel(&mut places[count..], Some(0), core::ptr::null())?;
+                }
+                self.pass_on();
+                return Ok(count);
+            }
+            let woke = nanos != Some(0) && self.spin(&scan);
+            if woke {
+                continue;
+            }
+            drop(scan);
+            let count = self.sleep(places, nanos, deadline, mask)?;
+            if count > 0 {
+                self.pass_on();
+                return Ok(count);
+            }
+            if nanos == Some(0) || deadline.is_some_and(|deadline| sys::now() >= deadline) {
+                let count = self.collect(&link::scan(), places)?;
+                self.pass_on();
+                return Ok(count);
+            }
+        }
+    }
+
+    fn spin(&self, scan: &link::Scan) -> bool {
+        let queue = self.queue.load(Ordering::Acquire);
+        if queue == 0 {
+            return false;
+        }
+        let mut learned = Learned::from_bits(self.learned.load(Ordering::Relaxed));
+        let spun = learned.spin(process::spin_ticks(), self.peer_cpu(), || scan.any(queue as usize - 1));
+        self.learned.store(learned.to_bits(), Ordering::Relaxed);
+        spun == Spun::Won
+    }
+
+    /// With one member, where its peer waits.
+    fn peer_cpu(&self) -> u64 {
+        if self.moved.load(Ordering::Relaxed) != 1 {
+            return NO_CPU;
+        }
+        self.lock().and_then(|mut guard| guard.sole()).map_or(NO_CPU, wait::meet)
+    }
+
+    /// Sleeps in the kernel; events of the kernel's members are put in `places`.
+    fn sleep(
+        &'static self,
+        places: &mut [libc::epoll_event],
+        nanos: Option<u64>,
+        deadline: Option<u64>,
+        mask: *const libc::sigset_t,
+    ) -> Result<usize, Errno> {
+        let queue = self.queue.load(Ordering::Acquire);
+        let scan = link::scan();
+        self.sleepers.fetch_add(1, Ordering::SeqCst);
+        if queue != 0 && nanos != Some(0) {
+            let mode = if self.has_bell.load(Ordering::Acquire) != 0 { trip::BELL } else { trip::KICK };
+            scan.arm_sleep(queue as usize - 1, mode, 0);
+            hints::fence_before_sleep();
+        }
+        let waiting = queue != 0 && scan.any(queue as usize - 1);
+        drop(scan);
+        let before = ticks();
+        let left = if waiting { Some(0) } else { deadline.map(|deadline| deadline.saturating_sub(sys::now())) };
+        let result = self.ask_kernel(places, left, mask);
+        let last = self.sleepers.fetch_sub(1, Ordering::SeqCst) == 1;
+        if queue != 0 && nanos != Some(0) {
+            if last {
+                link::scan().arm_sleep(queue as usize - 1, 0, 0);
+            }
+            let mut learned = Learned::from_bits(self.learned.load(Ordering::Relaxed));
+            learned.slept(ticks() - before, process::spin_ticks());
+            self.learned.store(learned.to_bits(), Ordering::Relaxed);
+        }
+        result
+    }
+
+    /// On the way out: if others sleep on the set while there is more to do, one of them is woken.
+    fn pass_on(&self) {
+        if self.sleepers.load(Ordering::SeqCst) == 0 {
+            return;
+        }
+        let queue = self.queue.load(Ordering::Acquire);
+        let mut more = None;
+        if let Some(mut guard) = self.lock()
+            && guard.state().listed > 0
+        {
+            more = Some(guard.state().head as i32 - 1);
+        }
+        if queue != 0 {
+            let scan = link::scan();
+            let mode = if self.has_bell.load(Ordering::Acquire) != 0 { trip::BELL } else { trip::KICK };
+            scan.arm_sleep(queue as usize - 1, mode, 0);
+            hints::fence_before_sleep();
+            if more.is_none() && scan.any(queue as usize - 1) {
+                drop(scan);
+                self.take_hints();
+                if let Some(mut guard) = self.lock()
+                    && guard.state().listed > 0
+                {
+                    more = Some(guard.state().head as i32 - 1);
+                }
+            }
+        }
+        if let Some(fd) = more {
+            self.nudge(fd);
+        }
+    }
+
+    fn take_hints(&self) {
+        let scan = link::scan();
+        if let Some(mut guard) = self.lock() {
+            self.list_hinted(&scan, &mut guard);
+        }
+    }
+
+    fn list_hinted(&self, scan: &link::Scan, guard: &mut Guard<'_>) {
+        let queue = self.queue.load(Ordering::Acquire);
+        if queue == 0 {
+            return;
+        }
+        scan.take(queue as usize - 1, |conn| {
+            table_fds(conn, |fd| {
+                if (fd as usize) < MEMBERS && guard.member(fd).flags & MOVED != 0 {
+                    guard.list(fd);
+                }
+            });
+        });
+    }
+
+    /// Takes hints, goes once through the list, and reports what is ready.
+    fn collect(&self, scan: &link::Scan, places: &mut [libc::epoll_event]) -> Result<usize, Errno> {
+        let mut guard = self.lock().ok_or(Errno::EINTR)?;
+        self.list_hinted(scan, &mut guard);
+        let mut count = 0;
+        for _ in 0..guard.state().listed {
+            if count == places.len() {
+                break;
+            }
+            let Some(fd) = guard.unlist_first() else { break };
+            let member = *guard.member(fd);
+            let Some(conn) = member.conn else { continue };
+            if member.flags & MOVED == 0 || member.flags & SPENT != 0 {
+                continue;
+            }
+            if !matches!(table::entry(fd), Entry::Conn(other) if core::ptr::eq(other, conn)) {
+                self.drop_member(&mut guard, fd);
+                continue;
+            }
+            let edge = member.events & ET != 0;
+            let interest = if member.events & ready::OUT != 0 { trip::RX | trip::TX } else { trip::RX };
+            let Some(mut got) = ready::events(conn, fd, member.events & MASK) else {
+                self.move_out(&mut guard, fd);
+                continue;
+            };
+            if edge || got == 0 {
+                // Room is waited for only by those who found none.
+                let interest = if edge && got & ready::OUT != 0 { trip::RX } else { interest };
+                arm(conn, interest);
+            }
+            if got == 0 {
+                let Some(again) = ready::events(conn, fd, member.events & MASK) else {
+                    self.move_out(&mut guard, fd);
+                    continue;
+                };
+                if again == 0 {
+                    continue;
+                }
+                got = again;
+            }
+            places[count] = libc::epoll_event { events: got, u64: member.data };
+            count += 1;
+            if member.events & ONESHOT != 0 {
+                guard.member(fd).flags |= SPENT;
+            } else if !edge {
+                guard.list(fd);
+            }
+        }
+        Ok(count)
+    }
+
+    /// The kernel's part of the set: events of its own members go to `places`, those of the inner set onto the list.
+    fn ask_kernel(
+        &'static self,
+        places: &mut [libc::epoll_event],
+        nanos: Option<u64>,
+        mask: *const libc::sigset_t,
+    ) -> Result<usize, Errno> {
+        let millis = nanos.map_or(-1, |nanos| nanos.div_ceil(1_000_000).min(i32::MAX as u64) as i32);
+        // SAFETY: the places are the program's, the mask too.
+        let got = unsafe {
+            real::epoll_pwait()(
+                self.fd.load(Ordering::Relaxed),
+                places.as_mut_ptr(),
+                places.len().min(i32::MAX as usize) as i32,
+                millis,
+                mask,
+            )
+        };
+        self.kernel_asked.store(ticks(), Ordering::Relaxed);
+        if got < 0 {
+            return Err(Errno::new(real::errno()));
+        }
+        let mut count = got as usize;
+        let ours = core::ptr::from_ref(self) as u64;
+        if let Some(place) = places[..count].iter().position(|event| event.u64 == ours) {
+            places.copy_within(place + 1..count, place);
+            count -= 1;
+            self.ask_inner();
+        }
+        Ok(count)
+    }
+
+    fn ask_inner(&self) {
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 64];
+        let inner = self.inner.load(Ordering::Acquire) - 1;
+        loop {
+            let count = sys::epoll_wait(inner, events.as_mut_ptr(), 64, 0).unwrap_or(0);
+            for event in &events[..count] {
+                let data = event.u64;
+                if data == BELL_DATA {
+                    if let Some(fd) = process::bell_fd(0) {
+                        bell::silence(fd);
+                    }
+                    continue;
+                }
+                let fd = data as i32;
+                if fd as usize >= MEMBERS {
+                    continue;
+                }
+                if let Some(conn) = table::conn(fd) {
+                    ready::absorb(conn, fd);
+                    if conn.state() == state::OFFERED {
+                        rendezvous::answered(conn, fd);
+                    }
+                }
+                if let Some(mut guard) = self.lock() {
+                    guard.list(fd);
+                }
+            }
+            if count < 64 {
+                return;
+            }
+        }
+    }
+}
+
+impl Guard<'_> {
+    /// A promoted member, when there is one on the list's memory: for guessing where its peer runs.
+    fn sole(&mut self) -> Option<&'static Conn> {
+        (0..table::top().min(MEMBERS as i32))
+            .map(|fd| *self.member(fd))
+            .find(|member| member.flags & MOVED != 0)
+            .and_then(|member| member.conn)
+            .filter(|conn| conn.tx.path() != path::LAST)
+    }
+}
+
+/// Event bits that are conditions, not modes.
+const MASK: u32 = 0x0fff_ffff & !(1 << 28 | ONESHOT);
+
+fn take_set() -> Option<&'static Set> {
+    if SETS_AT.load(Ordering::Acquire) == 0 {
+        let at = sys::mmap_private(SETS * size_of::<Set>()).ok()? as u64;
+        if SETS_AT.compare_exchange(0, at, Ordering::AcqRel, Ordering::Acquire).is_err() {
+            sys::munmap(at as *mut u8, SETS * size_of::<Set>());
+        }
+    }
+    let base = SETS_AT.load(Ordering::Acquire) as *const Set;
+    for index in 0..SETS {
+        // SAFETY: the array has SETS places, zeroed memory is a valid unused Set, it is never unmapped.
+        let set = unsafe { &*base.add(index) };
+        if set.used.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            let mut guard = set.lock()?;
+            if guard.state().members.is_null() {
+                guard.state().members = sys::mmap_private(MEMBERS * size_of::<Member>()).ok()?.cast();
+            }
+            drop(guard);
+            return Some(set);
+        }
+    }
+    None
+}

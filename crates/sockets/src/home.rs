@@ -1,0 +1,124 @@
+//! The home: the memfd that holds a process's connections. A shared mapping, so that children of fork() share it and `shunt stat`
+//! can read it through /proc/PID/fd (no attaching, no root, and it goes when the process goes). No peer maps it.
+
+use core::ffi::CStr;
+use fabric::shm::Map;
+use fabric::sync::{AtomicU32, AtomicU64, Ordering};
+
+use crate::conn::{Conn, state};
+use crate::process;
+
+/// Name of the memfd, by which `shunt stat` finds it.
+pub const NAME: &CStr = c"shunt:home";
+/// Connections that a process can have at once under Shunt.
+pub const CONNS: usize = 1 << 16;
+/// First word of the file: "SHUNTHO" and the layout's version.
+pub const MAGIC: u64 = 0x5348_554e_5448_4f01;
+/// Where the connections begin.
+pub const FIRST: usize = 4096;
+/// Bytes of the file.
+pub const BYTES: usize = FIRST + CONNS * size_of::<Conn>();
+
+/// The page before the connections.
+#[repr(C)]
+pub struct Header {
+    pub magic: AtomicU64,
+    pub conn_bytes: AtomicU32,
+    pub pid: AtomicU32,
+    /// Connections ever used, the length of the array to read.
+    pub used: AtomicU32,
+    /// Head of the free list: index + 1, with a tag in the upper half against reuse.
+    free: AtomicU64,
+}
+
+/// The home of this process, made when first needed.
+static HOME: AtomicU64 = AtomicU64::new(0);
+
+fn header() -> Option<&'static Header> {
+    let at = HOME.load(Ordering::Acquire);
+    let at = if at != 0 { at } else { create()? };
+    // SAFETY: `at` is the base of a mapping of BYTES that is never unmapped; Header is all atomics.
+    Some(unsafe { &*(at as *const Header) })
+}
+
+#[cold]
+fn create() -> Option<u64> {
+    let (map, fd) = Map::create(NAME, BYTES).ok()?;
+    // The descriptor stays open: it is how others find the home.
+    let fd = process::hide(fd);
+    let at = map.base() as u64;
+    // SAFETY: as in `header`.
+    let header = unsafe { &*(at as *const Header) };
+    header.conn_bytes.store(size_of::<Conn>() as u32, Ordering::Relaxed);
+    header.pid.store(process::pid(), Ordering::Relaxed);
+    header.magic.store(MAGIC, Ordering::Release);
+    match HOME.compare_exchange(0, at, Ordering::AcqRel, Ordering::Acquire) {
+        Ok(_) => Some(at),
+        Err(other) => {
+            // SAFETY: nobody has seen our mapping.
+            unsafe { map.unmap() };
+            process::unhide(fd);
+            Some(other)
+        }
+    }
+}
+
+/// In the child of fork(): connections that it makes go to a home of its own; inherited ones stay where they are.
+pub fn leave() {
+    HOME.store(0, Ordering::Release);
+}
+
+fn conn_at(header: &'static Header, index: u32) -> &'static Conn {
+    let base = core::ptr::from_ref(header).cast::<u8>();
+    // SAFETY: index < CONNS is checked by the callers; the mapping is never unmapped; a zeroed Conn is a valid, free one.
+    unsafe { &*base.add(FIRST + index as usize * size_of::<Conn>()).cast::<Conn>() }
+}
+
+/// The connection with this index in the process's home, if there is such.
+pub fn conn(index: u32) -> Option<&'static Conn> {
+    let header = header()?;
+    (index < header.used.load(Ordering::Acquire)).then(|| conn_at(header, index))
+}
+
+/// A free connection.
+pub fn take() -> Option<&'static Conn> {
+    let header = header()?;
+    loop {
+        let free = header.free.load(Ordering::Acquire);
+        let index = (free & 0xffff_ffff) as u32;
+        if index == 0 {
+            let used = header.used.load(Ordering::Acquire);
+            if used as usize >= CONNS {
+                return None;
+            }
+            if header.used.compare_exchange(used, used + 1, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+                let conn = conn_at(header, used);
+                conn.index.store(used, Ordering::Relaxed);
+                return Some(conn);
+            }
+            continue;
+        }
+        let conn = conn_at(header, index - 1);
+        let next = u64::from(conn.next_free.load(Ordering::Relaxed)) | (free >> 32).wrapping_add(1) << 32;
+        if header.free.compare_exchange(free, next, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            return Some(conn);
+        }
+    }
+}
+
+/// Gives a connection back to the home that it lies in.
+pub fn give(conn: &'static Conn) {
+    let index = conn.index.load(Ordering::Relaxed);
+    let base = core::ptr::from_ref(conn).cast::<u8>();
+    // SAFETY: every Conn lies in a home, at FIRST + index * size behind the header.
+    let header = unsafe { &*base.sub(FIRST + index as usize * size_of::<Conn>()).cast::<Header>() };
+    conn.state.store(state::FREE, Ordering::Release);
+    loop {
+        let free = header.free.load(Ordering::Acquire);
+        conn.next_free.store((free & 0xffff_ffff) as u32, Ordering::Relaxed);
+        let next = u64::from(index + 1) | (free >> 32).wrapping_add(1) << 32;
+        if header.free.compare_exchange(free, next, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            return;
+        }
+    }
+}

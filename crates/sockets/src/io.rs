@@ -1,0 +1,717 @@
+//! Sending and receiving on a managed connection: one whose calls are ours. Each direction takes bytes over the path that it is on and
+//! changes over where the writer announced it. What blocks, and how, is in `wait.rs`.
+
+use fabric::sync::Ordering;
+use fabric::sys::{self, Errno};
+use fabric::{Local, Remote, bell, hints, trip};
+use stream::spin::{ticks, ticks_of};
+
+use crate::conn::{Conn, Held, Rx, Tx, flag, path, state};
+use crate::layout::{self, BIG_AT, KICKS, R, SMALL_AT, TCP_AT, TRIP, W, note};
+use crate::reason::Reason;
+use crate::{demote, diag, epoll, link, process, rendezvous, report, wait};
+
+/// How a call is to be carried out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    /// By the kernel alone, on the companion.
+    Kernel,
+    /// It has been carried out.
+    Done(Result<usize, Errno>),
+}
+
+/// What one attempt came to.
+pub(crate) enum Tried {
+    Bytes(usize),
+    /// Nothing to read, or no room to write.
+    Not,
+    End,
+    Error(Errno),
+    /// The connection is no longer ours: the kernel's call.
+    Kernel,
+}
+
+/// Between two looks at the kernel for the connection's life, in ns.
+const LOOK_NS: u64 = 100_000;
+const LOOK_TX_NS: u64 = 1_000_000;
+/// Published (and given back) in pieces of this size, so that both ends copy at the same time.
+const PIECE: usize = 32 << 10;
+
+/// Receives into `iov`, as recvmsg() with `flags` does.
+pub fn recv(conn: &'static Conn, fd: i32, iov: &[libc::iovec], flags: i32) -> Way {
+    if !conn.is_managed() {
+        rendezvous::tick(conn, fd);
+        if !conn.is_managed() {
+            return Way::Kernel;
+        }
+    }
+    if flags & (libc::MSG_OOB | libc::MSG_ERRQUEUE) != 0 {
+        return Way::Done(kernel_recv(fd, iov, 0, usize::MAX, flags));
+    }
+    let want = total(iov);
+    if want == 0 {
+        return Way::Done(Ok(0));
+    }
+    let all = flags & libc::MSG_WAITALL != 0 && flags & libc::MSG_PEEK == 0;
+    let mut done = 0;
+    loop {
+        if conn.state() == state::OFFERED {
+            rendezvous::answered(conn, fd);
+        }
+        let Some(mut rx) = conn.rx.lock() else { return Way::Done(Err(Errno::EINTR)) };
+        let mut room = false;
+        let tried = take(conn, fd, &mut rx, iov, done, flags, &mut room);
+        drop(rx);
+        if room {
+            fire(conn, fd, trip::TX);
+        }
+        let or_done = |result| Way::Done(if done > 0 { Ok(done) } else { result });
+        match tried {
+            Tried::Bytes(count) => {
+                done += count;
+                if !all || done == want {
+                    return Way::Done(Ok(done));
+                }
+            }
+            Tried::End => return Way::Done(Ok(done)),
+            Tried::Error(errno) => return or_done(Err(errno)),
+            Tried::Kernel => return if done > 0 { Way::Done(Ok(done)) } else { Way::Kernel },
+            Tried::Not if flags & libc::MSG_DONTWAIT != 0 || conn.has(flag::NONBLOCK) => {
+                demote::attend(conn, fd);
+                return or_done(Err(Errno::EAGAIN));
+            }
+            Tried::Not => {
+                demote::attend(conn, fd);
+                if let Err(errno) = wait::readable(conn, fd) {
+                    return or_done(Err(errno));
+                }
+            }
+        }
+    }
+}
+
+/// Sends `iov`, as sendmsg() with `flags` does.
+pub fn send(conn: &'static Conn, fd: i32, iov: &[libc::iovec], flags: i32) -> Way {
+    if !conn.is_managed() {
+        rendezvous::tick(conn, fd);
+        if !conn.is_managed() {
+            return Way::Kernel;
+        }
+    }
+    if flags & libc::MSG_OOB != 0 {
+        demote::now(conn, fd, Reason::Urgent);
+    }
+    let want = total(iov);
+    let mut done = 0;
+    loop {
+        if conn.state() == state::OFFERED {
+            rendezvous::answered(conn, fd);
+        }
+        let Some(mut tx) = conn.tx.lock() else { return Way::Done(Err(Errno::EINTR)) };
+        let tried = give(conn, fd, &mut tx, iov, done, flags);
+        drop(tx);
+        let or_done = |result| Way::Done(if done > 0 { Ok(done) } else { result });
+        match tried {
+            Tried::Bytes(count) => {
+                done += count;
+                if done >= want {
+                    return Way::Done(Ok(done));
+                }
+            }
+            Tried::End => return Way::Done(Ok(done)),
+            Tried::Error(errno) => return or_done(Err(errno)),
+            Tried::Kernel if done == 0 => return Way::Kernel,
+            // The rest by the kernel: it blocks or not as it should.
+            Tried::Kernel => {
+                return Way::Done(Ok(done + kernel_send(fd, iov, done, usize::MAX, flags).unwrap_or(0)));
+            }
+            Tried::Not if flags & libc::MSG_DONTWAIT != 0 || conn.has(flag::NONBLOCK) => {
+                epoll::want_room(conn);
+                return or_done(Err(Errno::EAGAIN));
+            }
+            Tried::Not => {
+                if let Err(errno) = wait::writable(conn, fd) {
+                    return or_done(Err(errno));
+                }
+            }
+        }
+    }
+}
+
+/// One attempt to read, under the lock. `room` is set if a writer waits for what was freed.
+fn take(
+    conn: &'static Conn,
+    fd: i32,
+    rx: &mut Held<'_, Rx>,
+    iov: &[libc::iovec],
+    skip: usize,
+    flags: i32,
+    room: &mut bool,
+) -> Tried {
+    let mine = conn.mine();
+    loop {
+        match conn.rx.path() {
+            path::TCP => match take_early(conn, fd, rx, iov, skip, flags) {
+                Some(tried) => return tried,
+                None => continue,
+            },
+            ring @ (path::SMALL | path::BIG) => {
+                let want = total(iov) - skip;
+                let ready = rx.ring.ready(&mine, conn.at(W), want, || until(conn, ring));
+                let Ok(ready) = ready else {
+                    conn.break_off(fd);
+                    return Tried::Error(Errno::ECONNRESET);
+                };
+                if ready > 0 && !conn.has(flag::BROKEN) {
+                    let count = ready.min(want);
+                    copy_out(conn, rx, iov, skip, count, flags);
+                    *room = flags & libc::MSG_PEEK == 0 && conn.theirs().armed(conn.at(TRIP), trip::TX);
+                    return Tried::Bytes(count);
+                }
+                match empty(conn, fd, rx, ring) {
+                    Some(Tried::Kernel) => return from_kernel(conn, fd, rx, iov, skip, flags),
+                    Some(tried) => return tried,
+                    None => continue,
+                }
+            }
+            _ => return from_kernel(conn, fd, rx, iov, skip, flags),
+        }
+    }
+}
+
+/// Reads on tcp before the ring; `None` once the ring's turn has come.
+fn take_early(
+    conn: &'static Conn,
+    fd: i32,
+    rx: &mut Held<'_, Rx>,
+    iov: &[libc::iovec],
+    skip: usize,
+    flags: i32,
+) -> Option<Tried> {
+    if !conn.is_managed() {
+        return Some(Tried::Kernel);
+    }
+    if conn.has(flag::BROKEN) {
+        return Some(Tried::Error(Errno::ECONNRESET));
+    }
+    if let Err(errno) = learn_boundary(conn, fd, rx) {
+        return Some(Tried::Error(errno));
+    }
+    if rx.tcp_left == Some(0) {
+        conn.rx.set_path(path::SMALL);
+        return None;
+    }
+    let known = rx.tcp_left.is_some();
+    let most = rx.tcp_left.map_or(usize::MAX, |left| left as usize);
+    let mut count = match kernel_recv(fd, iov, skip, most, flags | libc::MSG_DONTWAIT) {
+        Ok(0) => return Some(Tried::End),
+        Ok(count) => count as u64,
+        Err(Errno::EAGAIN) if !known && conn.word(SMALL_AT) != 0 => return None,
+        Err(Errno::EAGAIN) => return Some(Tried::Not),
+        Err(errno) => return Some(Tried::Error(errno)),
+    };
+    let peek = flags & libc::MSG_PEEK != 0;
+    if !known && conn.word(SMALL_AT) != 0 {
+        // Announced while we read: what lies beyond the boundary are kicks.
+        let boundary = conn.word(SMALL_AT) - 1;
+        let Ok(counts) = diag::counts(fd, conn.has(flag::CLIENT)) else { return Some(Tried::Error(Errno::ECONNRESET)) };
+        let end = if peek { counts.read + count } else { counts.read };
+        let kicks = end.saturating_sub(boundary).min(count);
+        count -= kicks;
+        if !peek {
+            rx.kicks_drained += kicks;
+            rx.tcp_left = Some(boundary.saturating_sub(counts.read));
+        }
+        if count == 0 {
+            return None;
+        }
+    } else if !peek && let Some(left) = &mut rx.tcp_left {
+        *left -= count;
+    }
+    Some(Tried::Bytes(count as usize))
+}
+
+/// Once the writer has announced the ring: how many bytes of tcp come before it.
+fn learn_boundary(conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>) -> Result<(), Errno> {
+    if rx.tcp_left.is_some() {
+        return Ok(());
+    }
+    let announced = conn.word(SMALL_AT);
+    if announced != 0 {
+        let counts = diag::counts(fd, conn.has(flag::CLIENT));
+        match counts.ok().and_then(|counts| (announced - 1).checked_sub(counts.read)) {
+            Some(left) => rx.tcp_left = Some(left),
+            None => {
+                conn.break_off(fd);
+                return Err(Errno::ECONNRESET);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The position at which the ring that we read ends, `u64::MAX` if it goes on.
+#[inline(always)]
+fn until(conn: &Conn, ring: u32) -> u64 {
+    if ring == path::SMALL { conn.word(BIG_AT).wrapping_sub(1) } else { u64::MAX }
+}
+
+fn copy_out(conn: &Conn, rx: &mut Held<'_, Rx>, iov: &[libc::iovec], skip: usize, count: usize, flags: i32) {
+    let (mine, theirs, back) = (conn.mine(), conn.theirs(), conn.at(R));
+    let discard = flags & libc::MSG_TRUNC != 0;
+    let peek = flags & libc::MSG_PEEK != 0;
+    let mut ahead = 0;
+    pieces(iov, skip, count, |to, len| {
+        let mut at = 0;
+        while at < len {
+            let piece = (len - at).min(PIECE);
+            if !discard {
+                // SAFETY: the program vouches for its buffers; `ready` vouched for count bytes of ring.
+                unsafe { rx.ring.peek(&mine, ahead, to.add(at), piece) };
+            }
+            if peek {
+                ahead += piece;
+            } else {
+                rx.ring.consume(&theirs, back, piece);
+            }
+            at += piece;
+        }
+    });
+    if !peek {
+        conn.counters.ring_in.store(rx.ring.position(), Ordering::Relaxed);
+    }
+}
+
+/// The ring is empty: is it the end of the ring, of the connection, or is there just nothing? `None`: look again.
+fn empty(conn: &'static Conn, fd: i32, rx: &mut Held<'_, Rx>, ring: u32) -> Option<Tried> {
+    let (mine, position) = (conn.mine(), rx.ring.position());
+    if ring == path::SMALL && conn.word(BIG_AT) == position + 1 {
+        move_to_big(conn, rx);
+        return None;
+    }
+    let tcp_at = conn.word(TCP_AT);
+    if tcp_at == position + 1 {
+        return end_of_ring(conn, fd, rx);
+    }
+    if conn.has(flag::BROKEN) {
+        return Some(Tried::Error(Errno::ECONNRESET));
+    }
+    if rx.error != 0 {
+        return Some(Tried::Error(Errno::new(core::mem::take(&mut rx.error))));
+    }
+    let now = ticks();
+    let told = conn.has(flag::PEER_FIN | flag::PEER_HUP) || conn.notes() & (note::CLOSED | note::SHUT_WR) != 0;
+    if !told && now.wrapping_sub(rx.looked) < ticks_of(LOOK_NS) {
+        return Some(Tried::Not);
+    }
+    rx.looked = now;
+    match look(conn, fd, rx) {
+        Look::Nothing => Some(Tried::Not),
+        // The end, or bytes of someone whom we do not follow. What the peer put in the ring before comes first.
+        Look::End | Look::Data => {
+            let more = mine.word(conn.at(W)) != position || conn.word(TCP_AT) != tcp_at || conn.word(BIG_AT) > position + 1;
+            if more { None } else { Some(Tried::Kernel) }
+        }
+    }
+}
+
+/// The writer has left the ring for tcp. Kicks that it sent before lie ahead of its bytes.
+fn end_of_ring(conn: &'static Conn, fd: i32, rx: &mut Held<'_, Rx>) -> Option<Tried> {
+    drain(conn, fd, rx, usize::MAX);
+    if conn.word(KICKS) != rx.kicks_drained && !conn.has(flag::PEER_FIN | flag::PEER_HUP) {
+        // Still on their way.
+        return Some(match look(conn, fd, rx) {
+            Look::Nothing => Tried::Not,
+            _ => Tried::Kernel,
+        });
+    }
+    conn.rx.set_path(path::LAST);
+    None
+}
+
+/// Reads from the companion, after the ring.
+fn from_kernel(
+    conn: &'static Conn,
+    fd: i32,
+    rx: &mut Held<'_, Rx>,
+    iov: &[libc::iovec],
+    skip: usize,
+    flags: i32,
+) -> Tried {
+    if conn.rx.path() == path::LAST && demote::finish(conn, fd) {
+        return Tried::Kernel;
+    }
+    if rx.error != 0 {
+        return Tried::Error(Errno::new(core::mem::take(&mut rx.error)));
+    }
+    match kernel_recv(fd, iov, skip, usize::MAX, flags | libc::MSG_DONTWAIT) {
+        Ok(0) => Tried::End,
+        Ok(count) => Tried::Bytes(count),
+        Err(Errno::EAGAIN) => Tried::Not,
+        Err(errno) => Tried::Error(errno),
+    }
+}
+
+/// Carries out announced changes of the reading path whose place has been reached, without reading.
+pub(crate) fn progress(conn: &'static Conn, fd: i32, rx: &mut Held<'_, Rx>) {
+    loop {
+        let before = conn.rx.path();
+        match before {
+            path::TCP => {
+                if conn.is_managed() && learn_boundary(conn, fd, rx).is_ok() && rx.tcp_left == Some(0) {
+                    conn.rx.set_path(path::SMALL);
+                }
+            }
+            path::SMALL | path::BIG => {
+                let position = rx.ring.position();
+                if before == path::SMALL && conn.word(BIG_AT) == position + 1 {
+                    move_to_big(conn, rx);
+                } else if conn.word(TCP_AT) == position + 1 {
+                    end_of_ring(conn, fd, rx);
+                }
+            }
+            _ => {}
+        }
+        if conn.rx.path() == before {
+            return;
+        }
+    }
+}
+
+fn move_to_big(conn: &Conn, rx: &mut Held<'_, Rx>) {
+    rx.ring.move_to(layout::big(conn.slot.load(Ordering::Relaxed) as usize), layout::BIG);
+    conn.set(flag::GREW);
+    conn.rx.set_path(path::BIG);
+}
+
+/// What the kernel says of a connection whose peer writes to the ring.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Look {
+    Nothing,
+    Data,
+    End,
+}
+
+/// Asks the kernel, taking kicks out of the companion.
+pub(crate) fn look(conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>) -> Look {
+    let mut poll = [libc::pollfd { fd, events: libc::POLLIN | libc::POLLRDHUP, revents: 0 }];
+    if sys::ppoll(&mut poll, Some(0)).unwrap_or(0) == 0 {
+        return Look::Nothing;
+    }
+    let told = poll[0].revents;
+    if told & (libc::POLLHUP | libc::POLLERR | libc::POLLNVAL) != 0 {
+        conn.set(flag::PEER_HUP);
+    }
+    if told & libc::POLLRDHUP != 0 {
+        conn.set(flag::PEER_FIN);
+    }
+    let waiting = sys::ioctl_int(fd, libc::FIONREAD).unwrap_or(0) as usize;
+    let drained = drain(conn, fd, rx, waiting);
+    if told & (libc::POLLHUP | libc::POLLERR | libc::POLLRDHUP | libc::POLLNVAL) != 0 {
+        return Look::End;
+    }
+    if waiting > drained { Look::Data } else { Look::Nothing }
+}
+
+/// Takes kicks out of the companion, as many as were sent and at most `most`; says how many.
+pub(crate) fn drain(conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>, most: usize) -> usize {
+    let mut drained = 0;
+    loop {
+        let owed = conn.word(KICKS).wrapping_sub(rx.kicks_drained).min((most - drained) as u64) as usize;
+        if owed == 0 || owed > 1 << 20 {
+            return drained;
+        }
+        let mut bytes = [0; 256];
+        match sys::recv(fd, bytes.as_mut_ptr(), owed.min(256), libc::MSG_DONTWAIT) {
+            Ok(count @ 1..) => {
+                rx.kicks_drained += count as u64;
+                drained += count;
+            }
+            Ok(0) => return drained,
+            Err(errno) => {
+                if errno != Errno::EAGAIN && errno != Errno::EINTR {
+                    rx.error = errno.into_raw();
+                }
+                return drained;
+            }
+        }
+    }
+}
+
+/// One attempt to write, under the lock.
+fn give(conn: &'static Conn, fd: i32, tx: &mut Held<'_, Tx>, iov: &[libc::iovec], skip: usize, flags: i32) -> Tried {
+    let want = total(iov) - skip;
+    loop {
+        match conn.tx.path() {
+            path::TCP => {
+                if !conn.is_managed() {
+                    return Tried::Kernel;
+                }
+                if want > 0 && switch(conn, fd) {
+                    continue;
+                }
+                return to_kernel(fd, iov, skip, flags);
+            }
+            path::SMALL | path::BIG => {
+                if conn.has(flag::SHUT_WR | flag::BROKEN) {
+                    return to_kernel(fd, iov, skip, flags);
+                }
+                if attend(conn, fd, tx) {
+                    continue;
+                }
+                if want == 0 {
+                    return Tried::Bytes(0);
+                }
+                let mine = conn.mine();
+                let Ok(mut room) = tx.ring.room(&mine, conn.at(R), want) else {
+                    conn.break_off(fd);
+                    return Tried::Error(Errno::ECONNRESET);
+                };
+                if room < want && conn.tx.path() == path::SMALL && wants_more(tx, want, room) {
+                    grow(conn, tx);
+                    room = layout::BIG;
+                }
+                if room == 0 {
+                    return Tried::Not;
+                }
+                let count = room.min(want);
+                copy_in(conn, tx, iov, skip, count);
+                wake(conn, fd, tx, trip::RX);
+                // The fence in `wake` stands between what was published and this: a reader that recalls sees the bytes, or we
+                // see that it recalls.
+                if conn.notes() & note::RECALL != 0 {
+                    attend(conn, fd, tx);
+                }
+                return Tried::Bytes(count);
+            }
+            path::RESEND => {
+                if !demote::resend(conn, fd, tx) {
+                    return Tried::Not;
+                }
+            }
+            _ => {
+                if demote::finish(conn, fd) {
+                    return Tried::Kernel;
+                }
+                return to_kernel(fd, iov, skip, flags);
+            }
+        }
+    }
+}
+
+fn to_kernel(fd: i32, iov: &[libc::iovec], skip: usize, flags: i32) -> Tried {
+    match kernel_send(fd, iov, skip, usize::MAX, flags | libc::MSG_DONTWAIT) {
+        Ok(count) => Tried::Bytes(count),
+        Err(Errno::EAGAIN) => Tried::Not,
+        Err(errno) => Tried::Error(errno),
+    }
+}
+
+/// Changes the writing direction over from tcp to the ring, if both ends have agreed.
+pub(crate) fn switch(conn: &Conn, fd: i32) -> bool {
+    if conn.state() != state::PROMOTED || conn.has(flag::NEVER | flag::DEMOTING | flag::SHUT_WR) {
+        return false;
+    }
+    match diag::counts(fd, conn.has(flag::CLIENT)) {
+        Ok(counts) => {
+            conn.put(SMALL_AT, counts.written + 1);
+            conn.tx.set_path(path::SMALL);
+            true
+        }
+        Err(_) => {
+            conn.set(flag::NEVER);
+            conn.set_reason(Reason::Counting);
+            report::count_reason(Reason::Counting);
+            false
+        }
+    }
+}
+
+fn wants_more(tx: &mut Held<'_, Tx>, want: usize, room: usize) -> bool {
+    if !process::options().grow {
+        return false;
+    }
+    if room == 0 {
+        tx.full += 1;
+    }
+    want > layout::SMALL / 2 || tx.full > 4
+}
+
+/// Moves to the big ring from here on.
+fn grow(conn: &Conn, tx: &mut Held<'_, Tx>) {
+    conn.put(BIG_AT, tx.ring.position() + 1);
+    tx.big_from = tx.ring.position();
+    tx.ring.move_to(layout::big(conn.slot.load(Ordering::Relaxed) as usize), layout::BIG);
+    conn.tx.set_path(path::BIG);
+}
+
+fn copy_in(conn: &Conn, tx: &mut Held<'_, Tx>, iov: &[libc::iovec], skip: usize, count: usize) {
+    let (theirs, front) = (conn.theirs(), conn.at(W));
+    let mut unpublished = 0;
+    pieces(iov, skip, count, |from, len| {
+        let mut at = 0;
+        while at < len {
+            let piece = (len - at).min(PIECE - unpublished);
+            // SAFETY: the program vouches for its buffers; `room` vouched for count bytes of ring.
+            unsafe { tx.ring.put(&theirs, from.add(at), piece) };
+            at += piece;
+            unpublished += piece;
+            if unpublished == PIECE {
+                tx.ring.publish(&theirs, front);
+                unpublished = 0;
+            }
+        }
+    });
+    if unpublished > 0 {
+        tx.ring.publish(&theirs, front);
+    }
+    conn.counters.ring_out.store(tx.ring.position(), Ordering::Relaxed);
+}
+
+/// What the peer has told that a writer must act on; true if the path has changed.
+pub(crate) fn attend(conn: &'static Conn, fd: i32, tx: &mut Held<'_, Tx>) -> bool {
+    let notes = conn.notes();
+    let now = ticks();
+    if notes & (note::CLOSED | note::DEMOTE | note::RECALL) == 0 {
+        // An epoll set that has the connection is told by the kernel.
+        if now.wrapping_sub(tx.looked) < ticks_of(LOOK_TX_NS) || conn.queue.load(Ordering::Relaxed) != 0 {
+            return false;
+        }
+        // A peer that was killed has told nothing: its end of the companion is closed, yet it did not say that it shut it.
+        tx.looked = now;
+        let mut poll = [libc::pollfd { fd, events: libc::POLLRDHUP, revents: 0 }];
+        let told = if sys::ppoll(&mut poll, Some(0)).unwrap_or(0) > 0 { poll[0].revents } else { 0 };
+        let gone = told & (libc::POLLHUP | libc::POLLERR) != 0
+            || told & libc::POLLRDHUP != 0 && conn.notes() & note::SHUT_WR == 0;
+        if !gone {
+            return false;
+        }
+    }
+    demote::asked(conn, fd, tx);
+    true
+}
+
+/// After something was published: wakes the peer if it is armed for `interest`. Under the tx lock, so that what goes by tcp
+/// after a demotion never mixes with kicks.
+#[inline(always)]
+pub(crate) fn wake(conn: &Conn, fd: i32, tx: &mut Held<'_, Tx>, interest: u64) {
+    let fired = conn.theirs().stimulate(conn.at(TRIP), interest);
+    if fired != 0 {
+        ring_out(conn, fd, tx, fired);
+    }
+}
+
+/// As [`wake`], for one that does not hold the tx lock: a reader that made room.
+pub(crate) fn fire(conn: &'static Conn, fd: i32, interest: u64) {
+    if let Some(mut tx) = conn.tx.lock() {
+        wake(conn, fd, &mut tx, interest);
+    }
+}
+
+#[cold]
+fn ring_out(conn: &Conn, fd: i32, tx: &mut Held<'_, Tx>, fired: u64) {
+    report::add(report::at::WAKES, 1);
+    let mut how = fired;
+    if how & trip::MODE == trip::QUEUE {
+        conn.counters.hints.fetch_add(1, Ordering::Relaxed);
+        let queue = usize::from(trip::id(how)) % layout::QUEUES;
+        let base = layout::HINTS + queue * hints::BYTES;
+        how = hints::set(&conn.theirs(), base, conn.slot.load(Ordering::Relaxed) as usize);
+        if how == 0 {
+            return;
+        }
+    }
+    if how & trip::MODE == trip::BELL
+        && let Some(fd) = link::link(conn.link.load(Ordering::Relaxed)).bell(trip::id(how).into())
+    {
+        conn.counters.bells.fetch_add(1, Ordering::Relaxed);
+        return bell::ring(fd);
+    }
+    if conn.tx.path() == path::TCP {
+        switch(conn, fd);
+    }
+    if matches!(conn.tx.path(), path::SMALL | path::BIG) {
+        conn.counters.kicks.fetch_add(1, Ordering::Relaxed);
+        tx.kicks_sent += 1;
+        conn.put(KICKS, tx.kicks_sent);
+        if sys::send(fd, [0].as_ptr(), 1, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) != Ok(1) {
+            tx.kicks_sent -= 1;
+            conn.put(KICKS, tx.kicks_sent);
+        }
+    }
+}
+
+/// The bytes of an array of buffers.
+pub(crate) fn total(iov: &[libc::iovec]) -> usize {
+    iov.iter().fold(0usize, |sum, piece| sum.saturating_add(piece.iov_len))
+}
+
+/// Calls `each` with the pieces of `count` bytes of the buffers, from `skip` on.
+fn pieces(iov: &[libc::iovec], mut skip: usize, mut count: usize, mut each: impl FnMut(*mut u8, usize)) {
+    for piece in iov {
+        if count == 0 {
+            break;
+        }
+        if skip >= piece.iov_len {
+            skip -= piece.iov_len;
+            continue;
+        }
+        let len = (piece.iov_len - skip).min(count);
+        each(piece.iov_base.cast::<u8>().wrapping_add(skip), len);
+        count -= len;
+        skip = 0;
+    }
+}
+
+/// At most this many pieces in one call to the kernel; the rest is another call's.
+const IOVS: usize = 64;
+
+fn with_message<T>(
+    iov: &[libc::iovec],
+    skip: usize,
+    most: usize,
+    call: impl FnOnce(&mut libc::msghdr) -> T,
+) -> T {
+    let mut part = [libc::iovec { iov_base: core::ptr::null_mut(), iov_len: 0 }; IOVS];
+    let mut used = 0;
+    let count = total(iov).saturating_sub(skip).min(most);
+    pieces(iov, skip, count, |at, len| {
+        if used < IOVS {
+            part[used] = libc::iovec { iov_base: at.cast(), iov_len: len };
+            used += 1;
+        }
+    });
+    // SAFETY: all zeroes is a valid msghdr.
+    let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
+    message.msg_iov = part.as_mut_ptr();
+    message.msg_iovlen = used as _;
+    call(&mut message)
+}
+
+fn kernel_recv(fd: i32, iov: &[libc::iovec], skip: usize, most: usize, flags: i32) -> Result<usize, Errno> {
+    with_message(iov, skip, most, |message| sys::recvmsg(fd, message, flags & !libc::MSG_WAITALL))
+}
+
+fn kernel_send(fd: i32, iov: &[libc::iovec], skip: usize, most: usize, flags: i32) -> Result<usize, Errno> {
+    with_message(iov, skip, most, |message| sys::sendmsg(fd, message, flags))
+}
+
+/// FIONREAD: bytes that a read would find. `None`: the kernel's answer.
+pub fn unread(conn: &'static Conn) -> Option<i32> {
+    if !conn.is_managed() {
+        return None;
+    }
+    let rx = conn.rx.lock()?;
+    matches!(conn.rx.path(), path::SMALL | path::BIG)
+        .then(|| conn.word(W).wrapping_sub(rx.ring.position()).min(layout::BIG as u64) as i32)
+}
+
+/// SIOCOUTQ: bytes that the peer has not read. `None`: the kernel's answer.
+pub fn unsent(conn: &'static Conn) -> Option<i32> {
+    if !conn.is_managed() {
+        return None;
+    }
+    let tx = conn.tx.lock()?;
+    let unread = tx.ring.unread(&conn.mine(), conn.at(R)).ok()?;
+    matches!(conn.tx.path(), path::SMALL | path::BIG).then_some(unread.min(i32::MAX as u64) as i32)
+}

@@ -1,0 +1,94 @@
+//! Where things lie in a link's segment. Each process exports one segment per link; the peer writes into it. The offsets are the
+//! protocol between two versions of Shunt: change one and raise [`VERSION`].
+//!
+//! | from | what | who writes |
+//! |---|---|---|
+//! | [`CTL`] | control queue, peer -> owner | peer |
+//! | [`CTL_BACK`] | read index of the control queue owner -> peer | peer |
+//! | [`HINTS`] | [`QUEUES`] event queues of hints | peer sets, owner takes |
+//! | [`SLOT`] | one header of [`SLOT_BYTES`] for each of [`SLOTS`] connections | see below |
+//! | [`DATA`] | [`SLOT_DATA`] bytes for each: the small ring, then the big one, peer -> owner | peer |
+
+use fabric::{hints, queue};
+
+/// Version of the layout and of the hand-shake.
+pub const VERSION: u32 = 1;
+/// Connections that fit in one link; a pair of processes may have many links.
+pub const SLOTS: usize = hints::SLOTS;
+/// Event queues of a process (one for each epoll set that has promoted members).
+pub const QUEUES: usize = 8;
+/// Bells that a process passes with each link.
+pub const BELLS: usize = 2;
+/// Capacity of the ring that a connection starts with.
+pub const SMALL: usize = 16 << 10;
+/// Capacity of the ring that it grows to.
+pub const BIG: usize = 256 << 10;
+
+pub const CTL: usize = 0;
+pub const CTL_BACK: usize = (CTL + queue::BYTES).next_multiple_of(64);
+pub const HINTS: usize = (CTL_BACK + 64).next_multiple_of(256);
+pub const SLOT: usize = (HINTS + QUEUES * hints::BYTES).next_multiple_of(4096);
+pub const SLOT_BYTES: usize = 256;
+pub const DATA: usize = (SLOT + SLOTS * SLOT_BYTES).next_multiple_of(4096);
+pub const SLOT_DATA: usize = SMALL + BIG;
+pub const SEGMENT: usize = DATA + SLOTS * SLOT_DATA;
+
+// Words of a slot's header. First line: put by the peer as the producer of what we read.
+/// Write position of the ring that we read.
+pub const W: usize = 0;
+/// Announcement: from this many bytes of tcp on, plus one, the small ring is used. 0: not announced. Each change happens at most
+/// once and in this order, so that an announcement is never overwritten.
+pub const SMALL_AT: usize = 8;
+/// Announcement: from this position on, plus one, the big ring.
+pub const BIG_AT: usize = 16;
+/// Announcement: from this position on, plus one, tcp for good.
+pub const TCP_AT: usize = 24;
+/// Kicks sent to us.
+pub const KICKS: usize = 32;
+// Second line: put by the peer as the consumer of what we write.
+/// Read position of the ring that we write.
+pub const R: usize = 64;
+/// Bits of [`note`].
+pub const NOTES: usize = 80;
+/// With [`note::RECALL`]: the position from which our bytes are to go by tcp.
+pub const RECALL_AT: usize = 88;
+/// Answer to our offer: 0, or bits [`ACCEPTED`], [`REFUSED`], [`CANCELLED`].
+pub const STATE: usize = 96;
+/// Processor on which the peer last began to wait, plus one.
+pub const CPU: usize = 104;
+// Third line: the tripwire, armed by us, fired by the peer.
+pub const TRIP: usize = 128;
+
+pub const ACCEPTED: u64 = 1;
+pub const REFUSED: u64 = 2;
+/// We took the offer back.
+pub const CANCELLED: u64 = 4;
+
+/// What a peer tells about its end.
+pub mod note {
+    /// It has closed its last descriptor.
+    pub const CLOSED: u64 = 1;
+    /// It has shut its writing half.
+    pub const SHUT_WR: u64 = 2;
+    /// It asks us to write by tcp from now on.
+    pub const DEMOTE: u64 = 4;
+    /// It reads no more from the ring: what lies beyond RECALL_AT goes by tcp.
+    pub const RECALL: u64 = 8;
+    /// It has shut its reading half.
+    pub const SHUT_RD: u64 = 16;
+}
+
+/// Offset of a slot's header.
+pub const fn slot(index: usize) -> usize {
+    SLOT + index * SLOT_BYTES
+}
+
+/// Offset of a slot's small ring.
+pub const fn small(index: usize) -> usize {
+    DATA + index * SLOT_DATA
+}
+
+/// Offset of a slot's big ring.
+pub const fn big(index: usize) -> usize {
+    small(index) + SMALL
+}

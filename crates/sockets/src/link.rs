@@ -1,0 +1,637 @@
+//! Links: what joins this process to another one. Made once per pair (or once per 1024 connections) by a hand-shake over an
+//! abstract UNIX socket, which stays open and tells of the peer's death. Everything here happens inside hooks, without blocking.
+
+use fabric::lock::Lock;
+use fabric::queue::{Consumer, MESSAGE, Producer};
+use fabric::shm::Map;
+use fabric::sync::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+use fabric::sys::{self, Errno};
+use fabric::{Local, hints};
+
+use core::cell::UnsafeCell;
+
+use crate::conn::Conn;
+use crate::layout::{self, BELLS, SLOTS};
+use crate::reason::Reason;
+use crate::{process, thread};
+
+/// Links that a process can have.
+pub const LINKS: usize = 4096;
+
+pub mod state {
+    pub const FREE: u32 = 0;
+    /// HELLO sent, answer awaited.
+    pub const ASKED: u32 = 1;
+    pub const READY: u32 = 2;
+    /// Failed; kept for a while so that it is not tried again at once.
+    pub const FAILED: u32 = 3;
+    /// Its peer is gone and nobody uses it; to be unmapped.
+    pub const DYING: u32 = 4;
+}
+
+/// One link.
+pub struct Link {
+    pub state: AtomicU32,
+    pub socket: AtomicI32,
+    pub token: AtomicU64,
+    pub peer_uid: AtomicU32,
+    pub peer_pid: AtomicU32,
+    /// The peer's bells, +1.
+    pub bells: [AtomicU32; BELLS],
+    /// 0 if we opened the link, 1 if we answered: we hand out the slots of this parity.
+    parity: AtomicU32,
+    /// When FAILED: not before this time again, in ticks.
+    retry: AtomicU64,
+    pub live: AtomicU32,
+    /// No slot was free when last asked.
+    pub full: AtomicU32,
+    lock: Lock,
+    inner: UnsafeCell<Inner>,
+    conns: [AtomicU64; SLOTS],
+}
+
+struct Inner {
+    mine: Map,
+    theirs: Map,
+    producer: Producer,
+    consumer: Consumer,
+    /// Our slots in use, and those given up by us but perhaps not yet by the peer.
+    taken: [u64; SLOTS / 64],
+    closing: [u64; SLOTS / 64],
+}
+
+// SAFETY: `inner` is under `lock`, the rest is atomic.
+unsafe impl Sync for Link {}
+
+static LINKS_AT: AtomicU64 = AtomicU64::new(0);
+static USED: AtomicU32 = AtomicU32::new(0);
+/// Guards making and freeing of links.
+static REGISTRY: AtomicLock = AtomicLock(UnsafeCell::new(0));
+
+#[repr(transparent)]
+struct AtomicLock(UnsafeCell<u32>);
+// SAFETY: only used as a Lock, whose zero state is unlocked.
+unsafe impl Sync for AtomicLock {}
+
+fn registry() -> &'static Lock {
+    // SAFETY: Lock is a transparent 32-bit atomic, zero is unlocked.
+    unsafe { &*REGISTRY.0.get().cast::<Lock>() }
+}
+
+/// The link with this number.
+pub fn link(index: u32) -> &'static Link {
+    assert!((index as usize) < LINKS);
+    // SAFETY: the array is a mapping of LINKS zeroed links, never unmapped; callers have an index that `add` gave out.
+    unsafe { &*(LINKS_AT.load(Ordering::Acquire) as *const Link).add(index as usize) }
+}
+
+/// Numbers of all links ever used.
+pub fn all() -> core::ops::Range<u32> {
+    0..USED.load(Ordering::Acquire)
+}
+
+/// In the child of fork(): inherited links serve inherited connections; no new ones on them.
+pub fn forked() {
+    for index in all() {
+        link(index).token.store(0, Ordering::Relaxed);
+    }
+}
+
+struct Guard<'a>(&'a Link, bool);
+impl Drop for Guard<'_> {
+    fn drop(&mut self) {
+        if self.1 {
+            self.0.lock.unlock();
+        }
+    }
+}
+impl core::ops::Deref for Guard<'_> {
+    type Target = Inner;
+    fn deref(&self) -> &Inner {
+        // SAFETY: the lock is held by this thread.
+        unsafe { &*self.0.inner.get() }
+    }
+}
+impl core::ops::DerefMut for Guard<'_> {
+    fn deref_mut(&mut self) -> &mut Inner {
+        // SAFETY: the lock is held by this thread.
+        unsafe { &mut *self.0.inner.get() }
+    }
+}
+
+impl Link {
+    /// Whether it had no free slot when last asked. Now and then it is asked again: slots come back.
+    pub fn is_full(&self) -> bool {
+        self.full.load(Ordering::Relaxed) != 0
+    }
+
+    fn lock(&self) -> Option<Guard<'_>> {
+        self.lock.lock(thread::tid()).then_some(Guard(self, true))
+    }
+
+    /// Sends a message through the control queue; false if it is full.
+    pub fn tell(&self, message: &[u8; MESSAGE]) -> bool {
+        let Some(mut inner) = self.lock() else { return false };
+        let (mine, theirs) = (inner.mine, inner.theirs);
+        inner.producer.push(&theirs, layout::CTL, &mine, layout::CTL_BACK, message)
+    }
+
+    /// Takes a message from the control queue.
+    pub fn hear(&self) -> Option<[u8; MESSAGE]> {
+        if self.state.load(Ordering::Acquire) != state::READY {
+            return None;
+        }
+        let mut inner = self.lock()?;
+        let (mine, theirs) = (inner.mine, inner.theirs);
+        if !inner.consumer.ready(&mine, layout::CTL) {
+            return None;
+        }
+        inner.consumer.pop(&mine, layout::CTL, &theirs, layout::CTL_BACK)
+    }
+
+    /// The two segments.
+    pub fn maps(&self) -> Option<(Map, Map)> {
+        let inner = self.lock()?;
+        Some((inner.mine, inner.theirs))
+    }
+
+    /// Our segment, without the lock: for links that have connections.
+    pub fn mine(&self) -> Map {
+        // SAFETY: `mine` is written before READY is set and changed only when no connection is on the link.
+        unsafe { (*self.inner.get()).mine }
+    }
+
+    /// Takes one of our slots for a connection.
+    pub fn take_slot(&self, conn: &'static Conn) -> Option<usize> {
+        let parity = self.parity.load(Ordering::Relaxed) as usize;
+        let mut inner = self.lock()?;
+        for word in 0..SLOTS / 64 {
+            // Given up by us: free once the peer has told that it is closed there, too.
+            let mut closing = inner.closing[word];
+            while closing != 0 {
+                let bit = closing.trailing_zeros() as usize;
+                closing &= closing - 1;
+                let header = layout::slot(word * 64 + bit);
+                if inner.mine.word(header + layout::NOTES) & layout::note::CLOSED != 0
+                    || inner.mine.word(header + layout::STATE) & (layout::REFUSED | layout::CANCELLED) != 0
+                {
+                    inner.closing[word] &= !(1 << bit);
+                    inner.taken[word] &= !(1 << bit);
+                }
+            }
+            let ours = if parity == 0 { 0x5555_5555_5555_5555 } else { 0xaaaa_aaaa_aaaa_aaaa };
+            let free = !inner.taken[word] & ours;
+            if free != 0 {
+                let bit = free.trailing_zeros() as usize;
+                inner.taken[word] |= 1 << bit;
+                let slot = word * 64 + bit;
+                self.occupy(&inner.mine, slot, conn);
+                return Some(slot);
+            }
+        }
+        None
+    }
+
+    /// Puts a connection on a slot that the peer offered.
+    pub fn use_slot(&self, slot: usize, conn: &'static Conn) {
+        if let Some(inner) = self.lock() {
+            self.occupy(&inner.mine, slot, conn);
+        }
+    }
+
+    fn occupy(&self, mine: &Map, slot: usize, conn: &'static Conn) {
+        let header = layout::slot(slot);
+        for word in (0..layout::SLOT_BYTES).step_by(8) {
+            mine.set_word(header + word, 0);
+        }
+        self.conns[slot].store(core::ptr::from_ref(conn) as u64, Ordering::Release);
+        self.live.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Takes a connection off its slot. `offered` by us: then it is ours to give out again, when the peer has left it, too.
+    pub fn leave_slot(&self, slot: usize) {
+        self.conns[slot].store(0, Ordering::Release);
+        if slot & 1 == self.parity.load(Ordering::Relaxed) as usize
+            && let Some(mut inner) = self.lock()
+        {
+            inner.closing[slot / 64] |= 1 << (slot % 64);
+        }
+        self.live.fetch_sub(1, Ordering::AcqRel);
+        self.full.store(0, Ordering::Relaxed);
+    }
+
+    /// The connection on a slot.
+    pub fn conn(&self, slot: usize) -> Option<&'static Conn> {
+        let at = self.conns[slot % SLOTS].load(Ordering::Acquire);
+        // SAFETY: only `occupy` stores here, from a &'static Conn.
+        (at != 0).then(|| unsafe { &*(at as *const Conn) })
+    }
+
+    /// Whether this connection is on the slot.
+    pub fn holds(&self, slot: usize, conn: &Conn) -> bool {
+        self.conns[slot % SLOTS].load(Ordering::Acquire) == core::ptr::from_ref(conn) as u64
+    }
+
+    /// Whether a slot number that a peer named may be offered by it.
+    pub fn is_peers_slot(&self, slot: usize) -> bool {
+        slot < SLOTS && slot & 1 != self.parity.load(Ordering::Relaxed) as usize
+    }
+
+    /// The peer's bell with this number.
+    pub fn bell(&self, index: usize) -> Option<i32> {
+        match self.bells.get(index)?.load(Ordering::Acquire) {
+            0 => None,
+            fd => Some(fd as i32 - 1),
+        }
+    }
+
+    /// Whether the peer's process is gone.
+    fn is_dead(&self) -> bool {
+        let mut byte = 0;
+        let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
+        !matches!(sys::recv(self.socket.load(Ordering::Relaxed), &mut byte, 1, flags), Err(Errno::EAGAIN) | Ok(1..))
+    }
+}
+
+/// What is passed in a hand-shake.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Hello {
+    magic: u32,
+    version: u32,
+    /// Names the sender's rendezvous socket.
+    token: u64,
+    segment: u64,
+}
+
+const MAGIC: u32 = 0x5348_4c4b;
+
+impl Hello {
+    fn new(token: u64) -> Hello {
+        Hello { magic: MAGIC, version: layout::VERSION, token, segment: layout::SEGMENT as u64 }
+    }
+
+    fn check(&self) -> Result<(), Reason> {
+        if self.magic != MAGIC || self.version != layout::VERSION || self.segment != layout::SEGMENT as u64 {
+            return Err(Reason::OtherVersion);
+        }
+        Ok(())
+    }
+}
+
+/// A ready link to the process with this token that may have a free slot, or the state of making one.
+pub fn find(token: u64, skip_full: impl Fn(&Link) -> bool) -> Option<(u32, u32)> {
+    let mut making = None;
+    for index in all() {
+        let link = link(index);
+        if link.token.load(Ordering::Acquire) != token {
+            continue;
+        }
+        match link.state.load(Ordering::Acquire) {
+            state::READY if !skip_full(link) => return Some((index, state::READY)),
+            state::ASKED => making = Some((index, state::ASKED)),
+            state::FAILED if stream::spin::ticks() < link.retry.load(Ordering::Relaxed) => {
+                making = making.or(Some((index, state::FAILED)));
+            }
+            _ => {}
+        }
+    }
+    making
+}
+
+/// Opens a link to the process whose rendezvous socket has `token`: sends HELLO, does not wait.
+pub fn open(token: u64, own_token: u64) -> Result<u32, Reason> {
+    let socket = sys::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0)
+        .map_err(|_| Reason::NoDescriptors)?;
+    let socket = process::hide(socket);
+    let (address, len) = crate::rendezvous::address(token);
+    let asked = match sys::connect(socket, (&raw const address).cast(), len) {
+        Ok(()) => credentials(socket).and_then(|peer| start(token, socket, 0, peer, own_token)),
+        Err(_) => Err(Reason::Unpaired),
+    };
+    asked.inspect_err(|_| process::unhide(socket))
+}
+
+/// Answers a HELLO on a socket that our listener accepted.
+pub fn answer(socket: i32, own_token: u64) -> Result<u32, Reason> {
+    let peer = credentials(socket)?;
+    let (hello, fds) = receive(socket)?;
+    let done = hello
+        .check()
+        .and_then(|()| Map::open(fds[0], layout::SEGMENT).map_err(|_| Reason::NoMemory))
+        .and_then(|theirs| {
+            let index = start(hello.token, socket, 1, peer, own_token)?;
+            ready(index, theirs, &fds);
+            Ok(index)
+        });
+    if fds[0] >= 0 {
+        sys::close(fds[0]);
+    }
+    if done.is_err() {
+        for &fd in fds[1..].iter().filter(|&&fd| fd >= 0) {
+            process::unhide(fd);
+        }
+    }
+    done
+}
+
+/// Looks whether the answer to our HELLO has come.
+pub fn progress(index: u32) -> Result<bool, Reason> {
+    let link = link(index);
+    let Some(_guard) = RegistryGuard::take() else { return Ok(false) };
+    if link.state.load(Ordering::Acquire) != state::ASKED {
+        return Ok(link.state.load(Ordering::Acquire) == state::READY);
+    }
+    let socket = link.socket.load(Ordering::Relaxed);
+    let (hello, fds) = match receive(socket) {
+        Ok(got) => got,
+        Err(Reason::Linking) => return Ok(false),
+        Err(reason) => {
+            fail(index);
+            return Err(reason);
+        }
+    };
+    let opened = hello.check().and_then(|()| Map::open(fds[0], layout::SEGMENT).map_err(|_| Reason::NoMemory));
+    if fds[0] >= 0 {
+        sys::close(fds[0]);
+    }
+    match opened {
+        Ok(theirs) => {
+            ready(index, theirs, &fds);
+            Ok(true)
+        }
+        Err(reason) => {
+            for &fd in fds[1..].iter().filter(|&&fd| fd >= 0) {
+                process::unhide(fd);
+            }
+            fail(index);
+            Err(reason)
+        }
+    }
+}
+
+/// Frees links whose peer is gone and that carry no connection.
+pub fn sweep() {
+    let Some(_guard) = RegistryGuard::take() else { return };
+    for index in all() {
+        let link = link(index);
+        let over = match link.state.load(Ordering::Acquire) {
+            state::READY => link.live.load(Ordering::Acquire) == 0 && link.is_dead(),
+            state::ASKED => link.is_dead(),
+            _ => false,
+        };
+        if over {
+            link.state.store(state::DYING, Ordering::SeqCst);
+        }
+        // Whoever began to look through the links before may still have the segment in hand: then another time.
+        if link.state.load(Ordering::SeqCst) == state::DYING && SCANNERS.load(Ordering::SeqCst) == 0 {
+            release(link);
+            link.state.store(state::FREE, Ordering::Release);
+        }
+    }
+}
+
+struct RegistryGuard;
+impl RegistryGuard {
+    fn take() -> Option<RegistryGuard> {
+        registry().lock(thread::tid()).then_some(RegistryGuard)
+    }
+}
+impl Drop for RegistryGuard {
+    fn drop(&mut self) {
+        registry().unlock();
+    }
+}
+
+/// Enters a link into the registry with our segment made and sent.
+fn start(token: u64, socket: i32, parity: u32, peer: (u32, u32), own_token: u64) -> Result<u32, Reason> {
+    let (mine, memfd) = Map::create(c"shunt:link", layout::SEGMENT).map_err(|errno| match errno {
+        Errno::EMFILE | Errno::ENFILE => Reason::NoDescriptors,
+        _ => Reason::NoMemory,
+    })?;
+    let sent = send(socket, &Hello::new(own_token), memfd);
+    sys::close(memfd);
+    let added = sent.and_then(|()| {
+        let _guard = RegistryGuard::take().ok_or(Reason::Busy)?;
+        add(token, socket, parity, peer, mine)
+    });
+    if added.is_err() {
+        // SAFETY: nobody else has seen the mapping.
+        unsafe { mine.unmap() };
+    }
+    added
+}
+
+fn add(token: u64, socket: i32, parity: u32, peer: (u32, u32), mine: Map) -> Result<u32, Reason> {
+    if LINKS_AT.load(Ordering::Acquire) == 0 {
+        let at = sys::mmap_private(LINKS * size_of::<Link>()).map_err(|_| Reason::NoMemory)?;
+        LINKS_AT.store(at as u64, Ordering::Release);
+    }
+    let now = stream::spin::ticks();
+    let index = all()
+        .find(|&index| match link(index).state.load(Ordering::Acquire) {
+            state::FREE => true,
+            state::FAILED => now >= link(index).retry.load(Ordering::Relaxed),
+            _ => false,
+        })
+        .unwrap_or(USED.load(Ordering::Acquire));
+    if index as usize >= LINKS {
+        return Err(Reason::LinkLimit);
+    }
+    USED.fetch_max(index + 1, Ordering::AcqRel);
+    let link = link(index);
+    {
+        let mut inner = link.lock().ok_or(Reason::Busy)?;
+        *inner = Inner {
+            mine,
+            theirs: Map::NONE,
+            producer: Producer::default(),
+            consumer: Consumer::default(),
+            taken: [0; SLOTS / 64],
+            closing: [0; SLOTS / 64],
+        };
+    }
+    link.socket.store(socket, Ordering::Relaxed);
+    link.parity.store(parity, Ordering::Relaxed);
+    link.peer_uid.store(peer.0, Ordering::Relaxed);
+    link.peer_pid.store(peer.1, Ordering::Relaxed);
+    link.live.store(0, Ordering::Relaxed);
+    link.full.store(0, Ordering::Relaxed);
+    for bell in &link.bells {
+        bell.store(0, Ordering::Relaxed);
+    }
+    link.token.store(token, Ordering::Release);
+    link.state.store(state::ASKED, Ordering::Release);
+    Ok(index)
+}
+
+fn ready(index: u32, theirs: Map, fds: &[i32; 1 + BELLS]) {
+    let link = link(index);
+    for (bell, &fd) in link.bells.iter().zip(&fds[1..]) {
+        if fd >= 0 {
+            bell.store(fd as u32 + 1, Ordering::Relaxed);
+        }
+    }
+    if let Some(mut inner) = link.lock() {
+        inner.theirs = theirs;
+    }
+    link.state.store(state::READY, Ordering::Release);
+}
+
+/// Called with the registry locked.
+fn fail(index: u32) {
+    let link = link(index);
+    release(link);
+    link.retry.store(stream::spin::ticks() + stream::spin::ticks_of(1_000_000_000), Ordering::Relaxed);
+    link.state.store(state::FAILED, Ordering::Release);
+}
+
+fn release(link: &Link) {
+    process::unhide(link.socket.load(Ordering::Relaxed));
+    for bell in &link.bells {
+        let fd = bell.swap(0, Ordering::AcqRel);
+        if fd != 0 {
+            process::unhide(fd as i32 - 1);
+        }
+    }
+    if let Some(mut inner) = link.lock() {
+        let (mine, theirs) = (inner.mine, inner.theirs);
+        (inner.mine, inner.theirs) = (Map::NONE, Map::NONE);
+        // SAFETY: no connection is on the link, so nobody has a copy of the maps in use.
+        unsafe {
+            mine.unmap();
+            theirs.unmap();
+        }
+    }
+}
+
+fn credentials(socket: i32) -> Result<(u32, u32), Reason> {
+    let peer: libc::ucred =
+        sys::getsockopt(socket, libc::SOL_SOCKET, libc::SO_PEERCRED).map_err(|_| Reason::Unproved)?;
+    Ok((peer.uid, peer.pid as u32))
+}
+
+const CONTROL: usize = 64;
+
+#[repr(align(8))]
+struct Control([u8; CONTROL]);
+
+/// Sends HELLO with our segment and bells.
+fn send(socket: i32, hello: &Hello, memfd: i32) -> Result<(), Reason> {
+    let mut fds = [memfd; 1 + BELLS];
+    let mut count = 1;
+    for index in 0..BELLS {
+        if let Some(bell) = process::bell_fd(index) {
+            fds[count] = bell;
+            count += 1;
+        }
+    }
+    let mut iov = libc::iovec { iov_base: core::ptr::from_ref(hello).cast_mut().cast(), iov_len: size_of::<Hello>() };
+    let mut control = Control([0; CONTROL]);
+    let len = 16 + count * 4;
+    control.0[0..8].copy_from_slice(&len.to_ne_bytes());
+    control.0[8..12].copy_from_slice(&libc::SOL_SOCKET.to_ne_bytes());
+    control.0[12..16].copy_from_slice(&libc::SCM_RIGHTS.to_ne_bytes());
+    for (index, fd) in fds[..count].iter().enumerate() {
+        control.0[16 + index * 4..][..4].copy_from_slice(&fd.to_ne_bytes());
+    }
+    // SAFETY: all zeroes is a valid msghdr.
+    let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
+    message.msg_iov = &raw mut iov;
+    message.msg_iovlen = 1;
+    message.msg_control = control.0.as_mut_ptr().cast();
+    message.msg_controllen = len.next_multiple_of(8);
+    sys::sendmsg(socket, &message, libc::MSG_NOSIGNAL).map(drop).map_err(|_| Reason::Unpaired)
+}
+
+/// Receives HELLO and its descriptors: the memfd, then bells; -1 where there is none. `Err(Linking)`: not there yet.
+fn receive(socket: i32) -> Result<(Hello, [i32; 1 + BELLS]), Reason> {
+    let mut hello = Hello { magic: 0, version: 0, token: 0, segment: 0 };
+    let mut iov = libc::iovec { iov_base: (&raw mut hello).cast(), iov_len: size_of::<Hello>() };
+    let mut control = Control([0; CONTROL]);
+    // SAFETY: all zeroes is a valid msghdr.
+    let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
+    message.msg_iov = &raw mut iov;
+    message.msg_iovlen = 1;
+    message.msg_control = control.0.as_mut_ptr().cast();
+    message.msg_controllen = CONTROL;
+    let got = match sys::recvmsg(socket, &mut message, libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC) {
+        Ok(got) => got,
+        Err(Errno::EAGAIN | Errno::EINTR) => return Err(Reason::Linking),
+        Err(_) => return Err(Reason::PeerGone),
+    };
+    let mut fds = [-1; 1 + BELLS];
+    let len = usize::from_ne_bytes(core::array::from_fn(|i| control.0[i])).min(message.msg_controllen);
+    if len >= 16 {
+        for (index, bytes) in control.0[16..len.min(CONTROL)].chunks_exact(4).enumerate() {
+            let fd = i32::from_ne_bytes(core::array::from_fn(|i| bytes[i]));
+            match fds.get_mut(index) {
+                Some(place) if index == 0 => *place = fd,
+                Some(place) => *place = process::hide(fd),
+                None => sys::close(fd),
+            }
+        }
+    }
+    if got != size_of::<Hello>() || fds[0] < 0 {
+        for (index, &fd) in fds.iter().enumerate().filter(|&(_, &fd)| fd >= 0) {
+            if index == 0 { sys::close(fd) } else { process::unhide(fd) }
+        }
+        return Err(if got == 0 { Reason::PeerGone } else { Reason::OtherVersion });
+    }
+    Ok((hello, fds))
+}
+
+/// Threads that are looking through the links' segments: while there are any, none is unmapped.
+static SCANNERS: AtomicU32 = AtomicU32::new(0);
+
+/// The right to look through the links' segments.
+pub struct Scan(());
+
+/// Begins to look through the links.
+pub fn scan() -> Scan {
+    SCANNERS.fetch_add(1, Ordering::SeqCst);
+    Scan(())
+}
+
+impl Drop for Scan {
+    fn drop(&mut self) {
+        SCANNERS.fetch_sub(1, Ordering::Release);
+    }
+}
+
+impl Scan {
+    /// Takes the hints of event queue `queue` from all links and gives each connection to `each`.
+    pub fn take(&self, queue: usize, mut each: impl FnMut(&'static Conn)) {
+        self.each_link(queue, |link, mine, base| {
+            hints::take(&mine, base, |slot| {
+                if let Some(conn) = link.conn(slot) {
+                    each(conn);
+                }
+            });
+        });
+    }
+
+    /// Whether any link has a hint for event queue `queue`.
+    pub fn any(&self, queue: usize) -> bool {
+        let mut any = false;
+        self.each_link(queue, |_, mine, base| any |= hints::any(&mine, base));
+        any
+    }
+
+    /// Arms (or with mode 0 disarms) the sleep words of event queue `queue`.
+    pub fn arm_sleep(&self, queue: usize, mode: u64, id: u8) {
+        self.each_link(queue, |_, mine, base| {
+            if mode == 0 { hints::disarm_sleep(&mine, base) } else { hints::arm_sleep(&mine, base, mode, id) }
+        });
+    }
+
+    #[inline]
+    fn each_link(&self, queue: usize, mut each: impl FnMut(&Link, Map, usize)) {
+        for index in all() {
+            let link = link(index);
+            if link.state.load(Ordering::SeqCst) == state::READY && link.live.load(Ordering::Acquire) != 0 {
+                each(link, link.mine(), layout::HINTS + queue * hints::BYTES);
+            }
+        }
+    }
+}

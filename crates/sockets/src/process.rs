@@ -1,0 +1,132 @@
+//! What the process knows of itself: its id, its options, its own descriptors kept out of the program's way, whether promotion is on.
+
+use core::cell::UnsafeCell;
+use fabric::sync::{AtomicU32, AtomicU64, Ordering};
+use fabric::{bell, sys};
+use options::{Options, PathMode};
+
+use crate::layout::BELLS;
+use crate::table::{self, Entry};
+
+struct Cell(UnsafeCell<Options>);
+// SAFETY: written once by `start`, before STARTED is set; read only after.
+unsafe impl Sync for Cell {}
+
+static OPTIONS: Cell = Cell(UnsafeCell::new(Options::DEFAULT));
+static STARTED: AtomicU32 = AtomicU32::new(0);
+static PID: AtomicU32 = AtomicU32::new(0);
+static SPIN_TICKS: AtomicU64 = AtomicU64::new(0);
+static BELL: [AtomicU32; BELLS] = [const { AtomicU32::new(0) }; BELLS];
+static BELL_USERS: [AtomicU32; BELLS] = [const { AtomicU32::new(0) }; BELLS];
+/// Why nothing in this process is to be promoted: a [`crate::reason::Reason`], or 0.
+static BARRED: AtomicU32 = AtomicU32::new(0);
+
+/// Begins, with the options. Before it every call goes straight to libc.
+pub fn start(options: Options) {
+    PID.store(sys::getpid(), Ordering::Relaxed);
+    // SAFETY: called once, from the library's constructor, before STARTED.
+    unsafe { *OPTIONS.0.get() = options };
+    SPIN_TICKS.store(if sys::cpus() > 1 { stream::spin::ticks_of(options.spin_ns()) } else { 0 }, Ordering::Relaxed);
+    STARTED.store(1, Ordering::Release);
+}
+
+/// Whether connections are to be followed at all.
+#[inline(always)]
+pub fn active() -> bool {
+    STARTED.load(Ordering::Acquire) == 1 && options().path == PathMode::Auto
+}
+
+/// The options.
+#[inline(always)]
+pub fn options() -> &'static Options {
+    // SAFETY: never written after `start`.
+    unsafe { &*OPTIONS.0.get() }
+}
+
+/// How long to spin at most, in ticks.
+#[inline(always)]
+pub fn spin_ticks() -> u64 {
+    SPIN_TICKS.load(Ordering::Relaxed)
+}
+
+/// The process's id.
+#[inline(always)]
+pub fn pid() -> u32 {
+    PID.load(Ordering::Relaxed)
+}
+
+/// In the child of fork().
+pub fn forked() {
+    PID.store(sys::getpid(), Ordering::Relaxed);
+    for index in 0..BELLS {
+        // The parent sleeps on these.
+        BELL[index].store(0, Ordering::Relaxed);
+        BELL_USERS[index].store(0, Ordering::Relaxed);
+    }
+}
+
+/// Bars promotion in this process from now on.
+pub fn bar(reason: crate::reason::Reason) {
+    BARRED.store(reason as u32, Ordering::Relaxed);
+}
+
+/// Whether promotion is barred: the reason's code or 0.
+pub fn barred() -> u32 {
+    BARRED.load(Ordering::Relaxed)
+}
+
+/// Moves a descriptor of our own out of the program's way (lowest-fd order, rule S2) and marks it as ours.
+pub fn hide(fd: i32) -> i32 {
+    let moved = match sys::fcntl(fd, libc::F_DUPFD_CLOEXEC, hidden_from() as usize) {
+        Ok(moved) => {
+            sys::close(fd);
+            moved
+        }
+        Err(_) => fd,
+    };
+    table::swap(moved, Entry::Own);
+    moved
+}
+
+/// Closes a descriptor of our own.
+pub fn unhide(fd: i32) {
+    table::swap(fd, Entry::None);
+    sys::close(fd);
+}
+
+/// Our descriptors begin here: near the soft limit, but not so high that the kernel's table grows for it.
+fn hidden_from() -> i32 {
+    let soft = sys::nofile_limit().min(8192) as i32;
+    soft - soft / 4
+}
+
+/// The bell with this number, made when first asked for; `None` without descriptors or with `bells` off.
+pub fn bell_fd(index: usize) -> Option<i32> {
+    if !options().bells {
+        return None;
+    }
+    let known = BELL[index].load(Ordering::Acquire);
+    if known != 0 {
+        return Some(known as i32 - 1);
+    }
+    let fd = hide(bell::create().ok()?);
+    match BELL[index].compare_exchange(0, fd as u32 + 1, Ordering::AcqRel, Ordering::Acquire) {
+        Ok(_) => Some(fd),
+        Err(other) => {
+            unhide(fd);
+            Some(other as i32 - 1)
+        }
+    }
+}
+
+/// Claims a bell for one sleeper. Bell 0 is for epoll sets, the others for single calls.
+pub fn claim_bell(index: usize) -> Option<i32> {
+    let fd = bell_fd(index)?;
+    BELL_USERS[index].compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).ok()?;
+    Some(fd)
+}
+
+/// Gives a bell back.
+pub fn release_bell(index: usize) {
+    BELL_USERS[index].store(0, Ordering::Release);
+}

@@ -1,0 +1,89 @@
+//! What a managed connection is ready for, as poll() would say of tcp. From the rings where the bytes are in rings, from the kernel
+//! where they are not.
+
+use fabric::sys;
+
+use crate::conn::{Conn, flag, path, state};
+use crate::layout::{R, W, note};
+use crate::{demote, io, rendezvous};
+
+/// Events of poll() (the same bits as epoll's) that the connection is ready for, of those in `want`; HUP and ERR always count.
+/// `None` if its calls are no longer ours.
+pub fn events(conn: &'static Conn, fd: i32, want: u32) -> Option<u32> {
+    if conn.state() == state::OFFERED {
+        rendezvous::answered(conn, fd);
+    }
+    demote::attend(conn, fd);
+    if !conn.is_managed() {
+        return None;
+    }
+    let mut got = 0;
+    let mut ask = want & libc::EPOLLPRI as u32;
+    {
+        let mut tx = conn.tx.lock()?;
+        match conn.tx.path() {
+            path::SMALL | path::BIG => {
+                if want & OUT != 0 {
+                    let third = tx.ring.capacity() as usize / 3;
+                    let room = tx.ring.room(&conn.mine(), conn.at(R), third).unwrap_or(usize::MAX);
+                    if room >= third || conn.notes() & note::CLOSED != 0 || conn.has(flag::BROKEN | flag::SHUT_WR) {
+                        got |= OUT;
+                    }
+                }
+            }
+            path::RESEND => {}
+            _ => ask |= want & OUT,
+        }
+    }
+    {
+        let mut rx = conn.rx.lock()?;
+        io::progress(conn, fd, &mut rx);
+        let ring = matches!(conn.rx.path(), path::SMALL | path::BIG);
+        if ring && conn.word(W) != rx.ring.position() {
+            got |= IN;
+        } else if !ring {
+            ask |= IN;
+        }
+        if rx.error != 0 {
+            got |= IN | libc::EPOLLERR as u32;
+        }
+    }
+    if conn.has(flag::PEER_FIN | flag::PEER_HUP) {
+        ask |= IN | RDHUP;
+    }
+    if ask & (want | IN | RDHUP) != 0 {
+        let mut poll = [libc::pollfd { fd, events: ask as i16, revents: 0 }];
+        if sys::ppoll(&mut poll, Some(0)).unwrap_or(0) > 0 {
+            let told = poll[0].revents as u32;
+            got |= told;
+            if told & RDHUP != 0 {
+                conn.set(flag::PEER_FIN);
+            }
+            if told & (libc::EPOLLHUP | libc::EPOLLERR) as u32 != 0 {
+                conn.set(flag::PEER_HUP);
+            }
+        }
+    }
+    if got & IN != 0 {
+        got |= RDNORM;
+    }
+    if got & OUT != 0 {
+        got |= WRNORM;
+    }
+    Some(got & (want | (libc::EPOLLHUP | libc::EPOLLERR) as u32))
+}
+
+/// The companion became readable while the connection is on a ring: takes kicks out, notes the end.
+pub fn absorb(conn: &'static Conn, fd: i32) {
+    if let Some(mut rx) = conn.rx.lock()
+        && matches!(conn.rx.path(), path::SMALL | path::BIG)
+    {
+        io::look(conn, fd, &mut rx);
+    }
+}
+
+pub(crate) const IN: u32 = libc::EPOLLIN as u32;
+pub(crate) const OUT: u32 = libc::EPOLLOUT as u32;
+pub(crate) const RDHUP: u32 = libc::EPOLLRDHUP as u32;
+const RDNORM: u32 = libc::EPOLLRDNORM as u32;
+const WRNORM: u32 = libc::EPOLLWRNORM as u32;

@@ -1,0 +1,48 @@
+//! Why a connection is on tcp. Each is counted per process and shown per connection by `shunt stat`: never a silent fallback.
+
+macro_rules! reasons {
+    ($($name:ident = $code:literal, $text:literal;)*) => {
+        /// The codes, as they stand in shared memory.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        #[repr(u32)]
+        pub enum Reason { $(#[doc = $text] $name = $code,)* }
+        /// The texts, by code.
+        pub const NAMES: &[&str] = &[$($text),*];
+    };
+}
+
+reasons! {
+    None = 0, "none";
+    Young = 1, "too few calls yet";
+    Unpaired = 2, "the other end is not known to Shunt";
+    Linking = 3, "link being made";
+    Offered = 4, "waiting for the other end's answer";
+    Disabled = 5, "switched off (path = tcp)";
+    NoBoard = 6, "board not usable";
+    NoListener = 7, "no rendezvous socket";
+    NoMemory = 8, "no memory for a link";
+    NoDescriptors = 9, "no descriptors left";
+    Unproved = 10, "the kernel does not confirm the other end (sock_diag)";
+    OtherVersion = 11, "the other end runs another version of Shunt";
+    Refused = 12, "the other end refused";
+    Busy = 13, "a call is in progress on tcp";
+    Exec = 14, "crossed exec or spawn";
+    Passed = 15, "descriptor passed to another process";
+    Stdio = 16, "used as a stdio stream";
+    Urgent = 17, "urgent data";
+    Option = 18, "socket option that only tcp has";
+    Splice = 19, "splice or tee";
+    IoUring = 20, "io_uring in this process";
+    Stalled = 21, "the reader stalled with a full ring";
+    PeerAsked = 22, "the other end went back to tcp";
+    PeerGone = 23, "the other end has closed";
+    Broken = 24, "the other end broke the protocol";
+    TableFull = 25, "descriptor or connection table full";
+    Counting = 26, "the kernel's byte counts do not agree";
+    NotTcp = 27, "not an internet stream socket";
+    LinkLimit = 28, "too many links";
+    Async = 29, "signal-driven input and output";
+    RawCall = 30, "system call that is not followed";
+    Half = 31, "half closed before promotion";
+    Shared = 32, "shared with another process before promotion";
+}

@@ -1,0 +1,543 @@
+//! How a connection finds its other half: posting, linking, offering and taking a slot. All of it is *housekeeping* that calls on
+//! a connection do on the way while it is still on tcp; nothing waits, and each step may fail and be taken up again later.
+
+use fabric::queue::MESSAGE;
+use fabric::sync::{AtomicI32, AtomicU64, Ordering};
+use fabric::{Local, Remote, sys};
+use stream::ring::{Consumer, Producer};
+use stream::spin::{ticks, ticks_of};
+
+use crate::board::{self, Post};
+use crate::conn::{Addr, Conn, flag, path, state};
+use crate::layout::{self, ACCEPTED, CANCELLED, REFUSED, STATE};
+use crate::link::{self, Link};
+use crate::reason::Reason;
+use crate::table::{self, Entry};
+use crate::{diag, process, report};
+
+/// Between two looks for links and offers, in ns; and the longest pause of one connection.
+const SERVE_NS: u64 = 200_000;
+const PAUSE_MAX_NS: u64 = 50_000_000;
+
+/// Connections posted by this process, by the index that the board and offers name.
+const POSTED: usize = 1 << 16;
+static POSTED_AT: AtomicU64 = AtomicU64::new(0);
+static POSTED_NEXT: AtomicU64 = AtomicU64::new(0);
+static LISTENER: AtomicI32 = AtomicI32::new(0);
+static TOKEN: AtomicU64 = AtomicU64::new(0);
+static SERVE_DUE: AtomicU64 = AtomicU64::new(0);
+
+const OFFER: u32 = 1;
+
+/// Begins to follow a connection that the program has just made or accepted.
+pub fn track(fd: i32, client: bool) {
+    if !process::active() {
+        return;
+    }
+    let family = sys::getsockopt::<i32>(fd, libc::SOL_SOCKET, libc::SO_DOMAIN);
+    if !matches!(family, Ok(libc::AF_INET | libc::AF_INET6))
+        || sys::getsockopt::<i32>(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL) != Ok(libc::IPPROTO_TCP)
+    {
+        return;
+    }
+    let Some(conn) = crate::home::take() else {
+        report::count_reason(Reason::TableFull);
+        return;
+    };
+    conn.reset();
+    conn.refs.store(1, Ordering::Relaxed);
+    conn.fd.store(fd as u32, Ordering::Relaxed);
+    conn.pid.store(process::pid(), Ordering::Relaxed);
+    conn.flags.store(if client { flag::CLIENT } else { 0 }, Ordering::Relaxed);
+    conn.set_reason(Reason::Young);
+    conn.state.store(state::NEW, Ordering::Release);
+    report::add(report::at::TRACKED, 1);
+    match table::swap(fd, Entry::Conn(conn)) {
+        Some(Entry::None) => {}
+        // A descriptor that was closed behind our back (by a call that we do not see) and given out again.
+        Some(Entry::Conn(old)) => crate::close::abandon(old),
+        Some(_) => {}
+        None => {
+            report::count_reason(Reason::TableFull);
+            crate::home::give(conn);
+        }
+    }
+}
+
+/// Housekeeping, on the way into a call on a connection that is still on tcp.
+#[inline]
+pub fn tick(conn: &'static Conn, fd: i32) {
+    match conn.state() {
+        state::NEW => {
+            if conn.ops.fetch_add(1, Ordering::Relaxed) >= process::options().promote_after {
+                post(conn, fd);
+            }
+        }
+        state::POSTED => {
+            if ticks() >= conn.due.load(Ordering::Relaxed) {
+                check(conn);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// The answer to our offer, if it has come: from any call on a connection in state OFFERED.
+#[cold]
+pub fn answered(conn: &'static Conn, fd: i32) {
+    let answer = conn.word(STATE);
+    if answer & ACCEPTED != 0 {
+        // Several threads may see it; each step is idempotent but for the count.
+        if conn.state.compare_exchange(state::OFFERED, state::PROMOTED, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            promoted(conn, fd);
+        }
+    } else if answer & REFUSED != 0
+        && conn.state.compare_exchange(state::OFFERED, state::POSTED, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    {
+        link::link(conn.link.load(Ordering::Relaxed)).leave_slot(conn.slot.load(Ordering::Relaxed) as usize);
+        conn.managed_is(false);
+        wait_longer(conn, Reason::Refused);
+    } else {
+        let now = ticks();
+        if now >= SERVE_DUE.load(Ordering::Relaxed) {
+            serve();
+        }
+    }
+}
+
+/// Takes back an offer that has not been answered; false if it has been accepted meanwhile.
+pub fn withdraw(conn: &'static Conn) -> bool {
+    let old = conn.mine().swap_word(conn.at(STATE), CANCELLED);
+    if old & ACCEPTED != 0 {
+        conn.mine().set_word(conn.at(STATE), old);
+        return false;
+    }
+    if conn.state.compare_exchange(state::OFFERED, state::PLAIN, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+        link::link(conn.link.load(Ordering::Relaxed)).leave_slot(conn.slot.load(Ordering::Relaxed) as usize);
+        conn.managed_is(false);
+    }
+    true
+}
+
+/// Stops following: the connection stays on tcp.
+pub fn give_up(conn: &'static Conn, reason: Reason) {
+    conn.set(flag::NEVER);
+    conn.set_reason(reason);
+    report::count_reason(reason);
+    unpost(conn);
+    for from in [state::NEW, state::POSTED] {
+        let _ = conn.state.compare_exchange(from, state::PLAIN, Ordering::AcqRel, Ordering::Relaxed);
+    }
+}
+
+/// Takes the connection's post down.
+pub fn unpost(conn: &'static Conn) {
+    let place = conn.posted_at.swap(0, Ordering::AcqRel);
+    if place != 0 {
+        let (own, peer) = conn.addresses();
+        board::remove(place - 1, board::key(own, peer));
+    }
+    let index = conn.posted_index.swap(0, Ordering::AcqRel);
+    if index != 0
+        && let Some(cell) = posted(index as usize - 1)
+    {
+        let _ = cell.compare_exchange(core::ptr::from_ref(conn) as u64, 0, Ordering::AcqRel, Ordering::Relaxed);
+    }
+}
+
+/// In the child of fork(): a rendezvous socket of its own when it needs one.
+pub fn forked() {
+    let listener = LISTENER.swap(0, Ordering::AcqRel);
+    if listener > 0 {
+        process::unhide(listener - 1);
+    }
+    TOKEN.store(0, Ordering::Relaxed);
+    let at = POSTED_AT.load(Ordering::Acquire);
+    if at != 0 {
+        sys::madvise(at as *mut u8, POSTED * 8, libc::MADV_DONTNEED);
+    }
+}
+
+/// The address of the rendezvous socket named by `token`: in the abstract namespace, it goes when its process goes.
+pub fn address(token: u64) -> (libc::sockaddr_un, u32) {
+    // SAFETY: all zeroes is a valid sockaddr_un.
+    let mut address: libc::sockaddr_un = unsafe { core::mem::zeroed() };
+    address.sun_family = libc::AF_UNIX as u16;
+    for (place, &byte) in address.sun_path[1..].iter_mut().zip(b"shunt/") {
+        *place = byte as _;
+    }
+    for digit in 0..16 {
+        address.sun_path[7 + digit] = b"0123456789abcdef"[(token >> (60 - 4 * digit)) as usize & 15] as _;
+    }
+    (address, 2 + 7 + 16)
+}
+
+fn post(conn: &'static Conn, fd: i32) {
+    let barred = process::barred();
+    if barred != 0 {
+        conn.set(flag::NEVER);
+        conn.reason.store(barred, Ordering::Relaxed);
+        report::add(report::at::REASONS + barred as usize, 1);
+        conn.state.store(state::PLAIN, Ordering::Release);
+        return;
+    }
+    let done = try_post(conn, fd);
+    match done {
+        Ok(()) => {}
+        Err(Reason::Busy) => conn.ops.store(0, Ordering::Relaxed),
+        Err(reason) => give_up(conn, reason),
+    }
+}
+
+fn try_post(conn: &'static Conn, fd: i32) -> Result<(), Reason> {
+    if conn.has(flag::SHARED) && !owned(conn) {
+        return Err(Reason::Shared);
+    }
+    if conn.has(flag::SHUT_WR | flag::SHUT_RD) {
+        return Err(Reason::Half);
+    }
+    let own = parse(&sys::getsockname(fd).map_err(|_| Reason::NotTcp)?).ok_or(Reason::NotTcp)?;
+    let peer = match sys::getpeername(fd) {
+        Ok(address) => parse(&address).ok_or(Reason::NotTcp)?,
+        // Not connected yet, or no longer.
+        Err(_) => return Err(Reason::Busy),
+    };
+    let cookie: u64 = sys::getsockopt(fd, libc::SOL_SOCKET, SO_COOKIE).map_err(|_| Reason::NotTcp)?;
+    let token = listen()?;
+    // One poster at a time: the others find the state changed.
+    if conn.state.compare_exchange(state::NEW, state::POSTED, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+        return Ok(());
+    }
+    conn.due.store(u64::MAX, Ordering::Relaxed);
+    conn.set_addresses(own, peer);
+    conn.cookie.store(cookie, Ordering::Relaxed);
+    conn.set_reason(Reason::Unpaired);
+    let index = register(conn).ok_or(Reason::TableFull)?;
+    let post = Post::new(board::key(own, peer), token, cookie, index);
+    let (place, other) = board::post(&post, board::key(peer, own))?;
+    conn.posted_at.store(place + 1, Ordering::Release);
+    conn.pause.store(ticks_of(SERVE_NS), Ordering::Relaxed);
+    if let Some(other) = other {
+        approach(conn, &other);
+    }
+    conn.due.store(ticks() + conn.pause.load(Ordering::Relaxed), Ordering::Release);
+    Ok(())
+}
+
+/// Periodic look at a posted connection.
+fn check(conn: &'static Conn) {
+    conn.due.store(u64::MAX, Ordering::Relaxed);
+    serve();
+    if conn.state() == state::POSTED {
+        let pending = conn.pending.load(Ordering::Acquire);
+        if pending != 0 {
+            take(conn, (pending >> 32) as u32, (pending & 0xffff_ffff) as usize - 1);
+        } else {
+            let (own, peer) = conn.addresses();
+            match board::look(board::key(own, peer), board::key(peer, own)) {
+                Ok(Some(other)) => approach(conn, &other),
+                Ok(None) => wait_longer(conn, Reason::Unpaired),
+                Err(reason) => return give_up(conn, reason),
+            }
+        }
+    }
+    conn.due.store(ticks() + conn.pause.load(Ordering::Relaxed), Ordering::Release);
+}
+
+fn wait_longer(conn: &'static Conn, reason: Reason) {
+    conn.set_reason(reason);
+    let pause = (conn.pause.load(Ordering::Relaxed) * 2).clamp(ticks_of(SERVE_NS), ticks_of(PAUSE_MAX_NS));
+    conn.pause.store(pause, Ordering::Relaxed);
+    conn.due.store(ticks() + pause, Ordering::Release);
+}
+
+/// The other end is known: link to its process, or offer a slot.
+fn approach(conn: &'static Conn, other: &Post) {
+    let own_token = TOKEN.load(Ordering::Acquire);
+    if other.cookie == conn.cookie.load(Ordering::Relaxed) {
+        return wait_longer(conn, Reason::Unpaired);
+    }
+    match link::find(other.token, |link| link.is_full()) {
+        Some((index, link::state::READY)) => offer(conn, index, other),
+        Some((index, link::state::ASKED)) => {
+            conn.set_reason(Reason::Linking);
+            match link::progress(index) {
+                Ok(true) => offer(conn, index, other),
+                Ok(false) => {}
+                Err(reason) => wait_longer(conn, reason),
+            }
+        }
+        Some(_) => wait_longer(conn, Reason::Unpaired),
+        None => {
+            link::sweep();
+            match link::open(other.token, own_token) {
+                Ok(_) => conn.set_reason(Reason::Linking),
+                Err(reason) => {
+                    report::count_reason(reason);
+                    wait_longer(conn, reason);
+                }
+            }
+        }
+    }
+}
+
+fn offer(conn: &'static Conn, index: u32, other: &Post) {
+    let link = link::link(index);
+    if !proved(conn, link, other.cookie) {
+        return wait_longer(conn, Reason::Unproved);
+    }
+    if conn.has(flag::SHARED) && !owned(conn) {
+        return wait_longer(conn, Reason::Shared);
+    }
+    if !conn.manage() {
+        conn.set_reason(Reason::Busy);
+        return;
+    }
+    let Some(slot) = link.take_slot(conn) else {
+        link.full.store(1, Ordering::Relaxed);
+        conn.managed_is(false);
+        conn.set_reason(Reason::LinkLimit);
+        return;
+    };
+    settle(conn, link, index, slot);
+    conn.state.store(state::OFFERED, Ordering::Release);
+    conn.managed_is(true);
+    // The peer may use the ring as soon as it has the offer: epoll sets must know before.
+    crate::epoll::adopt(conn);
+    let mut message = [0; MESSAGE];
+    message[0..4].copy_from_slice(&OFFER.to_ne_bytes());
+    message[4..8].copy_from_slice(&(slot as u32).to_ne_bytes());
+    message[8..12].copy_from_slice(&other.index.to_ne_bytes());
+    message[16..24].copy_from_slice(&other.cookie.to_ne_bytes());
+    message[24..32].copy_from_slice(&conn.cookie.load(Ordering::Relaxed).to_ne_bytes());
+    conn.set_reason(Reason::Offered);
+    if !link.tell(&message) {
+        conn.state.store(state::POSTED, Ordering::Release);
+        conn.mine().set_word(conn.at(STATE), CANCELLED);
+        link.leave_slot(slot);
+        conn.managed_is(false);
+        wait_longer(conn, Reason::Busy);
+    }
+}
+
+/// Answers HELLOs that wait at our listener, and messages that wait in control queues.
+fn serve() {
+    SERVE_DUE.store(ticks() + ticks_of(SERVE_NS), Ordering::Relaxed);
+    let token = TOKEN.load(Ordering::Acquire);
+    let listener = LISTENER.load(Ordering::Acquire);
+    if listener > 0 && token != 0 {
+        while let Ok(socket) = sys::accept(listener - 1, libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK) {
+            let socket = process::hide(socket);
+            if let Err(reason) = link::answer(socket, token) {
+                report::count_reason(reason);
+                process::unhide(socket);
+            }
+        }
+    }
+    for index in link::all() {
+        while let Some(message) = link::link(index).hear() {
+            hear(index, &message);
+        }
+    }
+}
+
+/// Carries out a message from a peer. Every field is checked: the peer may be hostile (rule F2).
+fn hear(index: u32, message: &[u8; MESSAGE]) {
+    let half = |at: usize| u32::from_ne_bytes(core::array::from_fn(|i| message[at + i]));
+    let word = |at: usize| u64::from_ne_bytes(core::array::from_fn(|i| message[at + i]));
+    let (slot, link) = (half(4) as usize, link::link(index));
+    if half(0) != OFFER || !link.is_peers_slot(slot) || link.conn(slot).is_some() {
+        return;
+    }
+    let conn = posted(half(8) as usize).map_or(0, |cell| cell.load(Ordering::Acquire));
+    // SAFETY: only `register` stores there, from a &'static Conn.
+    let conn = if conn == 0 { None } else { Some(unsafe { &*(conn as *const Conn) }) };
+    match conn {
+        Some(conn) if conn.cookie.load(Ordering::Relaxed) == word(16) => {
+            conn.pending_cookie.store(word(24), Ordering::Relaxed);
+            if conn.state() == state::OFFERED {
+                // Both have offered: the offer of the end with the smaller cookie stands.
+                if word(24) > conn.cookie.load(Ordering::Relaxed) || !withdraw(conn) {
+                    return refuse(link, slot);
+                }
+                conn.state.store(state::POSTED, Ordering::Release);
+            }
+            take(conn, index, slot);
+        }
+        _ => refuse(link, slot),
+    }
+}
+
+/// Takes the slot that the peer has offered, now or, if a call is in the kernel, later.
+fn take(conn: &'static Conn, index: u32, slot: usize) {
+    let link = link::link(index);
+    conn.pending.store(0, Ordering::Release);
+    if conn.state() != state::POSTED
+        || conn.has(flag::NEVER | flag::SHUT_WR | flag::SHUT_RD)
+        || (conn.has(flag::SHARED) && !owned(conn))
+        || link.conn(slot).is_some()
+    {
+        return refuse(link, slot);
+    }
+    if !proved(conn, link, conn.pending_cookie.load(Ordering::Relaxed)) {
+        conn.set_reason(Reason::Unproved);
+        report::count_reason(Reason::Unproved);
+        return refuse(link, slot);
+    }
+    if !conn.manage() {
+        conn.set_reason(Reason::Busy);
+        conn.pending.store(u64::from(index) << 32 | (slot as u64 + 1), Ordering::Release);
+        return;
+    }
+    link.use_slot(slot, conn);
+    settle(conn, link, index, slot);
+    conn.state.store(state::PROMOTED, Ordering::Release);
+    conn.managed_is(true);
+    crate::epoll::adopt(conn);
+    let state = conn.theirs().or_word(conn.at(STATE), ACCEPTED);
+    if state & CANCELLED != 0 {
+        conn.state.store(state::POSTED, Ordering::Release);
+        link.leave_slot(slot);
+        conn.managed_is(false);
+        return;
+    }
+    promoted(conn, conn.fd.load(Ordering::Relaxed) as i32);
+}
+
+fn refuse(link: &Link, slot: usize) {
+    if let Some((_, theirs)) = link.maps() {
+        theirs.or_word(layout::slot(slot) + STATE, REFUSED);
+    }
+}
+
+/// Puts the connection's state for a slot in place, on tcp in both directions.
+fn settle(conn: &'static Conn, link: &Link, index: u32, slot: usize) {
+    let fd = conn.fd.load(Ordering::Relaxed) as i32;
+    if sys::fcntl(fd, libc::F_GETFL, 0).unwrap_or(0) & libc::O_NONBLOCK != 0 {
+        conn.set(flag::NONBLOCK);
+    } else {
+        conn.clear(flag::NONBLOCK);
+    }
+    let Some((mine, theirs)) = link.maps() else { return };
+    conn.set_maps(mine, theirs);
+    conn.slot.store(slot as u32, Ordering::Relaxed);
+    conn.link.store(index, Ordering::Relaxed);
+    if let Some(mut rx) = conn.rx.lock() {
+        *rx = Default::default();
+        rx.ring = Consumer::new(layout::small(slot), layout::SMALL);
+        conn.rx.set_path(path::TCP);
+    }
+    if let Some(mut tx) = conn.tx.lock() {
+        *tx = Default::default();
+        tx.ring = Producer::new(layout::small(slot), layout::SMALL);
+        conn.tx.set_path(path::TCP);
+    }
+}
+
+/// Both ends agree: from now on each writer changes over when it next writes.
+fn promoted(conn: &'static Conn, fd: i32) {
+    conn.set_reason(Reason::None);
+    unpost(conn);
+    report::add(report::at::PROMOTED, 1);
+    // Kicks must not wait for acknowledgements: the companion gets TCP_NODELAY, what the program wants is kept.
+    for (option, kept) in [(libc::TCP_NODELAY, flag::NODELAY), (libc::TCP_CORK, flag::CORK)] {
+        if sys::getsockopt::<i32>(fd, libc::IPPROTO_TCP, option).unwrap_or(0) != 0 {
+            conn.set(kept);
+        }
+    }
+    let _ = sys::setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_CORK, 0i32);
+    let _ = sys::setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1i32);
+}
+
+/// Whether the kernel's record of the other end agrees with what the peer says and with who it is.
+fn proved(conn: &Conn, link: &Link, cookie: u64) -> bool {
+    let (own, peer) = conn.addresses();
+    let uid = link.peer_uid.load(Ordering::Relaxed);
+    diag::lookup(peer, own).is_ok_and(|record| record.cookie == cookie && (record.uid == uid || uid == 0))
+}
+
+/// Whether all descriptors of a connection that was shared by fork() are this process's now.
+fn owned(conn: &'static Conn) -> bool {
+    let mut own = 0;
+    table::for_each(|_, entry| {
+        if matches!(entry, Entry::Conn(other) if core::ptr::eq(other, conn)) {
+            own += 1;
+        }
+    });
+    if own != conn.refs.load(Ordering::Acquire) {
+        return false;
+    }
+    conn.pid.store(process::pid(), Ordering::Relaxed);
+    conn.clear(flag::SHARED);
+    true
+}
+
+/// Our rendezvous socket, made when first needed; its token.
+fn listen() -> Result<u64, Reason> {
+    if LISTENER.load(Ordering::Acquire) > 0 {
+        return Ok(TOKEN.load(Ordering::Acquire));
+    }
+    let socket = sys::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0)
+        .map_err(|_| Reason::NoDescriptors)?;
+    let token = sys::random() | 1;
+    let (name, len) = address(token);
+    if sys::bind(socket, (&raw const name).cast(), len).and_then(|()| sys::listen(socket, 512)).is_err() {
+        sys::close(socket);
+        return Err(Reason::NoListener);
+    }
+    let socket = process::hide(socket);
+    // Two threads may get here at once: the token is the winner's.
+    match LISTENER.compare_exchange(0, socket + 1, Ordering::AcqRel, Ordering::Acquire) {
+        Ok(_) => TOKEN.store(token, Ordering::Release),
+        Err(_) => process::unhide(socket),
+    }
+    match TOKEN.load(Ordering::Acquire) {
+        0 => Err(Reason::Busy),
+        token => Ok(token),
+    }
+}
+
+fn register(conn: &'static Conn) -> Option<u32> {
+    if POSTED_AT.load(Ordering::Acquire) == 0 {
+        let at = sys::mmap_private(POSTED * 8).ok()? as u64;
+        if POSTED_AT.compare_exchange(0, at, Ordering::AcqRel, Ordering::Acquire).is_err() {
+            sys::munmap(at as *mut u8, POSTED * 8);
+        }
+    }
+    for _ in 0..POSTED {
+        let index = POSTED_NEXT.fetch_add(1, Ordering::Relaxed) as usize % POSTED;
+        let at = core::ptr::from_ref(conn) as u64;
+        if posted(index)?.compare_exchange(0, at, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            conn.posted_index.store(index as u64 + 1, Ordering::Release);
+            return Some(index as u32);
+        }
+    }
+    None
+}
+
+fn posted(index: usize) -> Option<&'static AtomicU64> {
+    let at = POSTED_AT.load(Ordering::Acquire);
+    // SAFETY: the array has POSTED words and is never unmapped.
+    (at != 0 && index < POSTED).then(|| unsafe { &*(at as *const AtomicU64).add(index) })
+}
+
+fn parse(address: &libc::sockaddr_storage) -> Option<Addr> {
+    match i32::from(address.ss_family) {
+        libc::AF_INET => {
+            // SAFETY: the family says that it is a sockaddr_in, which is smaller.
+            let v4 = unsafe { &*core::ptr::from_ref(address).cast::<libc::sockaddr_in>() };
+            let mut ip = [0; 16];
+            ip[10..12].fill(0xff);
+            ip[12..].copy_from_slice(&v4.sin_addr.s_addr.to_ne_bytes());
+            Some(Addr { ip, port: u16::from_be(v4.sin_port) })
+        }
+        libc::AF_INET6 => {
+            // SAFETY: the family says that it is a sockaddr_in6, which is smaller.
+            let v6 = unsafe { &*core::ptr::from_ref(address).cast::<libc::sockaddr_in6>() };
+            Some(Addr { ip: v6.sin6_addr.s6_addr, port: u16::from_be(v6.sin6_port) })
+        }
+        _ => None,
+    }
+}
+
+const SO_COOKIE: i32 = 57;

@@ -1,0 +1,128 @@
+//! The descriptor table: what Shunt knows of each descriptor, one load away. An entry is a tagged address; zero means that the
+//! call goes straight to libc.
+
+use fabric::sync::{AtomicU64, AtomicUsize, Ordering};
+use fabric::sys;
+
+use crate::conn::Conn;
+use crate::epoll::Set;
+
+/// What an entry says.
+#[derive(Clone, Copy)]
+pub enum Entry {
+    /// Nothing of ours.
+    None,
+    /// A connection.
+    Conn(&'static Conn),
+    /// An epoll set.
+    Set(&'static Set),
+    /// A descriptor of Shunt's own, that programs must not see.
+    Own,
+}
+
+const LEN: usize = 1 << 20;
+const TAG: u64 = 3;
+const CONN: u64 = 1;
+const SET: u64 = 2;
+const OWN: u64 = 3;
+
+static TABLE: AtomicU64 = AtomicU64::new(0);
+/// One more than the highest descriptor that ever had an entry.
+static TOP: AtomicUsize = AtomicUsize::new(0);
+
+#[inline(always)]
+fn cell(fd: i32) -> Option<&'static AtomicU64> {
+    let table = TABLE.load(Ordering::Acquire);
+    if table == 0 || fd as u32 as usize >= LEN {
+        return None;
+    }
+    // SAFETY: the table is a mapping of LEN words that is never unmapped; fd < LEN.
+    Some(unsafe { &*(table as *const AtomicU64).add(fd as usize) })
+}
+
+fn decode(word: u64) -> Entry {
+    let at = word & !TAG;
+    match word & TAG {
+        // SAFETY: CONN entries are made from &'static Conn only.
+        CONN => Entry::Conn(unsafe { &*(at as *const Conn) }),
+        // SAFETY: SET entries are made from &'static Set only.
+        SET => Entry::Set(unsafe { &*(at as *const Set) }),
+        OWN => Entry::Own,
+        _ => Entry::None,
+    }
+}
+
+fn encode(entry: Entry) -> u64 {
+    match entry {
+        Entry::None => 0,
+        Entry::Conn(conn) => core::ptr::from_ref(conn) as u64 | CONN,
+        Entry::Set(set) => core::ptr::from_ref(set) as u64 | SET,
+        Entry::Own => OWN,
+    }
+}
+
+/// What is known of `fd`.
+#[inline(always)]
+pub fn entry(fd: i32) -> Entry {
+    match cell(fd) {
+        None => Entry::None,
+        Some(cell) => decode(cell.load(Ordering::Acquire)),
+    }
+}
+
+/// The connection behind `fd`, if it is one of ours.
+#[inline(always)]
+pub fn conn(fd: i32) -> Option<&'static Conn> {
+    match entry(fd) {
+        Entry::Conn(conn) => Some(conn),
+        _ => None,
+    }
+}
+
+/// The epoll set behind `fd`.
+#[inline(always)]
+pub fn set(fd: i32) -> Option<&'static Set> {
+    match entry(fd) {
+        Entry::Set(set) => Some(set),
+        _ => None,
+    }
+}
+
+/// Whether `fd` is Shunt's own.
+#[inline(always)]
+pub fn is_own(fd: i32) -> bool {
+    matches!(entry(fd), Entry::Own)
+}
+
+/// Changes an entry; returns what it was. False room (fd too high, no memory) leaves things as they are and gives `None`.
+pub fn swap(fd: i32, entry: Entry) -> Option<Entry> {
+    if TABLE.load(Ordering::Acquire) == 0 {
+        make();
+    }
+    let cell = cell(fd)?;
+    TOP.fetch_max(fd as usize + 1, Ordering::AcqRel);
+    Some(decode(cell.swap(encode(entry), Ordering::AcqRel)))
+}
+
+/// One more than the highest descriptor that ever had an entry.
+pub fn top() -> i32 {
+    TOP.load(Ordering::Acquire) as i32
+}
+
+/// Calls `each` for every descriptor that has an entry.
+pub fn for_each(mut each: impl FnMut(i32, Entry)) {
+    for fd in 0..TOP.load(Ordering::Acquire) as i32 {
+        match entry(fd) {
+            Entry::None => {}
+            entry => each(fd, entry),
+        }
+    }
+}
+
+#[cold]
+fn make() {
+    let Ok(at) = sys::mmap_private(LEN * 8) else { return };
+    if TABLE.compare_exchange(0, at as u64, Ordering::AcqRel, Ordering::Acquire).is_err() {
+        sys::munmap(at, LEN * 8);
+    }
+}

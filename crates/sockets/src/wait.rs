@@ -1,0 +1,300 @@
+//! Waiting for one connection, in a call that blocks: spin, arm the tripwire, look again, sleep in the kernel on the companion.
+//!
+//! A reader sleeps in recv(MSG_PEEK) on the companion: the kernel then does for us what it does for tcp, be it SO_RCVTIMEO, EINTR and
+//! SA_RESTART, or cancellation. A writer sleeps in poll.
+
+use fabric::sync::{Ordering, fence};
+use fabric::sys::{self, Errno};
+use fabric::{Local, Remote, bell, trip};
+use stream::spin::{NO_CPU, Spun, cpu, ticks, ticks_of};
+
+use crate::conn::{Conn, flag, path, state};
+use crate::layout::{BIG_AT, CPU, NOTES, R, SMALL_AT, STATE, TCP_AT, TRIP, W};
+use crate::reason::Reason;
+use crate::{demote, io, process, real, rendezvous, signals, table};
+
+/// What a waiter looks at: any change of it is a reason to try again.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Seen {
+    front: u64,
+    back: u64,
+    notes: u64,
+    paths: u64,
+}
+
+impl Seen {
+    /// One word that changes when any of it does (but for a coincidence, which costs one spin).
+    #[inline(always)]
+    pub(crate) fn sum(self) -> u64 {
+        self.front ^ self.back.rotate_left(21) ^ self.notes.rotate_left(43) ^ self.paths.rotate_left(11)
+    }
+
+    /// What the peer has put, now.
+    #[inline(always)]
+    pub(crate) fn now(conn: &Conn) -> Seen {
+        let paths = conn.word(SMALL_AT) ^ conn.word(BIG_AT).rotate_left(20) ^ conn.word(TCP_AT).rotate_left(40);
+        Seen { front: conn.word(W), back: conn.word(R), notes: conn.word(NOTES), paths: paths ^ conn.word(STATE) << 60 }
+    }
+}
+
+/// Counts a waiter while it waits.
+struct Waiter(&'static Conn);
+impl Waiter {
+    fn new(conn: &'static Conn) -> Waiter {
+        conn.waiters.fetch_add(1, Ordering::AcqRel);
+        Waiter(conn)
+    }
+}
+impl Drop for Waiter {
+    fn drop(&mut self) {
+        self.0.waiters.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// Waits until a read may find something. Errors are what the call is to return.
+#[cold]
+pub fn readable(conn: &'static Conn, fd: i32) -> Result<(), Errno> {
+    let (seen, mut learned) = {
+        let Some(rx) = conn.rx.lock() else { return Err(Errno::EINTR) };
+        let seen = Seen::now(conn);
+        let ring = matches!(conn.rx.path(), path::SMALL | path::BIG);
+        if ring && (seen.front != rx.ring.position() || conn.word(TCP_AT) == rx.ring.position() + 1 && conn.word(crate::layout::KICKS) == rx.kicks_drained) {
+            return Ok(());
+        }
+        if conn.rx.path() == path::TCP && conn.word(SMALL_AT) != 0 && rx.tcp_left.is_none() {
+            return Ok(());
+        }
+        (seen, rx.learned)
+    };
+    let limit = process::spin_ticks();
+    let spun = learned.spin(limit, meet(conn), || Seen::now(conn) != seen);
+    let before = ticks();
+    let result = if spun == Spun::Won { Ok(()) } else { sleep_readable(conn, fd, seen) };
+    match spun {
+        Spun::Won => conn.counters.spins_won.fetch_add(1, Ordering::Relaxed),
+        Spun::Lost => conn.counters.spins_lost.fetch_add(1, Ordering::Relaxed),
+        Spun::None => 0,
+    };
+    if spun != Spun::Won {
+        learned.slept(ticks() - before, limit);
+    }
+    if !core::ptr::eq(table::conn(fd).map_or(core::ptr::null(), core::ptr::from_ref), conn) {
+        return Err(Errno::EBADF);
+    }
+    if let Some(mut rx) = conn.rx.lock() {
+        rx.learned = learned;
+    }
+    result
+}
+
+fn sleep_readable(conn: &'static Conn, fd: i32, seen: Seen) -> Result<(), Errno> {
+    let _waiter = Waiter::new(conn);
+    arm(conn, trip::RX, trip::KICK, 0);
+    if Seen::now(conn) != seen {
+        disarm(conn);
+        return Ok(());
+    }
+    conn.counters.sleeps.fetch_add(1, Ordering::Relaxed);
+    let mut byte = 0;
+    // SAFETY: the buffer is valid for the one byte asked for.
+    let got = unsafe { real::recv()(fd, &raw mut byte, 1, libc::MSG_PEEK) };
+    if got > 0 {
+        if let Some(mut rx) = conn.rx.lock()
+            && matches!(conn.rx.path(), path::SMALL | path::BIG)
+        {
+            io::drain(conn, fd, &mut rx, usize::MAX);
+        }
+        return Ok(());
+    }
+    if got == 0 {
+        conn.set(flag::PEER_FIN);
+        return Ok(());
+    }
+    match Errno::new(real::errno()) {
+        errno @ (Errno::EINTR | Errno::EAGAIN | Errno::EBADF) => Err(errno),
+        errno => {
+            // The kernel tells an error once: keep it until what is in the ring has been read.
+            conn.set(flag::PEER_HUP);
+            if let Some(mut rx) = conn.rx.lock() {
+                rx.error = errno.into_raw();
+            }
+            Ok(())
+        }
+    }
+}
+
+/// How long a blocked writer waits for a reader that does not read before it goes on by tcp, whose buffers are larger: two
+/// programs that write to each other first and read later must not stop where tcp would not.
+const STALL_NS: u64 = 20_000_000;
+
+/// Waits until a write may find room.
+#[cold]
+pub fn writable(conn: &'static Conn, fd: i32) -> Result<(), Errno> {
+    demote::attend(conn, fd);
+    let (seen, mut learned) = {
+        let Some(mut tx) = conn.tx.lock() else { return Err(Errno::EINTR) };
+        let seen = Seen::now(conn);
+        match conn.tx.path() {
+            path::SMALL | path::BIG => {
+                if tx.ring.room(&conn.mine(), conn.at(R), 1) != Ok(0) {
+                    return Ok(());
+                }
+            }
+            _ => {
+                drop(tx);
+                return kernel_writable(conn, fd);
+            }
+        }
+        (seen, tx.learned)
+    };
+    let limit = process::spin_ticks();
+    let spun = learned.spin(limit, meet(conn), || Seen::now(conn) != seen);
+    let result = if spun == Spun::Won {
+        Ok(())
+    } else {
+        let before = ticks();
+        let result = sleep_writable(conn, fd, seen);
+        learned.slept(ticks() - before, limit);
+        result
+    };
+    if !core::ptr::eq(table::conn(fd).map_or(core::ptr::null(), core::ptr::from_ref), conn) {
+        return Err(Errno::EBADF);
+    }
+    if let Some(mut tx) = conn.tx.lock() {
+        tx.learned = learned;
+    }
+    result
+}
+
+fn sleep_writable(conn: &'static Conn, fd: i32, seen: Seen) -> Result<(), Errno> {
+    let deadline = deadline(fd, libc::SO_SNDTIMEO);
+    let stalled = ticks() + ticks_of(STALL_NS);
+    let waiter = Waiter::new(conn);
+    let alone = conn.waiters.load(Ordering::Acquire) == 1 && !conn.has(flag::SHARED);
+    let bell = if alone { process::claim_bell(1) } else { None };
+    let (mode, id) = if bell.is_some() { (trip::BELL, 1) } else { (trip::KICK, 0) };
+    let mut result = Ok(());
+    loop {
+        arm(conn, trip::TX, mode, id);
+        if Seen::now(conn) != seen {
+            disarm(conn);
+            break;
+        }
+        conn.counters.sleeps.fetch_add(1, Ordering::Relaxed);
+        let now = ticks();
+        if deadline.is_some_and(|deadline| now >= deadline) {
+            result = Err(Errno::EAGAIN);
+            break;
+        }
+        if now >= stalled {
+            drop(waiter);
+            if bell.is_some() {
+                process::release_bell(1);
+            }
+            demote::now(conn, fd, Reason::Stalled);
+            return Ok(());
+        }
+        // Kicks, or the end of the connection; without a bell the poll is short, as other bytes may make the companion readable.
+        let events = if bell.is_some() { libc::POLLRDHUP } else { libc::POLLIN | libc::POLLRDHUP };
+        let mut polls = [
+            libc::pollfd { fd, events, revents: 0 },
+            libc::pollfd { fd: bell.unwrap_or(-1), events: libc::POLLIN, revents: 0 },
+        ];
+        let timeout = sys::timespec(1_000_000);
+        // SAFETY: the array and the timeout are valid.
+        let got = unsafe { real::ppoll()(polls.as_mut_ptr(), 2, &timeout, core::ptr::null()) };
+        if got < 0 && real::errno() == libc::EINTR && !signals::restarts() {
+            result = Err(Errno::EINTR);
+            break;
+        }
+        if let Some(bell) = bell
+            && polls[1].revents != 0
+        {
+            bell::silence(bell);
+        }
+        if polls[0].revents & (libc::POLLHUP | libc::POLLERR | libc::POLLRDHUP) != 0 {
+            conn.set(flag::PEER_FIN);
+            // Gone, or only half closed: `attend` tells them apart.
+            if let Some(mut tx) = conn.tx.lock()
+                && matches!(conn.tx.path(), path::SMALL | path::BIG)
+            {
+                tx.looked = 0;
+                if io::attend(conn, fd, &mut tx) {
+                    break;
+                }
+            }
+        }
+        if polls[0].revents & libc::POLLIN != 0
+            && let Some(mut rx) = conn.rx.lock()
+            && matches!(conn.rx.path(), path::SMALL | path::BIG)
+        {
+            io::drain(conn, fd, &mut rx, usize::MAX);
+        }
+    }
+    if bell.is_some() {
+        process::release_bell(1);
+    }
+    result
+}
+
+fn kernel_writable(conn: &'static Conn, fd: i32) -> Result<(), Errno> {
+    let timeout = deadline(fd, libc::SO_SNDTIMEO);
+    loop {
+        let now = ticks();
+        if timeout.is_some_and(|deadline| now >= deadline) {
+            return Err(Errno::EAGAIN);
+        }
+        let mut poll = [libc::pollfd { fd, events: libc::POLLOUT, revents: 0 }];
+        let step = sys::timespec(50_000_000);
+        // SAFETY: the array and the timeout are valid.
+        let got = unsafe { real::ppoll()(poll.as_mut_ptr(), 1, &step, core::ptr::null()) };
+        if got > 0 {
+            return Ok(());
+        }
+        if got < 0 && real::errno() == libc::EINTR && !signals::restarts() {
+            return Err(Errno::EINTR);
+        }
+        if conn.state() == state::OFFERED {
+            rendezvous::answered(conn, fd);
+        }
+    }
+}
+
+/// Arms for one interest, keeping what another waiter is armed for.
+pub(crate) fn arm(conn: &Conn, interest: u64, mode: u64, id: u8) {
+    let mine = conn.mine();
+    let other = mine.word(conn.at(TRIP)) & (trip::RX | trip::TX | trip::MODE | 0xff00);
+    let others = conn.waiters.load(Ordering::Acquire) > 1;
+    // Kicks wake everybody; a bell or a queue only its owner.
+    let kick = mode == trip::KICK || others || conn.has(flag::SHARED) || other & trip::MODE == trip::KICK;
+    let word = if kick {
+        trip::armed(interest | other & (trip::RX | trip::TX), trip::KICK, 0)
+    } else {
+        trip::armed(interest | other & (trip::RX | trip::TX), mode, id)
+    };
+    if kick {
+        conn.set(flag::KICKED);
+    }
+    trip::arm(&mine, conn.at(TRIP), word);
+    fence(Ordering::SeqCst);
+}
+
+fn disarm(conn: &Conn) {
+    if conn.waiters.load(Ordering::Acquire) == 1 && conn.queue.load(Ordering::Acquire) == 0 {
+        trip::disarm(&conn.mine(), conn.at(TRIP));
+    }
+}
+
+/// Tells the peer on which processor we wait, and says on which it waited.
+pub(crate) fn meet(conn: &Conn) -> u64 {
+    let here = cpu() + 1;
+    conn.theirs().put_word(conn.at(CPU), here);
+    conn.word(CPU).checked_sub(1).unwrap_or(NO_CPU)
+}
+
+/// When a call with this timeout option gives up, in ticks.
+fn deadline(fd: i32, option: i32) -> Option<u64> {
+    let time: libc::timeval = sys::getsockopt(fd, libc::SOL_SOCKET, option).ok()?;
+    let nanos = time.tv_sec as u64 * 1_000_000_000 + time.tv_usec as u64 * 1000;
+    (nanos != 0).then(|| ticks() + ticks_of(nanos))
+}

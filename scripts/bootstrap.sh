@@ -1,0 +1,204 @@
+#!/bin/sh
+# Installs what is missing to build, demonstrate or test Shunt, on Debian 12 or later and Ubuntu.
+#
+#   scripts/bootstrap.sh build     a C compiler, make, a Rust compiler
+#   scripts/bootstrap.sh demo      build + redis
+#   scripts/bootstrap.sh test      build + what the tests drive, and a Python environment in build/venv
+#   scripts/bootstrap.sh fuzz      build + a C++ compiler for libFuzzer
+#
+# Nothing is installed that is already here, every package is named with its reason first, no package is removed, and
+# services that packages bring (redis, nginx, ...) are not started. It asks nothing. What it cannot do, it prints as
+# the command for you to run.
+set -eu
+
+ROOT=$(cd "$(dirname "$0")/.." && pwd)
+. "$ROOT/scripts/toolchain.sh"
+
+wanted=          # packages to install
+updated=         # apt-get update was done
+SUDO=
+POLICY=/usr/sbin/policy-rc.d
+
+main() {
+    [ $# -gt 0 ] || { sed -n '2,/^set/ s/^# \{0,1\}//p' "$0"; exit 2; }
+    [ "$(uname -s)" = Linux ] || fail "Shunt runs on Linux; this is $(uname -s)."
+    for group in "$@"; do
+        case $group in
+        build) need_build ;;
+        demo) need_build; need_demo ;;
+        test) need_build; need_demo; need_fuzz; need_test ;;
+        fuzz) need_build; need_fuzz ;;
+        *) fail "unknown group '$group' (build, demo, test, fuzz)" ;;
+        esac
+    done
+    install_wanted
+    toolchain_dir >/dev/null || fail "a Rust compiler >= $MIN_RUST is still missing after the installation"
+    for group in "$@"; do
+        if [ "$group" = test ]; then python_environment; fi
+    done
+}
+
+need_build() {
+    need_command cc gcc "the linker of the Rust compiler, and the C parts"
+    need_file /usr/include/stdio.h libc6-dev "the C library's headers"
+    need_command make make "runs the Makefiles"
+    need_file /etc/ssl/certs/ca-certificates.crt ca-certificates "lets cargo fetch crates over https"
+    toolchain_dir >/dev/null || need_rust
+}
+
+need_demo() {
+    need_command redis-server redis-server "the unmodified program that the demonstration runs"
+    need_command redis-benchmark redis-tools "the unmodified program that loads it"
+}
+
+need_fuzz() {
+    need_command c++ g++ "compiles libFuzzer for the fuzzers"
+}
+
+need_test() {
+    need_python
+    need_rustfmt
+    [ -f "$ROOT/tests/packages.txt" ] || return 0
+    while read -r package reason; do
+        case $package in '' | '#'*) continue ;; esac
+        reason=${reason#\#}; reason=${reason# }
+        need_package "$package" "${reason:-driven by the tests}"
+    done <"$ROOT/tests/packages.txt"
+}
+
+# Beside Debian's rustc-web only: rustup's toolchains bring their own, and another version would format otherwise.
+need_rustfmt() {
+    if dir=$(toolchain_dir) && [ "$dir" != /usr/bin ]; then return 0; fi
+    case "$wanted $(dpkg-query -W -f '${db:Status-Status}' rustc-web 2>/dev/null)" in
+    *rustc-web* | *" installed") need_command cargo-fmt rustfmt-web "checks the formatting" ;;
+    esac
+}
+
+need_python() {
+    if ! python3 -c 'import venv, ensurepip' 2>/dev/null; then
+        need_package python3 "runs the black-box tests"
+        need_package python3-venv "keeps the tests' Python packages in build/venv"
+    fi
+}
+
+# A Rust compiler: Debian 12 has a current one beside its old rustc, Ubuntu has versioned ones, Debian 13 its own.
+need_rust() {
+    why="this workspace needs Rust $MIN_RUST or later"
+    have=$(command -v rustc 2>/dev/null) && why="$why, $have is $(tool_version "$have")"
+    apt_update
+    if v=$(apt_version rustc-web) && version_ge "$v" "$MIN_RUST"; then
+        need_package rustc-web "$why"
+        need_package cargo-web "builds it, and goes with rustc-web"
+        return
+    fi
+    if v=$(apt_version rustc) && version_ge "$v" "$MIN_RUST"; then
+        need_package rustc "$why"
+        need_package cargo "builds it"
+        return
+    fi
+    for minor in $(apt-cache pkgnames rustc-1. 2>/dev/null | sed -n 's/^rustc-1\.\([0-9]*\)$/\1/p' | sort -rn); do
+        if version_ge "1.$minor" "$MIN_RUST" && apt_version "cargo-1.$minor" >/dev/null; then
+            need_package "rustc-1.$minor" "$why"
+            need_package "cargo-1.$minor" "builds it"
+            return
+        fi
+    done
+    if command -v rustup >/dev/null 2>&1; then
+        say "installing a stable toolchain with the rustup that is here: $why"
+        rustup toolchain install stable --profile minimal -c rustfmt -c clippy && return
+    fi
+    fail "$why, and neither apt nor rustup offers one here. Install one (https://rustup.rs), or point
+  SHUNT_TOOLCHAIN at the folder that holds cargo and rustc."
+}
+
+need_command() { # COMMAND PACKAGE REASON
+    PATH=$PATH:/usr/sbin:/sbin command -v "$1" >/dev/null 2>&1 || need_package "$2" "$3"
+}
+
+need_file() { # FILE PACKAGE REASON
+    [ -e "$1" ] || need_package "$2" "$3"
+}
+
+need_package() { # PACKAGE REASON
+    case " $wanted " in *" $1 "*) return 0 ;; esac
+    if [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]; then return 0; fi
+    say "missing: $1 ($2)"
+    wanted="$wanted $1"
+}
+
+# apt_version PACKAGE: the version that apt would install ("1.96.0+dfsg1-1"), or failure. Call apt_update before.
+apt_version() {
+    v=$(LC_ALL=C apt-cache policy "$1" 2>/dev/null | sed -n 's/^  Candidate: \([0-9]*:\)\{0,1\}//p')
+    [ -n "$v" ] && [ "$v" != "(none)" ] && echo "$v"
+}
+
+apt_update() {
+    [ -z "$updated" ] || return 0
+    updated=yes
+    command -v apt-get >/dev/null 2>&1 || return 0
+    become_root || return 0 # then the lists that are here must do
+    $SUDO apt-get update -q >&2 </dev/null || say "apt-get update failed; going on with the package lists that are here"
+}
+
+become_root() {
+    [ "$(id -u)" != 0 ] || return 0
+    SUDO="sudo -n"
+    sudo -n true 2>/dev/null && return 0
+    SUDO=sudo
+    command -v sudo >/dev/null 2>&1 && [ -t 0 ] && return 0
+    SUDO=
+    return 1
+}
+
+install_wanted() {
+    [ -n "$wanted" ] || return 0
+    command="apt-get install -y --no-install-recommends --no-remove$wanted"
+    command -v apt-get >/dev/null 2>&1 || fail "this system has no apt; please install what these Debian packages hold:$wanted"
+    become_root || fail "not root, and no sudo that works without a terminal. Please run as root:
+
+    apt-get update && $command
+"
+    apt_update
+    say "installing:$wanted"
+    forbid_services
+    ok=yes
+    $SUDO env DEBIAN_FRONTEND=noninteractive $command -q -o Dpkg::Use-Pty=0 >&2 </dev/null || ok=no
+    allow_services
+    [ $ok = yes ] || fail "this failed (see above):
+
+    $command
+
+  If it wants to remove an older rustc or cargo of the distribution, decide that yourself:
+  run it without --no-remove, or point SHUNT_TOOLCHAIN at a newer toolchain."
+}
+
+# Packages of servers start them when installed. The tests start their own, and yours are none of our business.
+forbid_services() {
+    [ ! -e $POLICY ] || return 0
+    printf '#!/bin/sh\n# Put here by %s while it runs.\nexit 101\n' "$0" | $SUDO tee $POLICY >/dev/null
+    $SUDO chmod 755 $POLICY
+    trap allow_services EXIT
+    trap 'exit 130' INT TERM
+}
+
+allow_services() {
+    if grep -qs "Put here by $0" $POLICY; then $SUDO rm -f $POLICY; fi
+}
+
+# build/venv, made again when tests/requirements.txt changed.
+python_environment() {
+    requirements=$ROOT/tests/requirements.txt
+    venv=$ROOT/build/venv
+    [ -f "$requirements" ] || return 0
+    if [ -x "$venv/bin/pytest" ] && cmp -s "$requirements" "$venv/requirements.txt"; then return 0; fi
+    say "making build/venv for the tests' Python packages"
+    rm -rf "$venv"
+    python3 -m venv "$venv"
+    "$venv/bin/pip" install -q --disable-pip-version-check -r "$requirements" >&2 </dev/null
+    cp "$requirements" "$venv/requirements.txt"
+}
+
+say() { echo "bootstrap: $*" >&2; }
+fail() { echo "bootstrap: $*" >&2; exit 1; }
+
+main "$@"

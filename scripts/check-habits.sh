@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# The rules of the house that no compiler checks. Each finding names its rule; CONTRIBUTING.md says why.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+bad=0
+# The floors that run inside other people's programs.
+inside=(crates/fabric/src crates/stream/src crates/sockets/src crates/preload/src)
+
+# Prints the lines of FILES that match PATTERN, without comments and without what follows #[cfg(test)].
+code() { # PATTERN FILES...
+    awk -v pattern="$1" '
+        FNR == 1 { skip = 0 }
+        /^[[:space:]]*#\[cfg\(test\)\]/ { skip = 1 }
+        { line = $0; sub(/\/\/.*/, "", line) }
+        !skip && line ~ pattern { print FILENAME ":" FNR ": " $0 }
+    ' "${@:2}"
+}
+
+report() { # RULE FINDINGS
+    [ -n "$2" ] || return 0
+    bad=1
+    printf '%s\n%s\n\n' "$1" "$2"
+}
+
+mapfile -t files < <(find "${inside[@]}" -name '*.rs' ! -path crates/fabric/src/sync.rs | sort)
+report "Atomics come from fabric::sync, the seam that loom can replace:" \
+    "$(code '(core|std)::sync::atomic' "${files[@]}")"
+report "No printing and no std I/O inside other people's programs:" \
+    "$(code '(^|[^_[:alnum:]])(e?print(ln)?|dbg)!|std::(io|fs|net|thread|process)::' "${files[@]}")"
+report "No file over 1500 lines; split it by what it is about:" \
+    "$(git ls-files -- '*.rs' '*.c' '*.py' '*.sh' | xargs -r wc -l | awk '$2 != "total" && $1 > 1500 { print $2 ": " $1 " lines" }')"
+report "Every Rust file of a crate opens with what it is for (//!):" \
+    "$(git ls-files -- 'crates/*/src/*.rs' | while read -r file; do [ ! -e "$file" ] || head -n 1 "$file" | grep -q '^//!' || echo "$file"; done)"
+
+[ $bad = 0 ] && echo "habits: no finding"
+exit $bad

@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# Builds the fuzzers with the stable compiler and runs them: scripts/fuzz.sh SECONDS [TARGET...]
+# Why not `cargo fuzz`: see fuzz/README.md.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+seconds=${1:?usage: scripts/fuzz.sh SECONDS [TARGET...]}
+shift
+targets=("$@")
+if [ ${#targets[@]} = 0 ]; then
+    mapfile -t targets < <(awk '/^\[\[bin\]\]/ { bin = 1 } bin && /^name/ { gsub(/"/, "", $3); print $3; bin = 0 }' fuzz/Cargo.toml)
+fi
+
+host=$(scripts/cargo -vV | sed -n 's/^host: //p')
+# Other flags give other artifacts: a folder of their own keeps the workspace's builds warm.
+build=${CARGO_TARGET_DIR:-$PWD/target}/fuzz
+coverage="-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4
+    -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table
+    -Cllvm-args=-sanitizer-coverage-trace-compares -Ccodegen-units=1"
+# With --target, the flags apply to the targets and not to build scripts.
+RUSTFLAGS="--cfg fuzzing $(echo $coverage)" CARGO_TARGET_DIR=$build \
+    scripts/cargo build --locked --release --manifest-path fuzz/Cargo.toml --target "$host"
+
+for target in "${targets[@]}"; do
+    mkdir -p "fuzz/corpus/$target" "fuzz/artifacts/$target" "fuzz/regressions/$target"
+    echo "--- fuzz $target for $seconds s"
+    log=$build/$target.log
+    if ! "$build/$host/release/$target" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=1024 -print_final_stats=1 \
+        -artifact_prefix="fuzz/artifacts/$target/" "fuzz/corpus/$target" "fuzz/regressions/$target" >"$log" 2>&1; then
+        tail -n 40 "$log"
+        echo "fuzz $target: finding; the input is in fuzz/artifacts/$target" >&2
+        exit 1
+    fi
+    runs=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")
+    echo "fuzz $target: $runs runs, no finding"
+    [ "${runs:-0}" -gt 0 ] || { tail -n 20 "$log"; echo "fuzz $target: nothing ran" >&2; exit 1; }
+done

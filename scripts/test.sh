@@ -1,0 +1,187 @@
+#!/usr/bin/env bash
+# `make test`: everything that must pass, stage by stage. A failing stage does not stop those that do not need it; the end
+# names what failed and counts the tests.
+#
+#   TEST_ONLY="habits clippy" scripts/test.sh     only these stages (nothing is installed then)
+#   PYTEST_ARGS="-k epoll" TEST_ONLY=blackbox ...
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+target=${CARGO_TARGET_DIR:-$PWD/target}
+tools=$PWD/build/tools
+logs=$PWD/build/logs
+cargo=scripts/cargo
+DENY_VERSION=0.20.2
+
+passed=0 failed=0 skipped=0
+failures=() skips=() times=()
+only=" ${TEST_ONLY:-} "
+
+main() {
+    mkdir -p "$logs"
+    stage bootstrap "what is missing" scripts/bootstrap.sh test
+    need bootstrap
+    stage formatting "rustfmt" formatting
+    stage habits "rules that no compiler checks" scripts/check-habits.sh
+    stage clippy "clippy, warnings are errors" clippy
+    stage licences "cargo deny: licences, sources, duplicates" licences
+    asked advisories && stage advisories "cargo deny: known vulnerabilities" advisories
+    stage build "release build" "$cargo" build --release --locked --workspace
+    need build
+    stage programs "C programs of bench and tests" programs
+    need programs
+    stage install "make install into a folder" install_check
+    stage unit "cargo test" unit
+    stage blackbox "pytest tests" blackbox
+    stage models "loom, short form" env MODELS="${MODELS:-short}" scripts/models.sh
+    stage fuzz "fuzzers, short form" scripts/fuzz.sh "${FUZZ_SHORT_SECONDS:-10}"
+    asked soak && stage soak "soak for ${SOAK_SECONDS:-600} s" soak
+    finish
+}
+
+formatting() {
+    have_subcommand fmt rustfmt || return 0
+    "$cargo" fmt --all --check && "$cargo" fmt --manifest-path fuzz/Cargo.toml --check
+}
+
+clippy() {
+    have_subcommand clippy clippy || return 0
+    "$cargo" clippy --locked --workspace --all-targets -- -D warnings
+}
+
+# Advisories need the network at each run and fail when the world changes; `make check` asks for them.
+licences() {
+    deny || return 0
+    "$cargo" deny --locked check --hide-inclusion-graph bans licenses sources
+}
+
+advisories() {
+    deny || return 0
+    "$cargo" deny --locked check advisories
+}
+
+# cargo-deny in build/tools, once. --debug because compiling it takes longer than it will ever run: 75 s of CPU time
+# rather than 170. It may want a newer compiler than Shunt does; then it is skipped.
+deny() {
+    PATH=$tools/bin:$PATH
+    "$cargo" deny --version >/dev/null 2>&1 && return 0
+    echo "installing cargo-deny $DENY_VERSION in build/tools (a minute or two, once)"
+    if CARGO_PROFILE_DEV_DEBUG=0 CARGO_TARGET_DIR=$target/tools \
+        "$cargo" install -q --debug --locked --root "$tools" "cargo-deny@$DENY_VERSION"; then
+        rm -rf "$target/tools"
+        return 0
+    fi
+    skip "cargo-deny $DENY_VERSION does not build here"
+    return 1
+}
+
+programs() {
+    make --no-print-directory -C bench/programs OUT="$target/libexec"
+    make --no-print-directory -C tests/apps OUT="$PWD/build/apps"
+}
+
+install_check() {
+    rm -rf build/stage
+    make --no-print-directory install DESTDIR="$PWD/build/stage" PREFIX=/usr >"$logs/install.txt" 2>&1 || { cat "$logs/install.txt"; return 1; }
+    build/stage/usr/bin/shunt --version
+    test -s build/stage/usr/lib/shunt/libshunt.so
+    make --no-print-directory uninstall DESTDIR="$PWD/build/stage" PREFIX=/usr >/dev/null
+    left=$(find build/stage -type f)
+    [ -z "$left" ] || { echo "make uninstall leaves:"; echo "$left"; return 1; }
+}
+
+unit() {
+    "$cargo" test --locked --workspace --no-fail-fast
+}
+
+blackbox() {
+    python_tests -m "not soak"
+}
+
+soak() {
+    python_tests -m soak
+}
+
+python_tests() {
+    export SHUNT_LIB=${SHUNT_LIB:-$target/release/libshunt.so} SHUNT_COMMAND=${SHUNT_COMMAND:-$target/release/shunt}
+    # shellcheck disable=SC2086 # PYTEST_ARGS is words
+    build/venv/bin/python -m pytest tests -q -ra "$@" ${PYTEST_ARGS:-}
+}
+
+# have_subcommand NAME COMPONENT: whether cargo has it. Debian's compiler has no clippy, for one.
+have_subcommand() {
+    "$cargo" "$1" --version >/dev/null 2>&1 && return 0
+    skip "this toolchain has no $2"
+    return 1
+}
+
+skip() {
+    echo "SKIPPED: $*"
+    echo "$*" >>"$logs/skips"
+}
+
+asked() {
+    case $only in *" $1 "*) return 0 ;; *) return 1 ;; esac
+}
+
+# stage NAME WHAT COMMAND...
+stage() {
+    local name=$1 what=$2 start=$SECONDS status=0 log
+    shift 2
+    [ "$only" = "  " ] || asked "$name" || return 0
+    log=$logs/$name.log
+    : >"$logs/skips"
+    printf '\n=== %s: %s\n' "$name" "$what"
+    # A subshell with -e of its own: `if` and `||` would switch it off inside the functions.
+    set +e
+    (set -e; "$@") </dev/null 2>&1 | tee "$log"
+    status=${PIPESTATUS[0]}
+    set -e
+    count "$log"
+    local took=$((SECONDS - start)) verdict=ok
+    if [ -s "$logs/skips" ]; then
+        verdict=SKIPPED
+        skips+=("$name ($(paste -sd, "$logs/skips"))")
+    fi
+    if [ "$status" != 0 ]; then
+        verdict=FAILED
+        failures+=("$name")
+    fi
+    times+=("$(printf '%-11s %5d s  %s' "$name" "$took" "$verdict")")
+    printf -- '--- %s: %s after %d s\n' "$name" "$verdict" "$took"
+}
+
+# Adds up what cargo test and pytest say at their ends.
+count() {
+    local p f s
+    read -r p f s < <(sed 's/\x1b\[[0-9;]*m//g' "$1" | awk '
+        function number(word,    at) { return match($0, "[0-9]+ " word) ? substr($0, RSTART) + 0 : 0 }
+        /^test result: / { p += number("passed"); f += number("failed"); s += number("ignored") }
+        /^(=+ )?[0-9]+ (passed|failed|skipped|errors?|deselected|xfailed|xpassed|warnings?).* in [0-9.]+s/ {
+            p += number("passed"); f += number("failed") + number("error"); s += number("skipped") + number("xfailed")
+        }
+        END { print p + 0, f + 0, s + 0 }')
+    passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
+}
+
+# need STAGE: what follows makes no sense without it.
+need() {
+    case " ${failures[*]-} " in *" $1 "*) finish ;; esac
+}
+
+finish() {
+    printf '\n=== stages\n'
+    printf '%s\n' "${times[@]-nothing ran}"
+    [ ${#skips[@]} = 0 ] || printf 'NOT CHECKED HERE: %s\n' "${skips[@]}"
+    local status=0
+    if [ ${#failures[@]} != 0 ]; then
+        printf 'FAILED: %s (logs in build/logs)\n' "${failures[*]}"
+        # A stage that failed without a failed test must not look like success to whoever reads only the counts.
+        [ "$failed" != 0 ] || failed=${#failures[@]}
+        status=1
+    fi
+    printf '%d passed, %d failed, %d skipped\n' "$passed" "$failed" "$skipped"
+    exit $status
+}
+
+main

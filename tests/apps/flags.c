@@ -1,0 +1,145 @@
+/* The flags of send() and recv(): MSG_PEEK, MSG_WAITALL, MSG_DONTWAIT, MSG_TRUNC, MSG_NOSIGNAL, MSG_MORE; and calls of length 0. */
+#include "pair.h"
+
+static void peek(int fd) {
+    char data[300];
+    for (int i = 0; i < 20; i++) {
+        ask(SEND, 300);
+        wait_queued(fd, 300);
+        for (int times = 0; times < 3; times++) {
+            EQUAL(recv(fd, data, 100, MSG_PEEK), 100);
+            verify(your_key, got, data, 100);
+        }
+        EQUAL(recv(fd, data, 300, MSG_PEEK | MSG_WAITALL), 300);
+        verify(your_key, got, data, 300);
+        wait_queued(fd, 300);
+        take(fd, 150);
+        EQUAL(recv(fd, data, 300, MSG_PEEK | MSG_DONTWAIT), 150);
+        verify(your_key, got, data, 150);
+        take(fd, 150);
+        ERRNO(recv(fd, data, 300, MSG_PEEK | MSG_DONTWAIT), EAGAIN);
+    }
+    order(SEND_ASLEEP, 10);
+    EQUAL(recv(fd, data, 300, MSG_PEEK), 10);
+    take(fd, 10);
+    leave(fd);
+}
+
+/* What is peeked at the end of the stream. */
+static void peek_end(int fd) {
+    char data[10];
+    ask(SEND, 5);
+    ask(END_WR, 0);
+    wait_queued(fd, 5);
+    EQUAL(recv(fd, data, 10, MSG_PEEK), 5);
+    take(fd, 5);
+    EQUAL(recv(fd, data, 10, MSG_PEEK), 0);
+    EQUAL(recv(fd, data, 10, 0), 0);
+    leave(fd);
+}
+
+static void wait_all(int fd) {
+    char data[40000];
+    for (int i = 0; i < 5; i++) {
+        order(SEND_ASLEEP, 10);
+        order(SEND_ASLEEP, 10);
+        order(SEND_ASLEEP, 980);
+        EQUAL(recv(fd, data, 1000, MSG_WAITALL), 1000);
+        verify(your_key, got, data, 1000);
+        got += 1000;
+        order(SEND, 40000);
+        EQUAL(recv(fd, data, 40000, MSG_WAITALL), 40000);
+        verify(your_key, got, data, 40000);
+        got += 40000;
+        hear();
+    }
+    /* The end of the stream ends the wait. */
+    ask(SEND, 300);
+    ask(END_WR, 0);
+    EQUAL(recv(fd, data, 1000, MSG_WAITALL), 300);
+    verify(your_key, got, data, 300);
+    EQUAL(recv(fd, data, 1000, MSG_WAITALL), 0);
+    leave(fd);
+}
+
+static void dont_wait(int fd) {
+    char data[100];
+    for (int i = 0; i < 20; i++) {
+        ERRNO(recv(fd, data, sizeof data, MSG_DONTWAIT), EAGAIN);
+        ERRNO(recv(fd, data, sizeof data, MSG_DONTWAIT | MSG_WAITALL), EAGAIN);
+        ask(SEND, 50);
+        wait_queued(fd, 50);
+        EQUAL(recv(fd, data, sizeof data, MSG_DONTWAIT), 50);
+        verify(your_key, got, data, 50);
+        got += 50;
+    }
+    size_t n = fill_up(fd); /* MSG_DONTWAIT on a blocking descriptor */
+    ask(READ, n);
+    CHECK(!(fcntl(fd, F_GETFL) & O_NONBLOCK));
+    leave(fd);
+}
+
+/* On TCP MSG_TRUNC throws bytes away without copying them. */
+static void truncate_(int fd) {
+    for (int i = 0; i < 20; i++) {
+        ask(SEND, 200);
+        wait_queued(fd, 200);
+        EQUAL(recv(fd, NULL, 100, MSG_TRUNC), 100);
+        got += 100;
+        take(fd, 100);
+    }
+    leave(fd);
+}
+
+static void more(int fd) {
+    for (int i = 0; i < 20; i++) {
+        char data[30];
+        for (int part = 0; part < 3; part++) {
+            fill(my_key, sent, data, 10);
+            EQUAL(send(fd, data, 10, part < 2 ? MSG_MORE : 0), 10);
+            sent += 10;
+        }
+        ask(READ, 30);
+    }
+    leave(fd);
+}
+
+static void zero_length(int fd) {
+    char byte = 'z';
+    for (int i = 0; i < 20; i++) {
+        EQUAL(send(fd, &byte, 0, 0), 0);
+        EQUAL(write(fd, &byte, 0), 0);
+        EQUAL(send(fd, NULL, 0, 0), 0);
+        EQUAL(read(fd, &byte, 0), 0);
+        EQUAL(recv(fd, &byte, 0, MSG_DONTWAIT) <= 0, 1);
+        ask(SEND, 3);
+        wait_queued(fd, 3);
+        EQUAL(recv(fd, &byte, 0, 0), 0);
+        EQUAL(read(fd, &byte, 0), 0);
+        take(fd, 3);
+        echo_rounds(fd, 5, 10);
+    }
+    leave(fd);
+}
+
+static void bad_pointer(int fd) {
+    ERRNO(send(fd, (void *)8, 100, 0), EFAULT);
+    ask(SEND, 10);
+    wait_queued(fd, 10);
+    ERRNO(recv(fd, (void *)8, 10, 0), EFAULT);
+    take(fd, 10);
+    echo_rounds(fd, 20, 64);
+    leave(fd);
+}
+
+const struct example examples[] = {
+    {"peek", puppet, peek, 0},
+    {"peek_end", puppet, peek_end, 0},
+    {"wait_all", puppet, wait_all, 0},
+    {"dont_wait", puppet, dont_wait, 0},
+    {"truncate", puppet, truncate_, 0},
+    {"more", puppet, more, 0},
+    {"zero_length", puppet, zero_length, 0},
+    {"bad_pointer", puppet, bad_pointer, 0},
+    {0},
+};

@@ -1,0 +1,309 @@
+/* fork(): both processes have the connection. They may use it in turn or at once, one for each direction; it ends when the last
+ * of them lets go; servers accept in the parent and serve in the child, or accept in many children. */
+#include "pair.h"
+#include <sys/mman.h>
+
+static void child_ended_well(pid_t child) {
+    int status;
+    CHECK(waitpid(child, &status, 0) == child);
+    EQUAL(status, 0);
+}
+
+static void in_turn(int fd) {
+    for (int i = 0; i < 10; i++) {
+        pid_t child = fork();
+        CHECK(child >= 0);
+        if (child == 0) {
+            echo_rounds(fd, 20, 100);
+            _exit(0);
+        }
+        child_ended_well(child);
+        sent += 2000, got += 2000;
+        echo_rounds(fd, 20, 100);
+    }
+    leave(fd);
+}
+
+/* The child reads all that comes while the parent writes. */
+static void one_each(int fd) {
+    order(ECHO, (int64_t)2000 << 32 | 500);
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        for (int i = 0; i < 2000; i++) take(fd, 500);
+        _exit(0);
+    }
+    for (int i = 0; i < 2000; i++) put(fd, 500);
+    child_ended_well(child);
+    hear();
+    leave(fd);
+}
+
+/* Parent and child both write records at the same time: each arrives whole. */
+static void both_write(int fd) {
+    char data[64];
+    pid_t child = fork();
+    memset(data, child ? 'p' : 'c', sizeof data);
+    for (int i = 0; i < 2000; i++) EQUAL(send(fd, data, sizeof data, 0), sizeof data);
+    if (child == 0) _exit(0);
+    child_ended_well(child);
+    close(fd);
+}
+
+static void both_write_server(int fd) {
+    int count[256] = {0};
+    char data[64];
+    while (recv(fd, data, sizeof data, MSG_WAITALL) == sizeof data) {
+        for (int i = 1; i < 64; i++) EQUAL(data[i], data[0]);
+        count[(unsigned char)data[0]]++;
+    }
+    EQUAL(count['p'], 2000);
+    EQUAL(count['c'], 2000);
+}
+
+/* Both sleep in recv(); every byte goes to exactly one of them. */
+static void both_read(int fd) {
+    struct { atomic_long count, sum; } *shared = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    pid_t child = fork();
+    unsigned char data[40];
+    ssize_t n;
+    while ((n = recv(fd, data, sizeof data, 0)) > 0) {
+        atomic_fetch_add(&shared->count, n);
+        for (ssize_t i = 0; i < n; i++) atomic_fetch_add(&shared->sum, data[i]);
+    }
+    EQUAL(n, 0);
+    if (child == 0) _exit(0);
+    child_ended_well(child);
+    tell(shared->count);
+    tell(shared->sum);
+    hear();
+    close(fd);
+}
+
+static void both_read_server(int fd) {
+    long total = 0;
+    for (int i = 0; i < 5000; i++) {
+        unsigned char data[40];
+        memset(data, i, sizeof data);
+        send_all(fd, data, sizeof data);
+        total += 40 * (i & 255);
+    }
+    CHECK(shutdown(fd, SHUT_WR) == 0);
+    EQUAL(hear(), 5000 * 40);
+    EQUAL(hear(), total);
+    tell(0);
+}
+
+/* The child that goes away does not end the parent's connection, however it goes. */
+static void child_leaves(int fd) {
+    for (int i = 0; i < 12; i++) {
+        pid_t child = fork();
+        if (child == 0) {
+            if (i % 4 == 0) close(fd), _exit(0);
+            if (i % 4 == 1) _exit(0);
+            if (i % 4 == 2) exit(0);
+            for (;;) pause();
+        }
+        if (i % 4 == 3) {
+            int status;
+            CHECK(kill(child, SIGKILL) == 0);
+            CHECK(waitpid(child, &status, 0) == child);
+        } else {
+            child_ended_well(child);
+        }
+        echo_rounds(fd, 30, 100);
+    }
+    leave(fd);
+}
+
+/* The parent lets go, the child carries on, the other side sees the end only when the child has gone too. */
+static void child_stays(int fd) {
+    int wait[2];
+    CHECK(pipe(wait) == 0);
+    pid_t child = fork();
+    if (child == 0) {
+        char byte;
+        close(wait[1]);
+        EQUAL(read(wait[0], &byte, 1), 0); /* until the parent has closed */
+        echo_rounds(fd, 200, 100);
+        leave(fd);
+        _exit(0);
+    }
+    CHECK(close(fd) == 0);
+    close(wait[0]);
+    close(wait[1]);
+    child_ended_well(child);
+}
+
+/* The child is killed while it sleeps in recv() or while it writes without end; the parent goes on. */
+static void child_killed_asleep(int fd) {
+    for (int i = 0; i < 10; i++) {
+        pid_t child = fork();
+        if (child == 0) {
+            char byte;
+            recv(fd, &byte, 1, 0);
+            _exit(1);
+        }
+        wait_asleep(child, child);
+        CHECK(kill(child, SIGKILL) == 0);
+        CHECK(waitpid(child, NULL, 0) == child);
+        echo_rounds(fd, 30, 100);
+    }
+    leave(fd);
+}
+
+/* ---- servers ---- */
+
+static void serve(int fd) {
+    char data[200];
+    while (recv(fd, data, sizeof data, MSG_WAITALL) == sizeof data) send_all(fd, data, sizeof data);
+    close(fd);
+}
+
+/* inetd, sshd, socketserver.ForkingMixIn: accept in the parent, serve in the child, close in the parent. */
+static void child_serves(int listener) {
+    pid_t children[12];
+    for (int i = 0; i < 12; i++) {
+        int fd = answer(listener);
+        children[i] = fork();
+        if (children[i] == 0) {
+            close(listener);
+            serve(fd);
+            _exit(0);
+        }
+        close(fd);
+    }
+    for (int i = 0; i < 12; i++) child_ended_well(children[i]);
+}
+
+/* The connection is in use in the parent before the child takes over. */
+static void child_takes_over(int listener) {
+    pid_t children[12];
+    for (int i = 0; i < 12; i++) {
+        int fd = answer(listener);
+        char data[200];
+        for (int round = 0; round < 100; round++) {
+            recv_all(fd, data, sizeof data);
+            send_all(fd, data, sizeof data);
+        }
+        children[i] = fork();
+        if (children[i] == 0) {
+            serve(fd);
+            _exit(0);
+        }
+        close(fd);
+    }
+    for (int i = 0; i < 12; i++) child_ended_well(children[i]);
+}
+
+/* Apache prefork, gunicorn, PostgreSQL: children share the listener and all sleep in accept(). */
+static void prefork(int listener) {
+    pid_t children[3];
+    for (int i = 0; i < 3; i++) {
+        children[i] = fork();
+        if (children[i] == 0)
+            for (;;) serve(answer(listener));
+    }
+    hear(); /* the client is through */
+    for (int i = 0; i < 3; i++) {
+        CHECK(kill(children[i], SIGKILL) == 0);
+        CHECK(waitpid(children[i], NULL, 0) == children[i]);
+    }
+}
+
+static void twelve_clients(int unused) {
+    (void)unused;
+    char out[200], in[200], byte;
+    for (int i = 0; i < 12; i++) {
+        int fd = dial();
+        for (int round = 0; round < 300; round++) {
+            fill(i, round, out, sizeof out);
+            send_all(fd, out, sizeof out);
+            recv_all(fd, in, sizeof in);
+            CHECK(memcmp(in, out, sizeof in) == 0);
+        }
+        CHECK(shutdown(fd, SHUT_WR) == 0);
+        EQUAL(recv(fd, &byte, 1, 0), 0);
+        close(fd);
+    }
+}
+
+static void twelve_clients_and_tell(int unused) {
+    twelve_clients(unused);
+    tell(0);
+}
+
+/* A child of a child of a child. */
+static void generations(int fd) {
+    pid_t child = 1;
+    int depth = 0;
+    for (; depth < 4 && (child = fork()) == 0; depth++) continue;
+    /* The youngest talks first; each then ends, and its parent goes on where it stopped. */
+    if (depth < 4) {
+        child_ended_well(child);
+        sent += (4 - depth) * 3000, got += (4 - depth) * 3000;
+    }
+    echo_rounds(fd, 30, 100);
+    if (depth > 0) _exit(0);
+    leave(fd);
+}
+
+/* fork() in one thread while another is in the middle of sending and receiving. */
+static int busy_fd;
+static void *busy(void *unused) {
+    (void)unused;
+    for (int i = 0; i < 3000; i++) {
+        put(busy_fd, 300);
+        take(busy_fd, 300);
+    }
+    return NULL;
+}
+
+static void fork_beside_traffic(int fd) {
+    pthread_t thread;
+    busy_fd = fd;
+    order(ECHO, (int64_t)3000 << 32 | 300);
+    CHECK(pthread_create(&thread, NULL, busy, NULL) == 0);
+    for (int i = 0; i < 30; i++) {
+        pid_t child = fork();
+        if (child == 0) _exit(0);
+        child_ended_well(child);
+    }
+    CHECK(pthread_join(thread, NULL) == 0);
+    hear();
+    leave(fd);
+}
+
+static void by_vfork(int fd) {
+    for (volatile int i = 0; i < 5; i++) {
+        pid_t child = vfork();
+        if (child == 0) _exit(0);
+        child_ended_well(child);
+        echo_rounds(fd, 30, 100);
+        child = vfork();
+        if (child == 0) {
+            execl("/bin/true", "true", NULL);
+            _exit(1);
+        }
+        child_ended_well(child);
+        echo_rounds(fd, 30, 100);
+    }
+    leave(fd);
+}
+
+const struct example examples[] = {
+    {"in_turn", puppet, in_turn, 0},
+    {"one_each", puppet, one_each, 0},
+    {"both_write", both_write_server, both_write, 0},
+    {"both_read", both_read_server, both_read, 0},
+    {"child_leaves", puppet, child_leaves, 0},
+    {"child_stays", puppet, child_stays, 0},
+    {"child_killed_asleep", puppet, child_killed_asleep, 0},
+    {"child_serves", child_serves, twelve_clients, RAW},
+    {"child_takes_over", child_takes_over, twelve_clients, RAW},
+    {"prefork", prefork, twelve_clients_and_tell, RAW},
+    {"generations", puppet, generations, 0},
+    {"fork_beside_traffic", puppet, fork_beside_traffic, 0},
+    {"by_vfork", puppet, by_vfork, 0},
+    {0},
+};

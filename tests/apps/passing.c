@@ -1,0 +1,161 @@
+/* SCM_RIGHTS: a connection in mid-conversation is handed to another process over a UNIX socket, to a child, or to a program that
+ * was never related to it by fork; the old owner closes it or keeps it. */
+#include "pair.h"
+
+static void give(int channel, int fd) {
+    char byte = 0, control[CMSG_SPACE(sizeof(int))] = {0};
+    struct iovec v = {&byte, 1};
+    struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+    struct cmsghdr *c = CMSG_FIRSTHDR(&m);
+    c->cmsg_level = SOL_SOCKET;
+    c->cmsg_type = SCM_RIGHTS;
+    c->cmsg_len = CMSG_LEN(sizeof(int));
+    memcpy(CMSG_DATA(c), &fd, sizeof fd);
+    EQUAL(sendmsg(channel, &m, 0), 1);
+}
+
+static int receive(int channel) {
+    char byte, control[CMSG_SPACE(sizeof(int))] = {0};
+    struct iovec v = {&byte, 1};
+    struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+    EQUAL(recvmsg(channel, &m, MSG_CMSG_CLOEXEC), 1);
+    struct cmsghdr *c = CMSG_FIRSTHDR(&m);
+    CHECK(c && c->cmsg_type == SCM_RIGHTS && c->cmsg_len == CMSG_LEN(sizeof(int)));
+    int fd;
+    memcpy(&fd, CMSG_DATA(c), sizeof fd);
+    return fd;
+}
+
+static void ended_well(pid_t child) {
+    int status;
+    CHECK(waitpid(child, &status, 0) == child);
+    EQUAL(status, 0);
+}
+
+/* A child that was there before the connection receives it; what it inherited is nothing. */
+static pid_t receiver(int channel[2], void (*use)(int fd)) {
+    CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, channel) == 0);
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        close(channel[0]);
+        use(receive(channel[1]));
+        _exit(0);
+    }
+    close(channel[1]);
+    return child;
+}
+
+static void accept_and_puppet(int listener) {
+    int fd = answer(listener);
+    warm_server(fd);
+    puppet(fd);
+}
+
+static void talk_and_leave(int fd) {
+    echo_rounds(fd, 300, 100);
+    leave(fd);
+}
+
+static void given_away(int unused) {
+    (void)unused;
+    int channel[2], fd;
+    pid_t child = receiver(channel, talk_and_leave);
+    warm_client(fd = dial());
+    give(channel[0], fd);
+    close(fd);
+    ended_well(child);
+}
+
+/* Bytes wait unread when it is given. */
+static void take_and_leave(int fd) {
+    take(fd, 5000);
+    talk_and_leave(fd);
+}
+
+static void given_unread(int unused) {
+    (void)unused;
+    int channel[2], fd;
+    pid_t child = receiver(channel, take_and_leave);
+    warm_client(fd = dial());
+    ask(SEND, 5000);
+    wait_queued(fd, 5000);
+    give(channel[0], fd);
+    close(fd);
+    ended_well(child);
+}
+
+/* Both keep it and use it in turn. */
+static void talk(int fd) {
+    echo_rounds(fd, 300, 100);
+}
+
+static void shared(int unused) {
+    (void)unused;
+    int channel[2], fd;
+    pid_t child = receiver(channel, talk);
+    warm_client(fd = dial());
+    give(channel[0], fd);
+    ended_well(child);
+    sent += 30000, got += 30000;
+    echo_rounds(fd, 300, 100);
+    leave(fd);
+}
+
+/* To oneself: another number for the same connection. */
+static void to_ourselves(int fd) {
+    int channel[2];
+    CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, channel) == 0);
+    for (int i = 0; i < 20; i++) {
+        give(channel[0], fd);
+        if (i % 2) close(fd);
+        int again = receive(channel[1]);
+        if (i % 2 == 0) close(fd);
+        fd = again;
+        echo_rounds(fd, 20, 100);
+    }
+    leave(fd);
+}
+
+/* A server that accepts in one process and hands every connection to a worker (Apache's and Node's way). */
+static void echo_all(int fd) {
+    char data[100];
+    while (recv(fd, data, sizeof data, MSG_WAITALL) == sizeof data) send_all(fd, data, sizeof data);
+    close(fd);
+}
+
+static void dispatcher(int listener) {
+    for (int i = 0; i < 10; i++) {
+        int channel[2];
+        pid_t worker = receiver(channel, echo_all);
+        int fd = answer(listener);
+        give(channel[0], fd);
+        close(fd);
+        close(channel[0]);
+        ended_well(worker);
+    }
+}
+
+static void ten_clients(int unused) {
+    (void)unused;
+    for (int i = 0; i < 10; i++) {
+        int fd = dial();
+        for (int round = 0; round < 400; round++) {
+            char out[100], in[100];
+            fill(i, round, out, sizeof out);
+            send_all(fd, out, sizeof out);
+            recv_all(fd, in, sizeof in);
+            CHECK(memcmp(in, out, sizeof in) == 0);
+        }
+        close(fd);
+    }
+}
+
+const struct example examples[] = {
+    {"given_away", accept_and_puppet, given_away, RAW},
+    {"given_unread", accept_and_puppet, given_unread, RAW},
+    {"shared", accept_and_puppet, shared, RAW},
+    {"to_ourselves", puppet, to_ourselves, 0},
+    {"dispatcher", dispatcher, ten_clients, RAW | TCP_OK},
+    {0},
+};

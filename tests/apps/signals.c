@@ -1,0 +1,266 @@
+/* Signals: a blocked call ends with EINTR, or goes on, as the handler asked; handlers may themselves use the connection, or jump out of the
+ * call; a storm of them harms nothing. */
+#include "pair.h"
+#include <setjmp.h>
+
+static volatile sig_atomic_t signals;
+static void count_signal(int unused) {
+    (void)unused;
+    signals++;
+}
+
+static void handle(int number, void (*handler)(int), int flags) {
+    struct sigaction action = {.sa_handler = handler, .sa_flags = flags};
+    CHECK(sigaction(number, &action, NULL) == 0);
+}
+
+static void alarm_in(int milliseconds) {
+    struct itimerval t = {{0, 0}, {0, milliseconds * 1000}};
+    CHECK(setitimer(ITIMER_REAL, &t, NULL) == 0);
+}
+
+/* Without SA_RESTART. */
+static void interrupted(int fd) {
+    char byte;
+    struct iovec v = {&byte, 1};
+    struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1};
+    struct pollfd p = {fd, POLLIN, 0};
+    handle(SIGALRM, count_signal, 0);
+    for (int i = 0; i < 3; i++) {
+        signals = 0;
+        alarm_in(30);
+        ERRNO(recv(fd, &byte, 1, 0), EINTR);
+        alarm_in(30);
+        ERRNO(read(fd, &byte, 1), EINTR);
+        alarm_in(30);
+        ERRNO(readv(fd, &v, 1), EINTR);
+        alarm_in(30);
+        ERRNO(recvmsg(fd, &m, 0), EINTR);
+        alarm_in(30);
+        ERRNO(poll(&p, 1, -1), EINTR);
+        EQUAL(signals, 5);
+        echo_rounds(fd, 20, 100);
+    }
+    leave(fd);
+}
+
+/* With SA_RESTART recv() goes on; poll, select and epoll_wait never do. */
+static void restarted(int fd) {
+    char byte;
+    struct pollfd p = {fd, POLLIN, 0};
+    struct epoll_event event = {.events = EPOLLIN};
+    int set = epoll_create1(0);
+    CHECK(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event) == 0);
+    handle(SIGALRM, count_signal, SA_RESTART);
+    for (int i = 0; i < 3; i++) {
+        signals = 0;
+        alarm_in(5); /* before the other side has seen us sleep for 10 ms */
+        order(SEND_ASLEEP, 1);
+        EQUAL(recv(fd, &byte, 1, 0), 1);
+        verify(your_key, got++, &byte, 1);
+        while (signals == 0) usleep(1000);
+        alarm_in(30);
+        ERRNO(poll(&p, 1, -1), EINTR);
+        alarm_in(30);
+        ERRNO(epoll_wait(set, &event, 1, -1), EINTR);
+        EQUAL(signals, 3);
+    }
+    close(set);
+    leave(fd);
+}
+
+/* SO_RCVTIMEO makes EINTR come even with SA_RESTART (signal(7)). */
+static void timeout_not_restarted(int fd) {
+    char byte;
+    struct timeval t = {20, 0};
+    CHECK(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &t, sizeof t) == 0);
+    handle(SIGALRM, count_signal, SA_RESTART);
+    alarm_in(30);
+    ERRNO(recv(fd, &byte, 1, 0), EINTR);
+    leave(fd);
+}
+
+/* What was received or sent before the signal counts. */
+static void partly_received(int fd) {
+    char data[1000];
+    handle(SIGALRM, count_signal, 0);
+    for (int i = 0; i < 3; i++) {
+        ask(SEND, 300);
+        alarm_in(50);
+        EQUAL(recv(fd, data, sizeof data, MSG_WAITALL), 300);
+        verify(your_key, got, data, 300);
+        got += 300;
+    }
+    leave(fd);
+}
+
+/* The first call takes what fits and is cut short by the signal; a second one, when nothing fits, sends nothing. */
+static void partly_sent(int fd) {
+    static char data[64 << 20];
+    handle(SIGALRM, count_signal, 0);
+    fill(my_key, sent, data, sizeof data);
+    alarm_in(600);
+    ssize_t n = send(fd, data, sizeof data, 0);
+    CHECK(n > 0 && n < (ssize_t)sizeof data);
+    EQUAL(signals, 1);
+    sent += n;
+    fill_up(fd);
+    alarm_in(50);
+    fill(my_key, sent, data, 1 << 20);
+    n = send(fd, data, 1 << 20, 0);
+    CHECK(n > 0 || errno == EINTR); /* the kernel may yet have found room for some */
+    EQUAL(signals, 2);
+    if (n > 0) sent += n;
+    ask(READ, sent);
+    leave(fd);
+}
+
+/* A thousand signals a second while megabytes go both ways. */
+static void storm(int fd, int flags) {
+    handle(SIGALRM, count_signal, flags);
+    struct itimerval t = {{0, 1000}, {0, 1000}}, off = {{0, 0}, {0, 0}};
+    CHECK(setitimer(ITIMER_REAL, &t, NULL) == 0);
+    for (int i = 0; i < 3000 || signals < 50; i++) {
+        order(ECHO, (int64_t)1 << 32 | (1 + i * 37 % 5000));
+        put(fd, 1 + i * 37 % 5000);
+        take(fd, 1 + i * 37 % 5000);
+        hear();
+    }
+    CHECK(setitimer(ITIMER_REAL, &off, NULL) == 0);
+    leave(fd);
+}
+
+static void storm_restart(int fd) { storm(fd, SA_RESTART); }
+static void storm_interrupt(int fd) { storm(fd, 0); }
+
+/* The handler sends on the very connection on which main sleeps in recv(): send() may be called in handlers. */
+static int handler_fd;
+static void send_in_handler(int unused) {
+    (void)unused;
+    int saved = errno;
+    char byte = 's';
+    if (send(handler_fd, &byte, 1, MSG_NOSIGNAL) != 1) _exit(9);
+    errno = saved;
+}
+
+static void handler_sends(int fd) {
+    handler_fd = fd;
+    handle(SIGALRM, send_in_handler, SA_RESTART);
+    for (int i = 0; i < 200; i++) {
+        char byte;
+        alarm_in(1 + i % 3);
+        EQUAL(recv(fd, &byte, 1, 0), 1); /* the answer to what the handler sends */
+        EQUAL(byte, 's');
+    }
+    close(fd);
+}
+
+static void returns_bytes(int fd) {
+    char byte;
+    while (recv(fd, &byte, 1, 0) == 1) EQUAL(send(fd, &byte, 1, 0), 1);
+}
+
+/* A handler that reads from another connection while main is in a call on the first. */
+static int other_fd;
+static volatile sig_atomic_t handled;
+static void echo_in_handler(int unused) {
+    (void)unused;
+    int saved = errno;
+    char data[100];
+    memset(data, 'h', sizeof data);
+    if (send(other_fd, data, sizeof data, MSG_NOSIGNAL) != sizeof data) _exit(8);
+    if (recv(other_fd, data, sizeof data, MSG_WAITALL) != sizeof data) _exit(9);
+    handled++;
+    errno = saved;
+}
+
+static void handler_talks(int unused) {
+    (void)unused;
+    int fd = dial();
+    other_fd = dial();
+    struct itimerval t = {{0, 3000}, {0, 3000}}, off = {{0, 0}, {0, 0}};
+    handle(SIGALRM, echo_in_handler, SA_RESTART);
+    CHECK(setitimer(ITIMER_REAL, &t, NULL) == 0);
+    for (int i = 0; i < 3000 || handled < 30; i++) {
+        char out[200], in[200];
+        fill(1, i, out, sizeof out);
+        send_all(fd, out, sizeof out);
+        recv_all(fd, in, sizeof in);
+        CHECK(memcmp(in, out, sizeof in) == 0);
+    }
+    CHECK(setitimer(ITIMER_REAL, &off, NULL) == 0);
+}
+
+static void *echo_thread(void *argument) {
+    int fd = (int)(intptr_t)argument;
+    char data[1000];
+    ssize_t n;
+    while ((n = recv(fd, data, sizeof data, 0)) > 0) send_all(fd, data, n);
+    close(fd);
+    return NULL;
+}
+
+static void two_echoes(int listener) {
+    pthread_t threads[2];
+    for (int i = 0; i < 2; i++) {
+        intptr_t fd = answer(listener);
+        CHECK(pthread_create(&threads[i], NULL, echo_thread, (void *)fd) == 0);
+    }
+    for (int i = 0; i < 2; i++) CHECK(pthread_join(threads[i], NULL) == 0);
+}
+
+/* siglongjmp out of a blocked recv(), the old way to have a timeout. */
+static sigjmp_buf jump;
+static void jump_out(int unused) {
+    (void)unused;
+    siglongjmp(jump, 1);
+}
+
+static void jumps(int fd) {
+    char byte;
+    handle(SIGALRM, jump_out, SA_RESTART);
+    for (volatile int i = 0; i < 20; i++) {
+        if (sigsetjmp(jump, 1) == 0) {
+            alarm_in(20);
+            recv(fd, &byte, 1, 0);
+            CHECK(!"recv returned");
+        }
+        echo_rounds(fd, 20, 100);
+    }
+    leave(fd);
+}
+
+/* Stopped for a while and continued: nothing happened, for the program. */
+static void stopped(int fd) {
+    for (int i = 0; i < 10; i++) {
+        pid_t us = getpid(), child = fork();
+        if (child == 0) {
+            wait_asleep(us, us);
+            kill(us, SIGSTOP);
+            kill(us, SIGCONT);
+            _exit(0);
+        }
+        char byte;
+        struct pollfd p = {fd, POLLIN, 0};
+        EQUAL(poll(&p, 1, 40), 0);
+        ERRNO(recv(fd, &byte, 1, MSG_DONTWAIT), EAGAIN);
+        CHECK(waitpid(child, NULL, 0) == child);
+        echo_rounds(fd, 20, 100);
+    }
+    leave(fd);
+}
+
+const struct example examples[] = {
+    {"interrupted", puppet, interrupted, 0},
+    {"restarted", puppet, restarted, 0},
+    {"timeout_not_restarted", puppet, timeout_not_restarted, 0},
+    {"partly_received", puppet, partly_received, 0},
+    {"partly_sent", puppet, partly_sent, 0},
+    {"storm_restart", puppet, storm_restart, 0},
+    {"storm_interrupt", puppet, storm_interrupt, 0},
+    {"handler_sends", returns_bytes, handler_sends, 0},
+    {"handler_talks", two_echoes, handler_talks, RAW},
+    {"jumps", puppet, jumps, 0},
+    {"stopped", puppet, stopped, 0},
+    {0},
+};

@@ -1,0 +1,234 @@
+/* Threads: one reads while one writes; several read, several write; one closes or shuts down while another sleeps in a call;
+ * a number is closed and used again while others work on their own. */
+#include "pair.h"
+#include <sys/syscall.h>
+
+static int the_fd;
+
+static void *writer(void *unused) {
+    (void)unused;
+    for (int i = 0; i < 3000; i++) put(the_fd, 1 + i * 37 % 3000);
+    return NULL;
+}
+
+static void full_duplex(int fd) {
+    pthread_t thread;
+    the_fd = fd;
+    CHECK(pthread_create(&thread, NULL, writer, NULL) == 0);
+    for (int i = 0; i < 3000; i++) take(fd, 1 + i * 37 % 3000);
+    CHECK(pthread_join(thread, NULL) == 0);
+    CHECK(shutdown(fd, SHUT_WR) == 0);
+    char byte;
+    EQUAL(recv(fd, &byte, 1, 0), 0);
+    close(fd);
+}
+
+/* Four threads send records of 64 equal bytes in one send() each: every record arrives whole. */
+static void *record_writer(void *argument) {
+    char data[64];
+    memset(data, (int)(intptr_t)argument, sizeof data);
+    for (int i = 0; i < 2000; i++) EQUAL(send(the_fd, data, sizeof data, 0), sizeof data);
+    return NULL;
+}
+
+static void many_writers(int fd) {
+    pthread_t threads[4];
+    the_fd = fd;
+    for (intptr_t i = 0; i < 4; i++) CHECK(pthread_create(&threads[i], NULL, record_writer, (void *)('a' + i)) == 0);
+    for (int i = 0; i < 4; i++) CHECK(pthread_join(threads[i], NULL) == 0);
+    close(fd);
+}
+
+static void many_writers_server(int fd) {
+    int count[256] = {0};
+    char data[64];
+    while (recv(fd, data, sizeof data, MSG_WAITALL) == sizeof data) {
+        for (int i = 1; i < 64; i++) EQUAL(data[i], data[0]);
+        count[(unsigned char)data[0]]++;
+    }
+    for (int i = 0; i < 4; i++) EQUAL(count['a' + i], 2000);
+}
+
+/* Four threads read; each byte is given to exactly one of them. */
+static atomic_long sum, count;
+static void *byte_reader(void *unused) {
+    (void)unused;
+    unsigned char data[100];
+    ssize_t n;
+    while ((n = recv(the_fd, data, sizeof data, 0)) > 0) {
+        atomic_fetch_add(&count, n);
+        for (ssize_t i = 0; i < n; i++) atomic_fetch_add(&sum, data[i]);
+    }
+    EQUAL(n, 0);
+    return NULL;
+}
+
+static void many_readers(int fd) {
+    pthread_t threads[4];
+    the_fd = fd;
+    for (int i = 0; i < 4; i++) CHECK(pthread_create(&threads[i], NULL, byte_reader, NULL) == 0);
+    for (int i = 0; i < 4; i++) CHECK(pthread_join(threads[i], NULL) == 0);
+    tell(count);
+    tell(sum);
+    hear();
+    close(fd);
+}
+
+static void many_readers_server(int fd) {
+    long total = 0;
+    for (int i = 0; i < 20000; i++) {
+        unsigned char data[50];
+        memset(data, i, sizeof data);
+        send_all(fd, data, sizeof data);
+        total += 50 * (i & 255);
+    }
+    CHECK(shutdown(fd, SHUT_WR) == 0);
+    EQUAL(hear(), 20000 * 50);
+    EQUAL(hear(), total);
+    tell(0);
+}
+
+/* One thread sleeps in recv(), another shuts the connection down: the sleeper gets 0. */
+static void *sleeping_reader(void *result) {
+    char byte;
+    tell(getpid());
+    tell(syscall(SYS_gettid));
+    *(ssize_t *)result = recv(the_fd, &byte, 1, 0);
+    return NULL;
+}
+
+static void shutdown_wakes(int fd, int how) {
+    pthread_t thread;
+    ssize_t result = -2;
+    the_fd = fd;
+    CHECK(pthread_create(&thread, NULL, sleeping_reader, &result) == 0);
+    hear(); /* the other side has seen it asleep */
+    CHECK(shutdown(fd, how) == 0);
+    CHECK(pthread_join(thread, NULL) == 0);
+    EQUAL(result, 0);
+    close(fd);
+    tell(0);
+}
+
+static void shutdown_read_wakes(int fd) { shutdown_wakes(fd, SHUT_RD); }
+static void shutdown_both_wakes(int fd) { shutdown_wakes(fd, SHUT_RDWR); }
+
+static void sees_asleep(int fd) {
+    pid_t pid = hear(), tid = hear();
+    wait_asleep(pid, tid);
+    tell(0);
+    hear();
+    close(fd);
+}
+
+/* A number closed while a thread sleeps in recv() on it: in Linux the sleeper keeps the connection and gets the data that comes. */
+static void close_while_reading(int fd) {
+    pthread_t thread;
+    ssize_t result = -2;
+    the_fd = fd;
+    CHECK(pthread_create(&thread, NULL, sleeping_reader, &result) == 0);
+    hear();
+    CHECK(close(fd) == 0);
+    tell(0);
+    CHECK(pthread_join(thread, NULL) == 0);
+    EQUAL(result, 1);
+}
+
+static void close_while_reading_server(int fd) {
+    pid_t pid = hear(), tid = hear();
+    wait_asleep(pid, tid);
+    tell(0);
+    hear();
+    EQUAL(send(fd, "x", 1, MSG_NOSIGNAL), 1);
+    char byte;
+    EQUAL(recv(fd, &byte, 1, 0), 0);
+    close(fd);
+}
+
+/* Threads open, use and close connections of their own as fast as they can: numbers go round between them. */
+static void *turnover_thread(void *argument) {
+    for (int i = 0; i < 60; i++) {
+        int fd = dial();
+        for (int round = 0; round < i % 40; round++) {
+            char out[100], in[100];
+            fill((int)(intptr_t)argument, i * 100 + round, out, 100);
+            send_all(fd, out, 100);
+            recv_all(fd, in, 100);
+            CHECK(memcmp(in, out, 100) == 0);
+        }
+        close(fd);
+    }
+    return NULL;
+}
+
+static void turnover(int unused) {
+    (void)unused;
+    pthread_t threads[4];
+    for (intptr_t i = 0; i < 4; i++) CHECK(pthread_create(&threads[i], NULL, turnover_thread, (void *)i) == 0);
+    for (int i = 0; i < 4; i++) CHECK(pthread_join(threads[i], NULL) == 0);
+}
+
+static void *echo_until_end(void *argument) {
+    int fd = (int)(intptr_t)argument;
+    char data[100];
+    while (recv(fd, data, 100, MSG_WAITALL) == 100) send_all(fd, data, 100);
+    close(fd);
+    return NULL;
+}
+
+static void turnover_server(int listener) {
+    pthread_t threads[240];
+    for (int i = 0; i < 240; i++) {
+        intptr_t fd = answer(listener);
+        CHECK(pthread_create(&threads[i], NULL, echo_until_end, (void *)fd) == 0);
+    }
+    for (int i = 0; i < 240; i++) CHECK(pthread_join(threads[i], NULL) == 0);
+}
+
+/* A thread is cancelled in recv(), as Python, Java and old servers do; the connection goes on. */
+static void cancel(int fd) {
+    for (int i = 0; i < 5; i++) {
+        pthread_t thread;
+        ssize_t result;
+        void *end;
+        the_fd = fd;
+        CHECK(pthread_create(&thread, NULL, sleeping_reader, &result) == 0);
+        hear();
+        CHECK(pthread_cancel(thread) == 0);
+        CHECK(pthread_join(thread, &end) == 0);
+        CHECK(end == PTHREAD_CANCELED);
+        tell(0);
+        for (int round = 0; round < 50; round++) {
+            put(fd, 64);
+            take(fd, 64);
+        }
+    }
+    close(fd);
+}
+
+static void cancel_server(int fd) {
+    for (int i = 0; i < 5; i++) {
+        pid_t pid = hear(), tid = hear();
+        wait_asleep(pid, tid);
+        tell(0);
+        hear();
+        for (int round = 0; round < 50; round++) {
+            take(fd, 64);
+            put(fd, 64);
+        }
+    }
+    char byte;
+    EQUAL(recv(fd, &byte, 1, 0), 0);
+}
+
+const struct example examples[] = {
+    {"full_duplex", full_duplex, full_duplex, 0},
+    {"many_writers", many_writers_server, many_writers, 0},
+    {"many_readers", many_readers_server, many_readers, 0},
+    {"shutdown_read_wakes", sees_asleep, shutdown_read_wakes, 0},
+    {"shutdown_both_wakes", sees_asleep, shutdown_both_wakes, 0},
+    {"close_while_reading", close_while_reading_server, close_while_reading, 0},
+    {"turnover", turnover_server, turnover, RAW},
+    {"cancel", cancel_server, cancel, 0},
+    {0},
+};

@@ -1,0 +1,81 @@
+/* SO_RCVTIMEO and SO_SNDTIMEO: a blocking call gives up with EAGAIN after the time, not much before and not for ever, and the
+ * connection is as good as before. */
+#include "pair.h"
+
+static void set_timeout(int fd, int option, int milliseconds) {
+    struct timeval t = {milliseconds / 1000, milliseconds % 1000 * 1000}, back;
+    socklen_t length = sizeof back;
+    CHECK(setsockopt(fd, SOL_SOCKET, option, &t, sizeof t) == 0);
+    CHECK(getsockopt(fd, SOL_SOCKET, option, &back, &length) == 0);
+    CHECK(back.tv_sec == t.tv_sec && labs(back.tv_usec - t.tv_usec) <= 10000);
+}
+
+static void receive(int fd) {
+    char byte;
+    set_timeout(fd, SO_RCVTIMEO, 120);
+    for (int i = 0; i < 3; i++) {
+        double start = now();
+        ERRNO(recv(fd, &byte, 1, 0), EAGAIN);
+        double took = now() - start;
+        CHECK(took >= 0.115);
+        CHECK(took < 3);
+        echo_rounds(fd, 50, 64);
+    }
+    set_timeout(fd, SO_RCVTIMEO, 0);
+    order(SEND_ASLEEP, 100);
+    take(fd, 100);
+    leave(fd);
+}
+
+/* Data that comes before the time is up ends the wait. */
+static void in_time(int fd) {
+    set_timeout(fd, SO_RCVTIMEO, 20000);
+    for (int i = 0; i < 10; i++) {
+        order(SEND_ASLEEP, 100);
+        double start = now();
+        take(fd, 100);
+        CHECK(now() - start < 10);
+    }
+    leave(fd);
+}
+
+/* MSG_WAITALL with a timeout gives what has come. */
+static void wait_all(int fd) {
+    char data[1000];
+    set_timeout(fd, SO_RCVTIMEO, 150);
+    ask(SEND, 300);
+    EQUAL(recv(fd, data, sizeof data, MSG_WAITALL), 300);
+    verify(your_key, got, data, 300);
+    got += 300;
+    leave(fd);
+}
+
+static void transmit(int fd) {
+    static char data[1 << 20];
+    set_timeout(fd, SO_SNDTIMEO, 120);
+    size_t total = 0;
+    double start;
+    for (;;) {
+        fill(my_key, sent, data, sizeof data);
+        start = now();
+        ssize_t n = send(fd, data, sizeof data, 0);
+        if (n < 0) break;
+        CHECK(n > 0);
+        sent += n;
+        total += n;
+    }
+    EQUAL(errno, EAGAIN);
+    CHECK(now() - start >= 0.115);
+    CHECK(now() - start < 3);
+    ask(READ, total);
+    echo_rounds(fd, 50, 64);
+    leave(fd);
+}
+
+const struct example examples[] = {
+    {"receive", puppet, receive, 0},
+    {"in_time", puppet, in_time, 0},
+    {"wait_all", puppet, wait_all, 0},
+    {"transmit", puppet, transmit, 0},
+    {0},
+};

@@ -1,0 +1,98 @@
+/* Urgent data: a byte out of band, its mark in the stream, SIGURG, and SO_OOBINLINE. Old programs (telnet, ftp, rlogin) use it. */
+#include "pair.h"
+
+static void send_urgent(int fd, char byte) {
+    EQUAL(send(fd, &byte, 1, MSG_OOB), 1);
+}
+
+/* The server plays by hand here: before the urgent byte 100 bytes, after it 50. */
+static void sender(int fd) {
+    for (int i = 0; i < 10; i++) {
+        put(fd, 100);
+        send_urgent(fd, 'A' + i);
+        put(fd, 50);
+        meet();
+    }
+    char byte;
+    EQUAL(recv(fd, &byte, 1, 0), 0);
+}
+
+static void await_urgent(int fd) {
+    struct pollfd p = {fd, POLLPRI, 0};
+    EQUAL(poll(&p, 1, 5000), 1);
+    EQUAL(p.revents, POLLPRI);
+}
+
+static void out_of_band(int fd) {
+    for (int i = 0; i < 10; i++) {
+        char byte;
+        await_urgent(fd);
+        EQUAL(recv(fd, &byte, 1, MSG_OOB), 1);
+        EQUAL(byte, 'A' + i);
+        ERRNO(recv(fd, &byte, 1, MSG_OOB), EINVAL);
+        /* A read stops at the mark. */
+        char data[200];
+        size_t before = 0;
+        while (before < 100) {
+            EQUAL(sockatmark(fd), 0);
+            ssize_t n = recv(fd, data + before, sizeof data - before, 0);
+            CHECK(n > 0);
+            before += n;
+        }
+        EQUAL(before, 100);
+        EQUAL(sockatmark(fd), 1);
+        verify(your_key, got, data, 100);
+        got += 100;
+        take(fd, 50);
+        meet();
+    }
+    close(fd);
+}
+
+static void in_line(int fd) {
+    int one = 1;
+    CHECK(setsockopt(fd, SOL_SOCKET, SO_OOBINLINE, &one, sizeof one) == 0);
+    tell(0);
+    for (int i = 0; i < 10; i++) {
+        char byte;
+        take(fd, 100);
+        EQUAL(recv(fd, &byte, 1, 0), 1);
+        EQUAL(byte, 'A' + i);
+        take(fd, 50);
+        meet();
+    }
+    close(fd);
+}
+
+static void in_line_sender(int fd) {
+    hear();
+    sender(fd);
+}
+
+static volatile sig_atomic_t urgent;
+static void on_urgent(int unused) {
+    (void)unused;
+    urgent++;
+}
+
+static void by_signal(int fd) {
+    signal(SIGURG, on_urgent);
+    CHECK(fcntl(fd, F_SETOWN, getpid()) == 0);
+    tell(0);
+    for (int i = 0; i < 10; i++) {
+        char byte;
+        await_urgent(fd);
+        for (double end = now() + 5; urgent < i + 1; usleep(200)) CHECK(now() < end);
+        EQUAL(recv(fd, &byte, 1, MSG_OOB), 1);
+        take(fd, 150);
+        meet();
+    }
+    close(fd);
+}
+
+const struct example examples[] = {
+    {"out_of_band", sender, out_of_band, 0},
+    {"in_line", in_line_sender, in_line, 0},
+    {"by_signal", in_line_sender, by_signal, 0},
+    {0},
+};

@@ -1,0 +1,116 @@
+"""The harness of all black-box tests: every behaviour runs in three modes, and leaves nothing behind.
+
+    pytest tests                          everything in modes plain, shunt and tcp
+    pytest tests --modes plain            without the library
+    SHUNT_LIB=/path/libshunt.so pytest tests -k 'epoll and shunt'
+
+A mode that needs libshunt.so and does not find it makes the whole run fail; nothing is ever skipped silently, and a program that is
+not installed is a failure too (tests/packages.txt and tests/requirements.txt say what to install).
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+from harness import modes, system  # noqa: E402
+from harness.runner import Runner  # noqa: E402
+
+HERE = Path(__file__).parent
+
+
+def pytest_addoption(parser):
+    parser.addoption("--modes", default=",".join(modes.MODES), help="which of plain,shunt,tcp to run")
+    parser.addoption("--shared-shm", action="store_true", help="use the machine's /dev/shm, not one of our own")
+
+
+def pytest_configure(config):
+    chosen = config.getoption("--modes").split(",")
+    if unknown := set(chosen) - set(modes.MODES):
+        pytest.exit(f"no such mode: {', '.join(sorted(unknown))}; there are {', '.join(modes.MODES)}", 4)
+    if not config.option.collectonly:
+        if set(chosen) != {"plain"} and modes.library() is None:
+            pytest.exit("libshunt.so is not there: build it (cargo build --release), or set SHUNT_LIB to it, "
+                        "or choose `--modes plain`", 4)
+        system.adopt_orphans()
+        config.own_shm = not config.getoption("--shared-shm") and system.own_shm()
+
+
+def pytest_report_header(config):
+    own = "its own" if getattr(config, "own_shm", False) else "shared with the machine"
+    return f"modes: {config.getoption('--modes')}; library: {modes.library()}; /dev/shm: {own}"
+
+
+def pytest_generate_tests(metafunc):
+    if "mode" in metafunc.fixturenames:
+        metafunc.parametrize("mode", metafunc.config.getoption("--modes").split(","), scope="session")
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item, call):
+    outcome = yield
+    setattr(item, f"report_{call.when}", outcome.get_result())
+
+
+@pytest.fixture(scope="session")
+def apps():
+    """The folder with the built victim programs (tests/apps)."""
+    out = modes.ROOT / "build/apps"
+    made = subprocess.run(["make", "-s", "-j2", "-C", str(HERE / "apps"), f"OUT={out}"], capture_output=True, text=True)
+    if made.returncode != 0:
+        pytest.exit(f"tests/apps does not build:\n{made.stdout}{made.stderr}", 4)
+    return out
+
+
+@pytest.fixture
+def r(request, mode, apps):
+    """The Runner of this test: starts programs in this test's mode (harness/runner.py)."""
+    runner = Runner(mode, apps)
+    yield runner
+    report = getattr(request.node, "report_call", None)
+    if report is not None and report.failed:
+        runner.show()
+    if wrong := runner.finish():
+        pytest.fail("\n".join(wrong))
+
+
+_plain_results = {}
+
+
+@pytest.fixture
+def same_as_plain(request, r, mode, apps):
+    """same_as_plain(scenario): runs scenario(runner) in this mode and, once a session, plain; what it returns must be equal."""
+
+    def compare(scenario):
+        key = (request.node.path, request.node.originalname, scenario.__qualname__,
+               tuple(sorted((k, str(v)) for k, v in request.node.callspec.params.items() if k != "mode")))
+        result = scenario(r)
+        if mode == "plain":
+            _plain_results.setdefault(key, result)
+        elif key not in _plain_results:
+            plain = Runner("plain", apps)
+            try:
+                _plain_results[key] = scenario(plain)
+            finally:
+                plain.stop_all()
+                shutil.rmtree(plain.tmp, ignore_errors=True)
+        assert result == _plain_results[key], "the output differs from the plain run's"
+        return result
+
+    return compare
+
+
+@pytest.fixture
+def need():
+    """need('redis-server'): the program's path; fails when it is not installed."""
+
+    def find(name, *places):
+        path = shutil.which(name, path=":".join([*places, os.environ["PATH"], "/usr/sbin", "/sbin", "/usr/local/sbin"]))
+        assert path, f"{name} is not installed: see tests/packages.txt"
+        return path
+
+    return find

@@ -1,0 +1,38 @@
+"""The three ways in which every program is run.
+
+plain: as it is. shunt: with libshunt.so preloaded. tcp: with libshunt.so preloaded and told to keep to TCP, which shows whether
+the hooks alone change anything. What a program prints must be the same in all three.
+"""
+
+import os
+from pathlib import Path
+
+MODES = ("plain", "shunt", "tcp")
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def library():
+    """The libshunt.so under test, or None: $SHUNT_LIB, else what `cargo build --release` makes."""
+    if named := os.environ.get("SHUNT_LIB"):
+        return Path(named).resolve() if Path(named).exists() else None
+    built = ROOT / "target/release/libshunt.so"
+    return built if built.exists() else None
+
+
+def command():
+    """The command `shunt`, or None: $SHUNT_COMMAND, else what `cargo build --release` makes."""
+    path = Path(os.environ.get("SHUNT_COMMAND", ROOT / "target/release/shunt"))
+    return path if path.exists() else None
+
+
+def environment(mode, report):
+    """The environment that makes a program run in `mode`, and the library count into `report`."""
+    env = {k: v for k, v in os.environ.items() if k not in ("LD_PRELOAD", "SHUNT_LIB", "SHUNT_COMMAND", "SHUNT_PATH", "SHUNT_REPORT")}
+    # C.UTF-8 and UTC: output that is compared must not depend on who runs the tests.
+    env |= {"LC_ALL": "C.UTF-8", "TZ": "UTC"}
+    if mode == "plain":
+        return env
+    env |= {"LD_PRELOAD": str(library()), "SHUNT_REPORT": str(report.path)}
+    if mode == "tcp":
+        env["SHUNT_PATH"] = "tcp"
+    return env

@@ -1,0 +1,123 @@
+"""What the tests ask of the operating system: a /dev/shm of their own, their descendants, where a process hangs, free ports."""
+
+import ctypes
+import os
+import random
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+SHM = Path("/dev/shm")
+BOARD = SHM / "shunt-board"
+CLONE_NEWNS = 0x00020000
+PR_SET_CHILD_SUBREAPER = 36
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+def own_shm():
+    """Gives this process and its children a /dev/shm of their own, so that other runs on the machine cannot disturb. Needs root;
+    returns whether it worked."""
+    if os.geteuid() != 0 or libc.unshare(CLONE_NEWNS) != 0:
+        return False
+    for command in (["mount", "--make-rprivate", "/"], ["mount", "-t", "tmpfs", "-o", "mode=1777", "tmpfs", str(SHM)]):
+        if subprocess.run(command, stderr=subprocess.DEVNULL).returncode != 0:
+            return False
+    return True
+
+
+def adopt_orphans():
+    """Descendants whose parents died become our children, so that none can hide."""
+    libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def _stat(pid):
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    state, parent = text.rpartition(")")[2].split()[:2]
+    return state, int(parent)
+
+
+def descendants():
+    """{pid: command line} of all living processes that descend from this one."""
+    parents = {}
+    for entry in os.listdir("/proc"):
+        if entry.isdigit() and (found := _stat(entry)):
+            parents[int(entry)] = found
+    ours = {os.getpid()}
+    grew = True
+    while grew:
+        more = {pid for pid, (_, parent) in parents.items() if parent in ours} - ours
+        ours |= more
+        grew = bool(more)
+    result = {}
+    for pid in ours - {os.getpid()}:
+        if parents[pid][0] == "Z":
+            continue
+        try:
+            result[pid] = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+        except OSError:
+            pass
+    return result
+
+
+def reap():
+    """Collects adopted children that have ended. Call it only when no Popen of ours is still waited for."""
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        pass
+
+
+def where(pid):
+    """Where each thread of a process is, for the message of a test that hangs."""
+    lines = []
+    for task in sorted(Path(f"/proc/{pid}/task").glob("*")):
+        try:
+            state = _stat(f"{pid}/task/{task.name}")
+            stack = (task / "stack").read_text().replace("[<0>] ", "").split("\n")[:4]
+            syscall = (task / "syscall").read_text().split()[:4]
+            lines.append(f"  thread {task.name} {state and state[0]} syscall {' '.join(syscall)} in {' < '.join(filter(None, stack))}")
+        except OSError:
+            pass
+    return "\n".join(lines)
+
+
+def kill_group(pid):
+    """Kills the process group that `pid` leads; every program here is started as the leader of one."""
+    try:
+        os.killpg(pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        pass
+
+
+def free_port():
+    """A port that nobody listens on, below the range from which the kernel takes ports for connections."""
+    while True:
+        port = random.randrange(15000, 32000)
+        with socket.socket() as s:
+            s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                s.bind(("127.0.0.1", port))
+                return port
+            except OSError:
+                continue
+
+
+def shm_left():
+    """What is in /dev/shm besides the board."""
+    return {entry for entry in os.listdir(SHM) if entry != BOARD.name}
+
+
+def until(condition, seconds, what):
+    """Waits for a condition by asking, and fails loudly when the time is up."""
+    end = time.monotonic() + seconds
+    while not (result := condition()):
+        if time.monotonic() > end:
+            raise AssertionError(f"not within {seconds} s: {what}")
+        time.sleep(0.01)
+    return result

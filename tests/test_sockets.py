@@ -1,0 +1,34 @@
+"""Every example of every victim program in tests/apps, in every mode.
+
+The examples check themselves; here they are found (by reading the tables at the end of the C files), run, and asked whether their
+connections were really promoted. Under the library each runs three times: with promotion long done (400 round trips before), with
+promotion going on while the example runs (3), and with none before (0).
+"""
+
+import re
+from pathlib import Path
+
+import pytest
+
+APPS = Path(__file__).parent / "apps"
+ROW = re.compile(r'^    \{"(\w+)", \w+, \w+, ([A-Z0-9_| ]+)\},', re.M)
+
+
+def examples():
+    for source in sorted(APPS.glob("*.c")):
+        programs = [source.stem] + (["echo_fortified"] if source.stem == "echo" else [])
+        for name, flags in ROW.findall(source.read_text()):
+            for program in programs:
+                yield pytest.param(program, name, flags.split(" | "), id=f"{program}-{name}")
+
+
+@pytest.mark.parametrize("program, name, flags", list(examples()))
+def test_example(r, mode, program, name, flags):
+    slow = "SLOW" in flags
+    for warm in (400,) if mode == "plain" or slow else (400, 3, 0):
+        report = r.new_report()
+        r.run([r.apps / program, name], env={"WARM": warm}, timeout=120 if slow else 30)
+        if mode != "shunt":
+            r.not_accelerated(report)
+        elif warm == 400 and "TCP_OK" not in flags:
+            r.accelerated(report)

@@ -180,7 +180,7 @@ hooks! {
     fn ioctl(next; fd: c_int, request: c_ulong, arg: *mut c_void) -> c_int {
         let Some(conn) = table::conn(fd) else { return next(fd, request, arg) };
         match request {
-            libc::FIONREAD if !arg.is_null() => match io::unread(conn) {
+            libc::FIONREAD if !arg.is_null() => match io::unread(conn, fd) {
                 Some(count) => {
                     *arg.cast::<c_int>() = count;
                     0

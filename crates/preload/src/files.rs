@@ -2,7 +2,7 @@
 
 use core::ffi::{c_int, c_void};
 use libc::{iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t, timespec};
-use sockets::conn::Conn;
+use sockets::conn::{Conn, flag};
 use sockets::io::{self, Way};
 use sockets::reason::Reason;
 use sockets::{demote, real, table};
@@ -62,7 +62,16 @@ pub fn receive(fd: c_int, iov: &[iovec], flags: c_int, next: impl FnOnce() -> ss
 /// The program's SIGPIPE: the kernel sends it when we call the kernel; flags say whether it wants it.
 #[inline(always)]
 pub fn send_out(fd: c_int, iov: &[iovec], flags: c_int, next: impl FnOnce() -> ssize_t) -> ssize_t {
-    carry(fd, iov, flags, io::send, next)
+    carry(fd, iov, flags, io::send, || {
+        let sent = next();
+        if sent < 0 && real::errno() == libc::EAGAIN
+            && let Some(conn) = table::conn(fd)
+        {
+            // Whoever waits for room by edges is owed one.
+            conn.set(flag::TX_FULL);
+        }
+        sent
+    })
 }
 
 hooks! {

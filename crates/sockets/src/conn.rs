@@ -76,6 +76,8 @@ pub mod flag {
     pub const BROKEN: u32 = 2048;
     /// A sleeper was armed for kicks at some time.
     pub const KICKED: u32 = 8192;
+    /// A write found no room, and no event for room has been given since.
+    pub const TX_FULL: u32 = 1 << 14;
     /// Grew: the big ring of our segment has been used.
     pub const GREW: u32 = 4096;
 }

@@ -11,10 +11,10 @@ use fabric::lock::Lock;
 use fabric::sync::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use fabric::sys::{self, Errno};
 use fabric::{bell, hints, trip};
-use stream::spin::{Learned, NO_CPU, Spun, ticks, ticks_of};
+use stream::spin::{Learned, NO_CPU, Spun, nanos_of, ticks, ticks_of};
 
 use crate::conn::{Conn, flag, path, state};
-use crate::layout::QUEUES;
+use crate::layout::{QUEUES, W};
 use crate::reason::Reason;
 use crate::table::{self, Entry};
 use crate::{demote, link, process, ready, real, rendezvous, thread, wait};
@@ -56,13 +56,17 @@ struct Member {
     events: u32,
     flags: u32,
     next: u32,
+    /// Edge-triggered: the peer's write position, and what was known of the connection's life, when last reported.
+    seen: u64,
+    life: u32,
 }
 
-/// The member is in the set; it is in the inner set; it is on the list; its one shot is fired.
+/// The member is in the set; it is in the inner set; it is on the list; its one shot is fired; what it is ready for is an edge.
 const PRESENT: u32 = 1;
 const MOVED: u32 = 2;
 const LISTED: u32 = 4;
 const SPENT: u32 = 8;
+const FRESH: u32 = 16;
 
 /// Members by descriptor: higher ones are not promoted.
 const MEMBERS: usize = 1 << 16;
@@ -155,6 +159,7 @@ pub fn want_room(conn: &'static Conn) {
     if conn.epolls.load(Ordering::Acquire) == 0 {
         return;
     }
+    conn.set(flag::TX_FULL);
     let seen = wait::Seen::now(conn);
     arm(conn, trip::RX | trip::TX);
     if wait::Seen::now(conn) != seen {
@@ -171,7 +176,8 @@ pub fn wait(
     mask: *const libc::sigset_t,
 ) -> Option<Result<usize, Errno>> {
     let set = table::set(set_fd)?;
-    if set.moved.load(Ordering::Acquire) == 0 || max <= 0 {
+    // Sets without promoted members, too: one may be promoted while we sleep, and its event is not the program's.
+    if max <= 0 || events.is_null() {
         return None;
     }
     // SAFETY: the program vouches for max places.
@@ -307,7 +313,7 @@ impl Set {
                     libc::EPOLL_CTL_MOD => {
                         member.events = events;
                         member.data = data;
-                        member.flags &= !SPENT;
+                        member.flags = member.flags & !SPENT | FRESH;
                         guard.list(fd);
                         drop(guard);
                         if self.sleepers.load(Ordering::Acquire) != 0 {
@@ -335,7 +341,15 @@ impl Set {
             if !known {
                 conn.epolls.fetch_add(1, Ordering::AcqRel);
             }
-            *member = Member { conn: Some(conn), data, events, flags: member.flags & LISTED | PRESENT, next: member.next };
+            *member = Member {
+                conn: Some(conn),
+                data,
+                events,
+                flags: member.flags & LISTED | PRESENT,
+                next: member.next,
+                seen: 0,
+                life: 0,
+            };
         }
         if conn.is_managed() {
             self.move_in(fd);
@@ -362,7 +376,9 @@ impl Set {
             return demote::now(conn, fd, Reason::NoDescriptors);
         }
         let _ = sys::epoll_ctl(self.fd.load(Ordering::Relaxed), libc::EPOLL_CTL_DEL, fd, 0, 0);
-        guard.member(fd).flags |= MOVED;
+        // The kernel may have had an edge for it that nobody has taken yet.
+        let unread = sys::ioctl_int(fd, libc::FIONREAD).unwrap_or(0) > 0;
+        guard.member(fd).flags |= if unread { MOVED | FRESH } else { MOVED };
         conn.queue.store(self.queue.load(Ordering::Acquire), Ordering::Release);
         self.moved.fetch_add(1, Ordering::AcqRel);
         guard.list(fd);
@@ -487,31 +503,35 @@ impl Set {
         nanos: Option<u64>,
         mask: *const libc::sigset_t,
     ) -> Result<usize, Errno> {
-        let deadline = nanos.map(|nanos| sys::now().saturating_add(nanos));
+        let deadline = match nanos {
+            None | Some(0) => None,
+            Some(nanos) => Some(ticks().saturating_add(ticks_of(nanos))),
+        };
         loop {
-            let scan = link::scan();
-            let mut count = self.collect(&scan, places)?;
-            let now = ticks();
-            if count > 0 {
-                drop(scan);
-                if count < places.len() && now - self.kernel_asked.load(Ordering::Relaxed) > ticks_of(KERNEL_NS) {
-                    count += self.ask_kernel(&mut places[count..], Some(0), core::ptr::null())?;
+            let moved = self.moved.load(Ordering::Acquire) != 0;
+            if moved {
+                let scan = link::scan();
+                let mut count = self.collect(&scan, places)?;
+                if count > 0 {
+                    drop(scan);
+                    let asked = ticks() - self.kernel_asked.load(Ordering::Relaxed);
+                    if count < places.len() && asked > ticks_of(KERNEL_NS) {
+                        count += self.ask_kernel(&mut places[count..], Some(0), core::ptr::null())?.0;
+                    }
+                    self.pass_on();
+                    return Ok(count);
                 }
-                self.pass_on();
-                return Ok(count);
+                if nanos != Some(0) && self.spin(&scan) {
+                    continue;
+                }
             }
-            let woke = nanos != Some(0) && self.spin(&scan);
-            if woke {
-                continue;
-            }
-            drop(scan);
-            let count = self.sleep(places, nanos, deadline, mask)?;
+            let (count, inner) = self.sleep(places, nanos, deadline, mask)?;
             if count > 0 {
                 self.pass_on();
                 return Ok(count);
             }
-            if nanos == Some(0) || deadline.is_some_and(|deadline| sys::now() >= deadline) {
-                let count = self.collect(&link::scan(), places)?;
+            if nanos == Some(0) || deadline.is_some_and(|deadline| ticks() >= deadline) {
+                let count = if moved || inner { self.collect(&link::scan(), places)? } else { 0 };
                 self.pass_on();
                 return Ok(count);
             }
@@ -544,7 +564,7 @@ impl Set {
         nanos: Option<u64>,
         deadline: Option<u64>,
         mask: *const libc::sigset_t,
-    ) -> Result<usize, Errno> {
+    ) -> Result<(usize, bool), Errno> {
         let queue = self.queue.load(Ordering::Acquire);
         let scan = link::scan();
         self.sleepers.fetch_add(1, Ordering::SeqCst);
@@ -556,7 +576,11 @@ impl Set {
         let waiting = queue != 0 && scan.any(queue as usize - 1);
         drop(scan);
         let before = ticks();
-        let left = if waiting { Some(0) } else { deadline.map(|deadline| deadline.saturating_sub(sys::now())) };
+        let left = match nanos {
+            Some(0) => Some(0),
+            _ if waiting => Some(0),
+            _ => deadline.map(|deadline| nanos_of(deadline.saturating_sub(ticks()))),
+        };
         let result = self.ask_kernel(places, left, mask);
         let last = self.sleepers.fetch_sub(1, Ordering::SeqCst) == 1;
         if queue != 0 && nanos != Some(0) {
@@ -643,6 +667,7 @@ impl Set {
                 continue;
             }
             let edge = member.events & ET != 0;
+            let (seen, life) = (conn.word(W), conn.flags.load(Ordering::Acquire) & (flag::PEER_FIN | flag::PEER_HUP));
             let interest = if member.events & ready::OUT != 0 { trip::RX | trip::TX } else { trip::RX };
             let Some(mut got) = ready::events(conn, fd, member.events & MASK) else {
                 self.move_out(&mut guard, fd);
@@ -663,6 +688,19 @@ impl Set {
                 }
                 got = again;
             }
+            if edge {
+                let room = got & ready::OUT != 0 && conn.has(flag::TX_FULL);
+                let fresh = member.flags & FRESH != 0 || room || seen != member.seen || life != member.life;
+                if !fresh {
+                    continue;
+                }
+                if room {
+                    conn.clear(flag::TX_FULL);
+                }
+                let place = guard.member(fd);
+                (place.seen, place.life) = (seen, life);
+                place.flags &= !FRESH;
+            }
             places[count] = libc::epoll_event { events: got, u64: member.data };
             count += 1;
             if member.events & ONESHOT != 0 {
@@ -674,13 +712,14 @@ impl Set {
         Ok(count)
     }
 
-    /// The kernel's part of the set: events of its own members go to `places`, those of the inner set onto the list.
+    /// The kernel's part of the set: events of its own members go to `places`, those of the inner set onto the list. Says how many
+    /// there are, and whether the inner set had any.
     fn ask_kernel(
         &'static self,
         places: &mut [libc::epoll_event],
         nanos: Option<u64>,
         mask: *const libc::sigset_t,
-    ) -> Result<usize, Errno> {
+    ) -> Result<(usize, bool), Errno> {
         let millis = nanos.map_or(-1, |nanos| nanos.div_ceil(1_000_000).min(i32::MAX as u64) as i32);
         // SAFETY: the places are the program's, the mask too.
         let got = unsafe {
@@ -698,12 +737,13 @@ impl Set {
         }
         let mut count = got as usize;
         let ours = core::ptr::from_ref(self) as u64;
-        if let Some(place) = places[..count].iter().position(|event| event.u64 == ours) {
+        let place = places[..count].iter().position(|event| event.u64 == ours);
+        if let Some(place) = place {
             places.copy_within(place + 1..count, place);
             count -= 1;
             self.ask_inner();
         }
-        Ok(count)
+        Ok((count, place.is_some()))
     }
 
     fn ask_inner(&self) {
@@ -730,7 +770,13 @@ impl Set {
                     }
                 }
                 if let Some(mut guard) = self.lock() {
-                    guard.list(fd);
+                    let member = guard.member(fd);
+                    if member.flags & MOVED != 0 {
+                        if member.conn.is_some_and(|conn| is_edge(conn, event.events)) {
+                            member.flags |= FRESH;
+                        }
+                        guard.list(fd);
+                    }
                 }
             }
             if count < 64 {
@@ -749,6 +795,14 @@ impl Guard<'_> {
             .and_then(|member| member.conn)
             .filter(|conn| conn.tx.path() != path::LAST)
     }
+}
+
+/// Whether what the kernel tells of a companion is an edge of the connection: not where the bytes go by rings.
+fn is_edge(conn: &Conn, events: u32) -> bool {
+    let ring = |path| matches!(path, path::SMALL | path::BIG);
+    events & libc::EPOLLPRI as u32 != 0
+        || events & ready::IN != 0 && !ring(conn.rx.path())
+        || events & ready::OUT != 0 && !ring(conn.tx.path()) && conn.has(flag::TX_FULL)
 }
 
 /// Event bits that are conditions, not modes.

@@ -697,11 +697,12 @@ fn kernel_send(fd: i32, iov: &[libc::iovec], skip: usize, most: usize, flags: i3
 }
 
 /// FIONREAD: bytes that a read would find. `None`: the kernel's answer.
-pub fn unread(conn: &'static Conn) -> Option<i32> {
+pub fn unread(conn: &'static Conn, fd: i32) -> Option<i32> {
     if !conn.is_managed() {
         return None;
     }
-    let rx = conn.rx.lock()?;
+    let mut rx = conn.rx.lock()?;
+    progress(conn, fd, &mut rx);
     matches!(conn.rx.path(), path::SMALL | path::BIG)
         .then(|| conn.word(W).wrapping_sub(rx.ring.position()).min(layout::BIG as u64) as i32)
 }

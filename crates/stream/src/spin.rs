@@ -59,7 +59,12 @@ pub fn ticks_per_ms() -> u64 {
 
 /// Nanoseconds as ticks.
 pub fn ticks_of(nanos: u64) -> u64 {
-    nanos * ticks_per_ms() / 1_000_000
+    (u128::from(nanos) * u128::from(ticks_per_ms()) / 1_000_000).min(u64::MAX.into()) as u64
+}
+
+/// Ticks as nanoseconds.
+pub fn nanos_of(ticks: u64) -> u64 {
+    (u128::from(ticks) * 1_000_000 / u128::from(ticks_per_ms())) as u64
 }
 
 static TICKS_PER_MS: AtomicU64 = AtomicU64::new(0);

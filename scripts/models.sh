@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Runs loom's models: every crates/*/tests/loom*.rs, compiled with --cfg loom.
+# Runs loom's models: every crates/*/tests/loom*.rs, compiled with --cfg loom; then stateright's of what two processes do to
+# each other (crates/model), every state unless MODELS=short.
 # MODELS=short bounds the number of preemptions, so that CI ends; MODELS=full (the default) raises the bound.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -20,6 +21,11 @@ if [ ${#packages[@]} = 0 ]; then
 fi
 
 # Optimised, because loom replays a model thousands of times; not LTO, which only costs here.
-export RUSTFLAGS="--cfg loom ${RUSTFLAGS:-}" LOOM_MAX_PREEMPTIONS="${LOOM_MAX_PREEMPTIONS:-$bound}"
 export CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS=true
-exec scripts/cargo test --locked --release --target-dir "${CARGO_TARGET_DIR:-target}/models" "${packages[@]}" --test 'loom*'
+target=${CARGO_TARGET_DIR:-target}/models
+RUSTFLAGS="--cfg loom ${RUSTFLAGS:-}" LOOM_MAX_PREEMPTIONS="${LOOM_MAX_PREEMPTIONS:-$bound}" \
+    scripts/cargo test --locked --release --target-dir "$target" "${packages[@]}" --test 'loom*'
+
+all=(--include-ignored)
+[ "${MODELS:-full}" = short ] && all=()
+scripts/cargo test --locked --release --target-dir "$target" -p model --test paths -- --test-threads=1 "${all[@]}"

@@ -58,6 +58,9 @@ impl Remote for Scribbled<'_> {
         self.word(offset)
     }
 
+    fn armed(&self, _: usize, interest: u64) -> bool {
+        self.next() & interest != 0
+    }
     fn or_word(&self, offset: usize, _: u64) -> u64 {
         self.word(offset)
     }

@@ -23,9 +23,10 @@ const BITS: usize = 64;
 /// as in [`trip`]); 0 if nobody sleeps.
 pub fn set<R: Remote>(remote: &R, base: usize, slot: usize) -> u64 {
     let word = slot / 64;
-    if remote.or_word(base + BITS + word * 8, 1 << (slot % 64)) == 0 {
-        remote.or_word(base + SUMMARY, 1 << word);
-    }
+    remote.or_word(base + BITS + word * 8, 1 << (slot % 64));
+    // Also if the word had bits already: whoever set them may not have come to the summary yet, and if it died before, the
+    // hints of this word would be lost for good.
+    remote.or_word(base + SUMMARY, 1 << word);
     remote.stimulate(base + SLEEP, trip::RX)
 }
 

@@ -2,8 +2,7 @@
 //! long asks the kernel whether that thread lives, and takes over if not. What they protect is left consistent by construction
 //! (indices are published last), so taking over needs no repair.
 
-use crate::sync::{AtomicU32, Ordering, spin_hint};
-use crate::sys;
+use crate::sync::{AtomicU32, Ordering, futex_wait, futex_wake, spin_hint, thread_lives};
 
 const WAITERS: u32 = 1 << 31;
 
@@ -57,7 +56,7 @@ impl Lock {
     #[inline(always)]
     pub fn unlock(&self) {
         if self.0.swap(0, Ordering::Release) & WAITERS != 0 {
-            sys::futex_wake(self.word(), 1);
+            futex_wake(&self.0, 1);
         }
     }
 
@@ -76,25 +75,28 @@ impl Lock {
             }
             if held == 0 {
                 // Others may sleep behind the one who took the lock before us: keep the mark once we have slept.
-                let mine = if turns > SPINS { tid | WAITERS } else { tid };
+                let mine = if turns >= SPINS { tid | WAITERS } else { tid };
                 if self.0.compare_exchange(0, mine, Ordering::Acquire, Ordering::Relaxed).is_ok() {
                     return true;
                 }
                 continue;
             }
             turns += 1;
-            if turns <= SPINS {
+            if turns < SPINS {
                 spin_hint();
                 continue;
             }
             if held & WAITERS == 0
-                && self.0.compare_exchange(held, held | WAITERS, Ordering::Relaxed, Ordering::Relaxed).is_err()
+                && self
+                    .0
+                    .compare_exchange(held, held | WAITERS, Ordering::Relaxed, Ordering::Relaxed)
+                    .is_err()
             {
                 continue;
             }
-            sys::futex_wait(self.word(), held | WAITERS, 10_000_000);
+            futex_wait(&self.0, held | WAITERS, 10_000_000);
             let still = self.0.load(Ordering::Relaxed);
-            if still != 0 && still & !WAITERS == held & !WAITERS && !sys::thread_lives(held & !WAITERS) {
+            if still != 0 && still & !WAITERS == held & !WAITERS && !thread_lives(held & !WAITERS) {
                 let mine = tid | WAITERS;
                 if self.0.compare_exchange(still, mine, Ordering::Acquire, Ordering::Relaxed).is_ok() {
                     return true;
@@ -102,10 +104,6 @@ impl Lock {
             }
         }
     }
-
-    fn word(&self) -> *const u32 {
-        (&raw const self.0).cast()
-    }
 }
 
-const SPINS: u32 = 200;
+const SPINS: u32 = if cfg!(loom) { 1 } else { 200 };

@@ -1,8 +1,14 @@
 //! The two faces of a segment: [`Local`], memory that I own and a peer writes into, and [`Remote`], a peer's segment that I
 //! write into. Offsets are in bytes from the start of the segment; words are 8-byte aligned.
 //!
+//! Memory that both ends map needs only [`Mapped`]: the orderings of both faces are decided once, here, for it. That is how the
+//! loom models check the very orderings that [`crate::shm`] runs with.
+//!
 //! Rule F2: whatever is read through [`Local`] came from a peer that may be hostile. Callers read a word once and check its
 //! range before they use it.
+
+use crate::sync::{AtomicU64, Ordering, fence};
+use crate::trip;
 
 /// Memory that this process exports.
 pub trait Local {
@@ -35,4 +41,65 @@ pub trait Remote {
     fn armed(&self, offset: usize, interest: u64) -> bool;
     /// Sets bits of a word in the peer's segment and returns what it held (hints).
     fn or_word(&self, offset: usize, bits: u64) -> u64;
+}
+
+/// Memory that both ends map, so that one view of it is a [`Local`] and a [`Remote`] at once.
+pub trait Mapped {
+    /// The word at `offset`. Panics if it is not aligned or not inside.
+    fn atomic(&self, offset: usize) -> &AtomicU64;
+    /// Copies bytes out; panics if the source is not inside.
+    ///
+    /// # Safety
+    /// `to` must be valid for `len` bytes of writes.
+    unsafe fn copy_out(&self, offset: usize, to: *mut u8, len: usize);
+    /// Copies bytes in; panics if the target is not inside.
+    ///
+    /// # Safety
+    /// `from` must be valid for `len` bytes of reads.
+    unsafe fn copy_in(&self, offset: usize, from: *const u8, len: usize);
+}
+
+impl<M: Mapped> Local for M {
+    #[inline(always)]
+    fn word(&self, offset: usize) -> u64 {
+        self.atomic(offset).load(Ordering::Acquire)
+    }
+    #[inline(always)]
+    fn set_word(&self, offset: usize, value: u64) {
+        self.atomic(offset).store(value, Ordering::Release);
+    }
+    #[inline(always)]
+    fn swap_word(&self, offset: usize, value: u64) -> u64 {
+        self.atomic(offset).swap(value, Ordering::AcqRel)
+    }
+    #[inline(always)]
+    unsafe fn get(&self, offset: usize, to: *mut u8, len: usize) {
+        // SAFETY: the caller vouches for `to`.
+        unsafe { self.copy_out(offset, to, len) };
+    }
+}
+
+impl<M: Mapped> Remote for M {
+    #[inline(always)]
+    unsafe fn put(&self, offset: usize, from: *const u8, len: usize) {
+        // SAFETY: the caller vouches for `from`.
+        unsafe { self.copy_in(offset, from, len) };
+    }
+    #[inline(always)]
+    fn put_word(&self, offset: usize, value: u64) {
+        self.atomic(offset).store(value, Ordering::Release);
+    }
+    #[inline(always)]
+    fn stimulate(&self, offset: usize, interest: u64) -> u64 {
+        trip::fire(self.atomic(offset), interest)
+    }
+    #[inline(always)]
+    fn armed(&self, offset: usize, interest: u64) -> bool {
+        fence(Ordering::SeqCst);
+        self.atomic(offset).load(Ordering::Relaxed) & interest != 0
+    }
+    #[inline(always)]
+    fn or_word(&self, offset: usize, bits: u64) -> u64 {
+        self.atomic(offset).fetch_or(bits, Ordering::AcqRel)
+    }
 }

@@ -9,7 +9,7 @@ use crate::mem::{Local, Remote};
 /// Bytes of a message.
 pub const MESSAGE: usize = 64;
 /// Messages that fit.
-pub const SLOTS: u64 = 256;
+pub const SLOTS: u64 = if cfg!(loom) { 2 } else { 256 };
 /// Bytes that a queue takes in the receiver's segment.
 pub const BYTES: usize = 64 + MESSAGE * SLOTS as usize;
 
@@ -27,7 +27,14 @@ pub struct Consumer {
 
 impl Producer {
     /// Puts a message; false if the queue is full. `back` is where the consumer pushes its read index, in the own segment.
-    pub fn push<L: Local, R: Remote>(&mut self, remote: &R, base: usize, local: &L, back: usize, message: &[u8; MESSAGE]) -> bool {
+    pub fn push<L: Local, R: Remote>(
+        &mut self,
+        remote: &R,
+        base: usize,
+        local: &L,
+        back: usize,
+        message: &[u8; MESSAGE],
+    ) -> bool {
         let read = local.word(back);
         // Rule F2: an index that is not between (written - SLOTS) and written was not put by a sane peer.
         if self.written.wrapping_sub(read) >= SLOTS {
@@ -43,13 +50,19 @@ impl Producer {
 }
 
 impl Consumer {
-    /// Whether a message waits.
+    /// Whether a message waits. An index that cannot be is no message, so that a hostile peer cannot keep us awake with one.
     pub fn ready<L: Local>(&self, local: &L, base: usize) -> bool {
-        local.word(base) != self.read
+        (1..=SLOTS).contains(&local.word(base).wrapping_sub(self.read))
     }
 
     /// Takes a message. `back` is where the producer reads the read index, in its segment.
-    pub fn pop<L: Local, R: Remote>(&mut self, local: &L, base: usize, remote: &R, back: usize) -> Option<[u8; MESSAGE]> {
+    pub fn pop<L: Local, R: Remote>(
+        &mut self,
+        local: &L,
+        base: usize,
+        remote: &R,
+        back: usize,
+    ) -> Option<[u8; MESSAGE]> {
         let ahead = local.word(base).wrapping_sub(self.read);
         if ahead == 0 || ahead > SLOTS {
             return None;

@@ -1,10 +1,11 @@
 //! The provider for one host: segments are sealed memfds that both processes map. A put is a copy, a word is an atomic.
 //!
 //! The memfd is sealed against shrinking and growing before it is handed over, and a received one is refused unless it carries
-//! those seals and the expected size: otherwise its owner could truncate it and kill us with SIGBUS (rule F2).
+//! those seals and the expected size, and of ordinary pages: otherwise its owner could truncate it, or leave us without a huge
+//! page, and kill us with SIGBUS (rule F2).
 
-use crate::mem::{Local, Remote};
-use crate::sync::{AtomicU64, Ordering, fence};
+use crate::mem::Mapped;
+use crate::sync::AtomicU64;
 use crate::sys::{self, Errno};
 
 /// A mapped segment; both a [`Local`] and a [`Remote`] view, as the memory is the same. Never unmapped while copies of it
@@ -42,7 +43,7 @@ impl Map {
     /// Maps a peer's segment from its memfd, after checking seals and size.
     pub fn open(fd: i32, len: usize) -> Result<Map, Errno> {
         let seals = sys::fcntl(fd, libc::F_GET_SEALS, 0)?;
-        if seals & SEALS != SEALS || sys::file_len(fd)? != len {
+        if seals & SEALS != SEALS || sys::file_len(fd)? != len || !sys::is_tmpfs(fd) {
             return Err(Errno::EINVAL);
         }
         Ok(Map { base: sys::mmap_shared(fd, len)?, len })
@@ -75,66 +76,28 @@ impl Map {
             sys::madvise(self.base.wrapping_add(offset), len, libc::MADV_REMOVE);
         }
     }
-
-    #[inline(always)]
-    fn atomic(&self, offset: usize) -> &AtomicU64 {
-        assert!(offset.is_multiple_of(8) && offset + 8 <= self.len);
-        // SAFETY: aligned and inside the mapping, which outlives self's users; shared memory is only accessed atomically here.
-        unsafe { &*self.base.add(offset).cast::<AtomicU64>() }
-    }
 }
 
 const SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
 
-impl Local for Map {
+impl Mapped for Map {
     #[inline(always)]
-    fn word(&self, offset: usize) -> u64 {
-        self.atomic(offset).load(Ordering::Acquire)
+    fn atomic(&self, offset: usize) -> &AtomicU64 {
+        assert!(offset.is_multiple_of(8) && offset.checked_add(8).is_some_and(|end| end <= self.len));
+        // SAFETY: aligned and inside the mapping, which outlives self's users; shared memory is only accessed atomically here.
+        unsafe { &*self.base.add(offset).cast::<AtomicU64>() }
     }
     #[inline(always)]
-    fn set_word(&self, offset: usize, value: u64) {
-        self.atomic(offset).store(value, Ordering::Release);
-    }
-    #[inline(always)]
-    fn swap_word(&self, offset: usize, value: u64) -> u64 {
-        self.atomic(offset).swap(value, Ordering::AcqRel)
-    }
-    #[inline(always)]
-    unsafe fn get(&self, offset: usize, to: *mut u8, len: usize) {
+    unsafe fn copy_out(&self, offset: usize, to: *mut u8, len: usize) {
         assert!(offset.checked_add(len).is_some_and(|end| end <= self.len));
         // SAFETY: the source is inside the mapping; the caller vouches for `to`. A hostile peer may change the bytes while we
         // copy: they are plain bytes, any value is valid, and the caller gets whatever they were.
         unsafe { core::ptr::copy_nonoverlapping(self.base.add(offset), to, len) };
     }
-}
-
-impl Remote for Map {
     #[inline(always)]
-    unsafe fn put(&self, offset: usize, from: *const u8, len: usize) {
+    unsafe fn copy_in(&self, offset: usize, from: *const u8, len: usize) {
         assert!(offset.checked_add(len).is_some_and(|end| end <= self.len));
         // SAFETY: the target is inside the mapping; the caller vouches for `from`.
         unsafe { core::ptr::copy_nonoverlapping(from, self.base.add(offset), len) };
-    }
-    #[inline(always)]
-    fn put_word(&self, offset: usize, value: u64) {
-        self.atomic(offset).store(value, Ordering::Release);
-    }
-    #[inline(always)]
-    fn stimulate(&self, offset: usize, interest: u64) -> u64 {
-        fence(Ordering::SeqCst);
-        let word = self.atomic(offset);
-        if word.load(Ordering::Relaxed) & interest == 0 {
-            return 0;
-        }
-        word.swap(0, Ordering::AcqRel)
-    }
-    #[inline(always)]
-    fn armed(&self, offset: usize, interest: u64) -> bool {
-        fence(Ordering::SeqCst);
-        self.atomic(offset).load(Ordering::Relaxed) & interest != 0
-    }
-    #[inline(always)]
-    fn or_word(&self, offset: usize, bits: u64) -> u64 {
-        self.atomic(offset).fetch_or(bits, Ordering::AcqRel)
     }
 }

@@ -3,13 +3,45 @@
 
 #[cfg(loom)]
 #[allow(clippy::disallowed_types)]
-pub use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+pub use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 
 #[cfg(not(loom))]
 #[allow(clippy::disallowed_types)]
 pub use core::sync::atomic::{
-    AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, compiler_fence, fence,
+    AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, compiler_fence,
+    fence,
 };
+
+/// Sleeps while `word` holds `value`, at most `nanos`. The model has no time: it lets the others run and comes back.
+pub fn futex_wait(word: &AtomicU32, value: u32, nanos: i64) {
+    #[cfg(loom)]
+    {
+        let _ = (word, value, nanos);
+        loom::thread::yield_now();
+    }
+    #[cfg(not(loom))]
+    crate::sys::futex_wait(word.as_ptr(), value, nanos);
+}
+
+/// Wakes up to `count` of those who sleep on `word`.
+pub fn futex_wake(word: &AtomicU32, count: u32) {
+    #[cfg(loom)]
+    let _ = (word, count);
+    #[cfg(not(loom))]
+    crate::sys::futex_wake(word.as_ptr(), count);
+}
+
+/// Whether a thread lives. In the model, thread ids from [`DEAD`] on belong to threads that died.
+pub fn thread_lives(tid: u32) -> bool {
+    #[cfg(loom)]
+    return tid < DEAD;
+    #[cfg(not(loom))]
+    crate::sys::thread_lives(tid)
+}
+
+/// See [`thread_lives`].
+#[cfg(loom)]
+pub const DEAD: u32 = 1 << 20;
 
 /// One turn of a spin loop.
 #[inline(always)]

@@ -26,9 +26,35 @@ pub fn geteuid() -> u32 {
     call!(geteuid).unwrap_or(0) as u32
 }
 
-/// Whether a thread with this id exists (one that we may not signal does).
+/// Whether a thread with this id runs or may run (one that we may not signal does). One that was killed exists until its parent
+/// reaps it, and its parent may be the one who asks: that counts as dead.
 pub fn thread_lives(tid: u32) -> bool {
-    !matches!(call!(tkill, tid, 0), Err(Errno::ESRCH))
+    !matches!(call!(tkill, tid, 0), Err(Errno::ESRCH)) && !matches!(thread_state(tid), Some(b'Z' | b'X'))
+}
+
+/// The kernel's letter for what a thread does; none if /proc does not say.
+fn thread_state(tid: u32) -> Option<u8> {
+    let mut path = *b"/proc/\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
+    let mut digits = [0u8; 10];
+    let (mut rest, mut first) = (tid, digits.len());
+    loop {
+        first -= 1;
+        digits[first] = b'0' + (rest % 10) as u8;
+        rest /= 10;
+        if rest == 0 {
+            break;
+        }
+    }
+    let count = digits.len() - first;
+    path[6..6 + count].copy_from_slice(&digits[first..]);
+    path[6 + count..6 + count + 5].copy_from_slice(b"/stat");
+    let fd = open(CStr::from_bytes_until_nul(&path).ok()?, libc::O_RDONLY, 0).ok()?;
+    let mut stat = [0; 64]; // number, (name of at most 15 bytes), letter
+    let len = read(fd, &mut stat);
+    close(fd);
+    let stat = stat.get(..len.ok()?)?;
+    let name_end = stat.iter().rposition(|byte| *byte == b')')?;
+    stat.get(name_end + 2).copied()
 }
 
 /// Sleeps on a word in shared memory while it holds `value`, at most `nanos`.
@@ -55,6 +81,14 @@ pub fn ftruncate(fd: i32, len: usize) -> Result<(), Errno> {
 /// A file's length.
 pub fn file_len(fd: i32) -> Result<usize, Errno> {
     call!(lseek, fd, 0, libc::SEEK_END)
+}
+
+/// Whether a file's pages are ordinary ones in memory (tmpfs). Huge pages can be missing when they are first touched, which is
+/// a SIGBUS.
+pub fn is_tmpfs(fd: i32) -> bool {
+    // SAFETY: all zeroes is a valid statfs.
+    let mut about: libc::statfs = unsafe { core::mem::zeroed() };
+    call!(fstatfs, fd, &raw mut about).is_ok() && about.f_type == libc::TMPFS_MAGIC
 }
 
 /// fcntl with an integer argument.

@@ -325,14 +325,17 @@ pub fn process_lives(pid: u32) -> bool {
 }
 
 /// ppoll as the kernel has it.
-pub fn ppoll_raw(
+///
+/// # Safety
+/// `timeout` is null or valid; the rest is the kernel's to check.
+pub unsafe fn ppoll_raw(
     fds: *mut libc::pollfd,
     count: u64,
     timeout: *const libc::timespec,
     mask: *const libc::sigset_t,
 ) -> Result<usize, Errno> {
     // The kernel writes the rest of the time back: libc hides that, and so do we.
-    // SAFETY: a non-null timeout is the caller's valid timespec.
+    // SAFETY: the caller vouches for it.
     let copy = unsafe { timeout.as_ref() }.copied();
     call!(ppoll, fds, count, copy.as_ref().map_or(ptr::null(), ptr::from_ref), mask, 8)
 }

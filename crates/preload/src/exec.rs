@@ -79,7 +79,8 @@ unsafe fn environment(env: *const *const c_char) -> *const *const c_char {
             }
             count += 1;
         }
-        let old = place.map_or(&[][..], |at| &CStr::from_ptr(*env.add(at)).to_bytes()[b"LD_PRELOAD=".len()..]);
+        let old =
+            place.map_or(&[][..], |at| &CStr::from_ptr(*env.add(at)).to_bytes()[b"LD_PRELOAD=".len()..]);
         let bytes = (count + 2) * 8 + preload.len() + old.len() + 2;
         let Ok(at) = sys::mmap_private(bytes) else { return env };
         let array = at.cast::<*const c_char>();

@@ -59,7 +59,12 @@ fn duplicate_over(from: c_int, to: c_int, next: impl FnOnce() -> c_int) -> c_int
 }
 
 /// Closes a range of descriptors but for our own, a run between two of ours at a time.
-fn close_range_around(first: c_uint, last: c_uint, flags: c_int, close: impl Fn(c_uint, c_uint) -> c_int) -> c_int {
+fn close_range_around(
+    first: c_uint,
+    last: c_uint,
+    flags: c_int,
+    close: impl Fn(c_uint, c_uint) -> c_int,
+) -> c_int {
     let keeps = flags & CLOSE_RANGE_CLOEXEC != 0;
     let mut from = first;
     for fd in first..(table::top() as c_uint).min(last.saturating_add(1)) {

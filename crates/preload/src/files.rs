@@ -64,7 +64,8 @@ pub fn receive(fd: c_int, iov: &[iovec], flags: c_int, next: impl FnOnce() -> ss
 pub fn send_out(fd: c_int, iov: &[iovec], flags: c_int, next: impl FnOnce() -> ssize_t) -> ssize_t {
     carry(fd, iov, flags, io::send, || {
         let sent = next();
-        if sent < 0 && real::errno() == libc::EAGAIN
+        if sent < 0
+            && real::errno() == libc::EAGAIN
             && let Some(conn) = table::conn(fd)
         {
             // Whoever waits for room by edges is owed one.

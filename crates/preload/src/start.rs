@@ -74,7 +74,8 @@ unsafe fn remember_preload(env: *const *const c_char) {
             let entry = CStr::from_ptr(*place).to_bytes();
             place = place.add(1);
             let Some(value) = entry.strip_prefix(b"LD_PRELOAD=") else { continue };
-            let ours = value.split(|&byte| byte == b':' || byte == b' ').find(|item| item.ends_with(b"libshunt.so"));
+            let ours =
+                value.split(|&byte| byte == b':' || byte == b' ').find(|item| item.ends_with(b"libshunt.so"));
             if let Some(ours) = ours
                 && ours.len() + 12 < PRELOAD_MAX
             {

@@ -19,7 +19,13 @@ fn by_kernel(fd: c_int, reads: bool) {
     }
 }
 
-unsafe fn send_file(out: c_int, from: c_int, offset: *mut off_t, count: size_t, next: impl FnOnce() -> ssize_t) -> ssize_t {
+unsafe fn send_file(
+    out: c_int,
+    from: c_int,
+    offset: *mut off_t,
+    count: size_t,
+    next: impl FnOnce() -> ssize_t,
+) -> ssize_t {
     let Some(conn) = table::conn(out) else { return next() };
     if table::conn(from).is_some() {
         by_kernel(from, true);

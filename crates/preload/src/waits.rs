@@ -18,7 +18,9 @@ unsafe fn from_timespec(time: *const timespec) -> Result<Option<u64>, ()> {
     match unsafe { time.as_ref() } {
         None => Ok(None),
         Some(time) if time.tv_sec < 0 || !(0..1_000_000_000).contains(&time.tv_nsec) => Err(()),
-        Some(time) => Ok(Some((time.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(time.tv_nsec as u64))),
+        Some(time) => {
+            Ok(Some((time.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(time.tv_nsec as u64)))
+        }
     }
 }
 
@@ -81,7 +83,11 @@ unsafe fn select_with(
     let fds = unsafe { core::slice::from_raw_parts_mut(at.cast::<pollfd>(), total) };
     for (place, fd) in fds.iter_mut().zip((0..count as usize).filter(|&fd| wanted(fd))) {
         place.fd = fd as c_int;
-        for (&set, events) in sets.iter().zip([libc::POLLIN | libc::POLLRDBAND, libc::POLLOUT | libc::POLLWRBAND, libc::POLLPRI]) {
+        for (&set, events) in sets.iter().zip([
+            libc::POLLIN | libc::POLLRDBAND,
+            libc::POLLOUT | libc::POLLWRBAND,
+            libc::POLLPRI,
+        ]) {
             if has(set, fd) {
                 place.events |= events;
             }
@@ -96,7 +102,9 @@ unsafe fn select_with(
     let result = ours::poll(fds, nanos, mask);
     let answered = match result {
         Err(errno) => answer(Err(errno)) as c_int,
-        Ok(_) if fds.iter().any(|poll| poll.revents & libc::POLLNVAL != 0) => answer(Err(Errno::EBADF)) as c_int,
+        Ok(_) if fds.iter().any(|poll| poll.revents & libc::POLLNVAL != 0) => {
+            answer(Err(Errno::EBADF)) as c_int
+        }
         Ok(_) => {
             let told = [
                 libc::POLLIN | libc::POLLRDBAND | libc::POLLHUP | libc::POLLERR,
@@ -230,4 +238,3 @@ hooks! {
         }
     }
 }
-

@@ -43,7 +43,17 @@ impl Post {
     /// A post of this process.
     pub fn new(key: u64, token: u64, cookie: u64, index: u32) -> Post {
         let time = (sys::now() / 1_000_000_000) as u32;
-        let post = Post { magic: MAGIC, check: 0, key, token, cookie, pid: process::pid(), index, time, unused: [0; 3] };
+        let post = Post {
+            magic: MAGIC,
+            check: 0,
+            key,
+            token,
+            cookie,
+            pid: process::pid(),
+            index,
+            time,
+            unused: [0; 3],
+        };
         Post { check: post.sum(), ..post }
     }
 

@@ -74,7 +74,8 @@ fn teardown(conn: &'static Conn, fd: Option<i32>) {
         if let (Some(mut tx), Some(mut rx)) = (tx, rx) {
             if let Some(fd) = fd {
                 if conn.state() == state::PROMOTED {
-                    let unread = matches!(conn.rx.path(), path::SMALL | path::BIG) && conn.word(W) != rx.ring.position();
+                    let unread = matches!(conn.rx.path(), path::SMALL | path::BIG)
+                        && conn.word(W) != rx.ring.position();
                     let waiting = conn.rx.path() == path::TCP && conn.word(W) != 0;
                     if (unread || waiting) && !conn.has(flag::BROKEN) {
                         let _ = sys::setsockopt(

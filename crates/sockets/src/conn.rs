@@ -260,7 +260,16 @@ unsafe impl Sync for Conn {}
 impl Conn {
     /// As new, for another connection.
     pub fn reset(&self) {
-        for word in [&self.flags, &self.reason, &self.ops, &self.users, &self.managed, &self.waiters, &self.epolls, &self.queue] {
+        for word in [
+            &self.flags,
+            &self.reason,
+            &self.ops,
+            &self.users,
+            &self.managed,
+            &self.waiters,
+            &self.epolls,
+            &self.queue,
+        ] {
             word.store(0, Ordering::Relaxed);
         }
         for word in [&self.pending, &self.pending_cookie, &self.posted_at, &self.posted_index, &self.cookie] {
@@ -371,7 +380,8 @@ impl Conn {
     /// Whether it is, or was until it went back to tcp, on a slot of a link.
     pub fn slot_taken(&self) -> bool {
         (self.slot.load(Ordering::Relaxed) as usize) < layout::SLOTS
-            && link::link(self.link.load(Ordering::Relaxed)).holds(self.slot.load(Ordering::Relaxed) as usize, self)
+            && link::link(self.link.load(Ordering::Relaxed))
+                .holds(self.slot.load(Ordering::Relaxed) as usize, self)
     }
 
     /// What the peer has told.

@@ -74,7 +74,9 @@ fn leave(conn: &'static Conn, fd: i32, reason: Reason, recall: bool) {
     }
     if recall && let Some(rx) = conn.rx.lock() {
         conn.put(RECALL_AT, rx.ring.position());
-        if conn.mine().swap_word(conn.at(TRIP), UNFIRED) == 0 && conn.counters.sleeps.load(Ordering::Relaxed) != 0 {
+        if conn.mine().swap_word(conn.at(TRIP), UNFIRED) == 0
+            && conn.counters.sleeps.load(Ordering::Relaxed) != 0
+        {
             // Perhaps fired: then its kick is on the way, and the peer's announcement must be waited for.
             conn.mine().set_word(conn.at(TRIP), 0);
         }
@@ -156,7 +158,8 @@ pub(crate) fn resend(conn: &'static Conn, fd: i32, tx: &mut Held<'_, Tx>) -> boo
     while tx.resend < tx.ring.position() {
         let grown = tx.ring.capacity() == layout::BIG as u64;
         let in_big = grown && tx.resend >= tx.big_from;
-        let (data, capacity) = if in_big { (layout::big(slot), layout::BIG) } else { (layout::small(slot), layout::SMALL) };
+        let (data, capacity) =
+            if in_big { (layout::big(slot), layout::BIG) } else { (layout::small(slot), layout::SMALL) };
         let end = if grown && !in_big { tx.big_from } else { tx.ring.position() };
         let at = (tx.resend % capacity as u64) as usize;
         let len = ((end - tx.resend) as usize).min(capacity - at).min(bytes.len());
@@ -178,7 +181,8 @@ pub(crate) fn finish(conn: &'static Conn, fd: i32) -> bool {
     if conn.tx.path() != path::LAST || conn.rx.path() != path::LAST {
         return false;
     }
-    if conn.state.compare_exchange(state::PROMOTED, state::PLAIN, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+    if conn.state.compare_exchange(state::PROMOTED, state::PLAIN, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    {
         let nodelay = i32::from(conn.has(flag::NODELAY));
         let _ = sys::setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, nodelay);
         if conn.has(flag::CORK) {

@@ -115,12 +115,7 @@ pub fn forked() {
 }
 
 /// epoll_ctl() on a connection; `None`: the kernel's call, as it is.
-pub fn control(
-    set_fd: i32,
-    op: i32,
-    fd: i32,
-    event: Option<libc::epoll_event>,
-) -> Option<Result<(), Errno>> {
+pub fn control(set_fd: i32, op: i32, fd: i32, event: Option<libc::epoll_event>) -> Option<Result<(), Errno>> {
     let conn = table::conn(fd)?;
     let Some(set) = table::set(set_fd) else {
         // A set that we do not know (inherited through exec, or passed): its members must stay the kernel's.
@@ -174,8 +169,11 @@ pub fn want_room(conn: &'static Conn) {
     }
 }
 
-/// epoll_wait(); `None`: nothing of ours is in the set.
-pub fn wait(
+/// epoll_wait(); `None`: the set is not one of ours, or the arguments are the kernel's to refuse.
+///
+/// # Safety
+/// `events` is null or has room for `max` events.
+pub unsafe fn wait(
     set_fd: i32,
     events: *mut libc::epoll_event,
     max: i32,
@@ -313,7 +311,8 @@ impl Set {
         {
             let mut guard = self.lock().ok_or(Errno::EINTR)?;
             let member = guard.member(fd);
-            let known = member.flags & PRESENT != 0 && member.conn.is_some_and(|other| core::ptr::eq(other, conn));
+            let known =
+                member.flags & PRESENT != 0 && member.conn.is_some_and(|other| core::ptr::eq(other, conn));
             if known && member.flags & MOVED != 0 {
                 match op {
                     libc::EPOLL_CTL_ADD => return Err(Errno::EEXIST),
@@ -441,7 +440,9 @@ impl Set {
         }
         let inner = process::hide(sys::epoll_create()?);
         let at = core::ptr::from_ref(self) as u64;
-        if let Err(errno) = sys::epoll_ctl(self.fd.load(Ordering::Relaxed), libc::EPOLL_CTL_ADD, inner, ready::IN, at) {
+        if let Err(errno) =
+            sys::epoll_ctl(self.fd.load(Ordering::Relaxed), libc::EPOLL_CTL_ADD, inner, ready::IN, at)
+        {
             process::unhide(inner);
             return Err(errno);
         }
@@ -451,7 +452,9 @@ impl Set {
         }
         let taken = QUEUES_TAKEN.load(Ordering::Relaxed);
         if let Some(queue) = (0..QUEUES as u32).find(|queue| taken & 1 << queue == 0)
-            && QUEUES_TAKEN.compare_exchange(taken, taken | 1 << queue, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+            && QUEUES_TAKEN
+                .compare_exchange(taken, taken | 1 << queue, Ordering::AcqRel, Ordering::Relaxed)
+                .is_ok()
         {
             self.queue.store(queue + 1, Ordering::Release);
         }
@@ -504,7 +507,8 @@ impl Set {
     /// Wakes a thread that sleeps on the set: re-arming an edge that is there (writable) is an event.
     fn nudge(&self, fd: i32) {
         let edges = ready::IN | ready::OUT | ready::RDHUP | libc::EPOLLPRI as u32 | ET;
-        let _ = sys::epoll_ctl(self.inner.load(Ordering::Acquire) - 1, libc::EPOLL_CTL_MOD, fd, edges, fd as u64);
+        let _ =
+            sys::epoll_ctl(self.inner.load(Ordering::Acquire) - 1, libc::EPOLL_CTL_MOD, fd, edges, fd as u64);
     }
 
     fn wait(
@@ -680,7 +684,8 @@ impl Set {
                 continue;
             }
             let edge = member.events & ET != 0;
-            let (seen, life) = (conn.word(W), conn.flags.load(Ordering::Acquire) & (flag::PEER_FIN | flag::PEER_HUP));
+            let (seen, life) =
+                (conn.word(W), conn.flags.load(Ordering::Acquire) & (flag::PEER_FIN | flag::PEER_HUP));
             let interest = if member.events & ready::OUT != 0 { trip::RX | trip::TX } else { trip::RX };
             let Some(mut got) = ready::events(conn, fd, member.events & MASK) else {
                 self.move_out(&mut guard, fd);

@@ -299,7 +299,8 @@ fn empty(conn: &'static Conn, fd: i32, rx: &mut Held<'_, Rx>, ring: u32) -> Opti
         return Some(Tried::Error(Errno::new(core::mem::take(&mut rx.error))));
     }
     let now = ticks();
-    let told = conn.has(flag::PEER_FIN | flag::PEER_HUP) || conn.notes() & (note::CLOSED | note::SHUT_WR) != 0;
+    let told =
+        conn.has(flag::PEER_FIN | flag::PEER_HUP) || conn.notes() & (note::CLOSED | note::SHUT_WR) != 0;
     if !told && now.wrapping_sub(rx.looked) < ticks_of(LOOK_NS) {
         return Some(Tried::Not);
     }
@@ -308,7 +309,9 @@ fn empty(conn: &'static Conn, fd: i32, rx: &mut Held<'_, Rx>, ring: u32) -> Opti
         Look::Nothing => Some(Tried::Not),
         // The end, or bytes of someone whom we do not follow. What the peer put in the ring before comes first.
         Look::End | Look::Data => {
-            let more = mine.word(conn.at(W)) != position || conn.word(TCP_AT) != tcp_at || conn.word(BIG_AT) > position + 1;
+            let more = mine.word(conn.at(W)) != position
+                || conn.word(TCP_AT) != tcp_at
+                || conn.word(BIG_AT) > position + 1;
             if more { None } else { Some(Tried::Kernel) }
         }
     }
@@ -355,7 +358,10 @@ fn from_kernel(
 /// At the end of the connection: whether the peer was killed with bytes of ours unread. With tcp the kernel would have reset the
 /// connection; as there, it is told once.
 fn died_unread(conn: &Conn) -> bool {
-    if conn.state() != state::PROMOTED || conn.has(flag::RESET_TOLD) || conn.notes() & (note::CLOSED | note::SHUT_WR) != 0 {
+    if conn.state() != state::PROMOTED
+        || conn.has(flag::RESET_TOLD)
+        || conn.notes() & (note::CLOSED | note::SHUT_WR) != 0
+    {
         return false;
     }
     let Some(tx) = conn.tx.lock.try_lock(crate::thread::tid()).then(|| conn.tx.held()) else { return false };
@@ -372,10 +378,10 @@ pub(crate) fn progress(conn: &'static Conn, fd: i32, rx: &mut Held<'_, Rx>) {
     loop {
         let before = conn.rx.path();
         match before {
-            path::TCP => {
-                if conn.is_managed() && learn_boundary(conn, fd, rx).is_ok() && rx.tcp_left == Some(0) {
-                    conn.rx.set_path(path::SMALL);
-                }
+            path::TCP
+                if conn.is_managed() && learn_boundary(conn, fd, rx).is_ok() && rx.tcp_left == Some(0) =>
+            {
+                conn.rx.set_path(path::SMALL);
             }
             path::SMALL | path::BIG => {
                 let position = rx.ring.position();
@@ -454,7 +460,14 @@ pub(crate) fn drain(conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>, most: usize) ->
 }
 
 /// One attempt to write, under the lock.
-fn give(conn: &'static Conn, fd: i32, tx: &mut Held<'_, Tx>, iov: &[libc::iovec], skip: usize, flags: i32) -> Tried {
+fn give(
+    conn: &'static Conn,
+    fd: i32,
+    tx: &mut Held<'_, Tx>,
+    iov: &[libc::iovec],
+    skip: usize,
+    flags: i32,
+) -> Tried {
     let want = total(iov) - skip;
     loop {
         match conn.tx.path() {

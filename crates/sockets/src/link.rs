@@ -254,7 +254,10 @@ impl Link {
     fn is_dead(&self) -> bool {
         let mut byte = 0;
         let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
-        !matches!(sys::recv(self.socket.load(Ordering::Relaxed), &mut byte, 1, flags), Err(Errno::EAGAIN) | Ok(1..))
+        !matches!(
+            sys::recv(self.socket.load(Ordering::Relaxed), &mut byte, 1, flags),
+            Err(Errno::EAGAIN) | Ok(1..)
+        )
     }
 }
 
@@ -306,8 +309,9 @@ pub fn find(token: u64, skip_full: impl Fn(&Link) -> bool) -> Option<(u32, u32)>
 
 /// Opens a link to the process whose rendezvous socket has `token`: sends HELLO, does not wait.
 pub fn open(token: u64, own_token: u64) -> Result<u32, Reason> {
-    let socket = sys::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0)
-        .map_err(|_| Reason::NoDescriptors)?;
+    let socket =
+        sys::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0)
+            .map_err(|_| Reason::NoDescriptors)?;
     let socket = process::hide(socket);
     let (address, len) = crate::rendezvous::address(token);
     let asked = match sys::connect(socket, (&raw const address).cast(), len) {
@@ -356,7 +360,8 @@ pub fn progress(index: u32) -> Result<bool, Reason> {
             return Err(reason);
         }
     };
-    let opened = hello.check().and_then(|()| Map::open(fds[0], layout::SEGMENT).map_err(|_| Reason::NoMemory));
+    let opened =
+        hello.check().and_then(|()| Map::open(fds[0], layout::SEGMENT).map_err(|_| Reason::NoMemory));
     if fds[0] >= 0 {
         sys::close(fds[0]);
     }
@@ -531,7 +536,8 @@ fn send(socket: i32, hello: &Hello, memfd: i32) -> Result<(), Reason> {
             count += 1;
         }
     }
-    let mut iov = libc::iovec { iov_base: core::ptr::from_ref(hello).cast_mut().cast(), iov_len: size_of::<Hello>() };
+    let mut iov =
+        libc::iovec { iov_base: core::ptr::from_ref(hello).cast_mut().cast(), iov_len: size_of::<Hello>() };
     let mut control = Control([0; CONTROL]);
     let len = 16 + count * 4;
     control.0[0..8].copy_from_slice(&len.to_ne_bytes());

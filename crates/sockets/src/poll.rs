@@ -42,7 +42,11 @@ pub fn by_kernel(fds: &[libc::pollfd]) -> Option<InKernel<'_>> {
 }
 
 /// poll(); `nanos` `None` waits for ever.
-pub fn poll(fds: &mut [libc::pollfd], nanos: Option<u64>, mask: *const libc::sigset_t) -> Result<usize, Errno> {
+pub fn poll(
+    fds: &mut [libc::pollfd],
+    nanos: Option<u64>,
+    mask: *const libc::sigset_t,
+) -> Result<usize, Errno> {
     let deadline = nanos.map(|nanos| sys::now().saturating_add(nanos));
     let mut learned = LEARNED.load();
     // One more place for the bell.
@@ -109,7 +113,9 @@ fn managed(fd: i32) -> Option<&'static Conn> {
 
 /// Changes when any promoted member's peer has put something.
 fn fingerprint(fds: &[libc::pollfd]) -> u64 {
-    fds.iter().filter_map(|poll| managed(poll.fd)).fold(0, |sum, conn| sum.rotate_left(9) ^ Seen::now(conn).sum())
+    fds.iter()
+        .filter_map(|poll| managed(poll.fd))
+        .fold(0, |sum, conn| sum.rotate_left(9) ^ Seen::now(conn).sum())
 }
 
 fn sleep(
@@ -134,7 +140,8 @@ fn sleep(
         let on_tcp = conn.tx.path() == crate::conn::path::TCP || conn.tx.path() == crate::conn::path::LAST;
         let out = if on_tcp { poll.events & libc::POLLOUT } else { 0 };
         let told = conn.has(flag::PEER_FIN | flag::PEER_HUP);
-        place.events = out | poll.events & libc::POLLPRI | if told { 0 } else { libc::POLLIN | libc::POLLRDHUP };
+        place.events =
+            out | poll.events & libc::POLLPRI | if told { 0 } else { libc::POLLIN | libc::POLLRDHUP };
     }
     let count = fds.len();
     polls[count] = libc::pollfd { fd: bell.unwrap_or(-1), events: libc::POLLIN, revents: 0 };

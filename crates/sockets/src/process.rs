@@ -26,7 +26,10 @@ pub fn start(options: Options) {
     PID.store(sys::getpid(), Ordering::Relaxed);
     // SAFETY: called once, from the library's constructor, before STARTED.
     unsafe { *OPTIONS.0.get() = options };
-    SPIN_TICKS.store(if sys::cpus() > 1 { stream::spin::ticks_of(options.spin_ns()) } else { 0 }, Ordering::Relaxed);
+    SPIN_TICKS.store(
+        if sys::cpus() > 1 { stream::spin::ticks_of(options.spin_ns()) } else { 0 },
+        Ordering::Relaxed,
+    );
     STARTED.store(1, Ordering::Release);
 }
 

@@ -26,7 +26,10 @@ pub fn events(conn: &'static Conn, fd: i32, want: u32) -> Option<u32> {
                 if want & OUT != 0 {
                     let third = tx.ring.capacity() as usize / 3;
                     let room = tx.ring.room(&conn.mine(), conn.at(R), third).unwrap_or(usize::MAX);
-                    if room >= third || conn.notes() & note::CLOSED != 0 || conn.has(flag::BROKEN | flag::SHUT_WR) {
+                    if room >= third
+                        || conn.notes() & note::CLOSED != 0
+                        || conn.has(flag::BROKEN | flag::SHUT_WR)
+                    {
                         got |= OUT;
                     }
                 }

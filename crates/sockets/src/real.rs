@@ -6,7 +6,8 @@ use fabric::sync::{AtomicUsize, Ordering};
 /// recv(2).
 pub type Recv = unsafe extern "C-unwind" fn(i32, *mut u8, usize, i32) -> isize;
 /// ppoll(2).
-pub type Ppoll = unsafe extern "C-unwind" fn(*mut libc::pollfd, u64, *const libc::timespec, *const libc::sigset_t) -> i32;
+pub type Ppoll =
+    unsafe extern "C-unwind" fn(*mut libc::pollfd, u64, *const libc::timespec, *const libc::sigset_t) -> i32;
 /// epoll_pwait2 is younger than Debian 12's oldest kernels: epoll_pwait(2).
 pub type EpollPwait =
     unsafe extern "C-unwind" fn(i32, *mut libc::epoll_event, i32, i32, *const libc::sigset_t) -> i32;
@@ -75,7 +76,8 @@ unsafe extern "C-unwind" fn direct_ppoll(
     timeout: *const libc::timespec,
     mask: *const libc::sigset_t,
 ) -> i32 {
-    result(fabric::sys::ppoll_raw(fds, count, timeout, mask), -1)
+    // SAFETY: the caller keeps ppoll's contract.
+    result(unsafe { fabric::sys::ppoll_raw(fds, count, timeout, mask) }, -1)
 }
 
 unsafe extern "C-unwind" fn direct_epoll_pwait(

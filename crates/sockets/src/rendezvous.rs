@@ -91,20 +91,16 @@ pub fn track(fd: i32, client: bool) {
 #[inline]
 pub fn tick(conn: &'static Conn, fd: i32) {
     match conn.state() {
-        state::NEW => {
-            if conn.ops.fetch_add(1, Ordering::Relaxed) >= process::options().promote_after {
-                let states = States::lock();
-                if states.0 && conn.state() == state::NEW {
-                    post(conn, fd);
-                }
+        state::NEW if conn.ops.fetch_add(1, Ordering::Relaxed) >= process::options().promote_after => {
+            let states = States::lock();
+            if states.0 && conn.state() == state::NEW {
+                post(conn, fd);
             }
         }
-        state::POSTED => {
-            if ticks() >= conn.due.load(Ordering::Relaxed) {
-                let states = States::lock();
-                if states.0 && conn.state() == state::POSTED {
-                    check(conn);
-                }
+        state::POSTED if ticks() >= conn.due.load(Ordering::Relaxed) => {
+            let states = States::lock();
+            if states.0 && conn.state() == state::POSTED {
+                check(conn);
             }
         }
         _ => {}
@@ -124,11 +120,18 @@ fn look_for_answer(conn: &'static Conn, fd: i32) {
     let answer = conn.word(STATE);
     if answer & ACCEPTED != 0 {
         // Several threads may see it; each step is idempotent but for the count.
-        if conn.state.compare_exchange(state::OFFERED, state::PROMOTED, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+        if conn
+            .state
+            .compare_exchange(state::OFFERED, state::PROMOTED, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok()
+        {
             promoted(conn, fd);
         }
     } else if answer & REFUSED != 0
-        && conn.state.compare_exchange(state::OFFERED, state::POSTED, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        && conn
+            .state
+            .compare_exchange(state::OFFERED, state::POSTED, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok()
     {
         link::link(conn.link.load(Ordering::Relaxed)).leave_slot(conn.slot.load(Ordering::Relaxed) as usize);
         conn.managed_is(false);
@@ -165,7 +168,8 @@ fn take_back(conn: &'static Conn) -> bool {
         conn.mine().set_word(conn.at(STATE), old);
         return false;
     }
-    if conn.state.compare_exchange(state::OFFERED, state::PLAIN, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+    if conn.state.compare_exchange(state::OFFERED, state::PLAIN, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    {
         link::link(conn.link.load(Ordering::Relaxed)).leave_slot(conn.slot.load(Ordering::Relaxed) as usize);
         conn.managed_is(false);
     }
@@ -199,7 +203,8 @@ fn unpost(conn: &'static Conn) {
     if index != 0
         && let Some(cell) = posted(index as usize - 1)
     {
-        let _ = cell.compare_exchange(core::ptr::from_ref(conn) as u64, 0, Ordering::AcqRel, Ordering::Relaxed);
+        let _ =
+            cell.compare_exchange(core::ptr::from_ref(conn) as u64, 0, Ordering::AcqRel, Ordering::Relaxed);
     }
 }
 
@@ -536,8 +541,9 @@ fn listen() -> Result<u64, Reason> {
     if LISTENER.load(Ordering::Acquire) > 0 {
         return Ok(TOKEN.load(Ordering::Acquire));
     }
-    let socket = sys::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0)
-        .map_err(|_| Reason::NoDescriptors)?;
+    let socket =
+        sys::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0)
+            .map_err(|_| Reason::NoDescriptors)?;
     let token = sys::random() | 1;
     let (name, len) = address(token);
     if sys::bind(socket, (&raw const name).cast(), len).and_then(|()| sys::listen(socket, 512)).is_err() {

@@ -32,8 +32,14 @@ impl Seen {
     /// What the peer has put, now.
     #[inline(always)]
     pub(crate) fn now(conn: &Conn) -> Seen {
-        let paths = conn.word(SMALL_AT) ^ conn.word(BIG_AT).rotate_left(20) ^ conn.word(TCP_AT).rotate_left(40);
-        Seen { front: conn.word(W), back: conn.word(R), notes: conn.word(NOTES), paths: paths ^ conn.word(STATE) << 60 }
+        let paths =
+            conn.word(SMALL_AT) ^ conn.word(BIG_AT).rotate_left(20) ^ conn.word(TCP_AT).rotate_left(40);
+        Seen {
+            front: conn.word(W),
+            back: conn.word(R),
+            notes: conn.word(NOTES),
+            paths: paths ^ conn.word(STATE) << 60,
+        }
     }
 }
 
@@ -58,7 +64,11 @@ pub fn readable(conn: &'static Conn, fd: i32) -> Result<(), Errno> {
         let Some(rx) = conn.rx.lock() else { return Err(Errno::EINTR) };
         let seen = Seen::now(conn);
         let ring = matches!(conn.rx.path(), path::SMALL | path::BIG);
-        if ring && (seen.front != rx.ring.position() || conn.word(TCP_AT) == rx.ring.position() + 1 && conn.word(crate::layout::KICKS) == rx.kicks_drained) {
+        if ring
+            && (seen.front != rx.ring.position()
+                || conn.word(TCP_AT) == rx.ring.position() + 1
+                    && conn.word(crate::layout::KICKS) == rx.kicks_drained)
+        {
             return Ok(());
         }
         if conn.rx.path() == path::TCP && conn.word(SMALL_AT) != 0 && rx.tcp_left.is_none() {

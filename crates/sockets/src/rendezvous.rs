@@ -347,6 +347,9 @@ fn approach(conn: &'static Conn, other: &Post) {
 
 fn offer(conn: &'static Conn, index: u32, other: &Post) {
     let link = link::link(index);
+    if conn.has(flag::SHUT_WR | flag::SHUT_RD | flag::NEVER) {
+        return stop(conn, Reason::Half);
+    }
     if !proved(conn, link, other.cookie) {
         return wait_longer(conn, Reason::Unproved);
     }

@@ -109,7 +109,9 @@ fn sleep_readable(conn: &'static Conn, fd: i32, seen: Seen) -> Result<(), Errno>
     // SAFETY: the buffer is valid for the one byte asked for.
     let got = unsafe { real::recv()(fd, &raw mut byte, 1, libc::MSG_PEEK) };
     if got > 0 {
-        if let Some(mut rx) = conn.rx.lock()
+        // With others asleep the kick stays for them; the last one takes it.
+        if conn.waiters.load(Ordering::Acquire) == 1
+            && let Some(mut rx) = conn.rx.lock()
             && matches!(conn.rx.path(), path::SMALL | path::BIG)
         {
             io::drain(conn, fd, &mut rx, usize::MAX);

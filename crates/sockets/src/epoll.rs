@@ -695,8 +695,6 @@ impl Set {
                 continue;
             }
             let edge = member.events & ET != 0;
-            let (seen, life) =
-                (conn.word(W), conn.flags.load(Ordering::Acquire) & (flag::PEER_FIN | flag::PEER_HUP));
             let interest = if member.events & ready::OUT != 0 { trip::RX | trip::TX } else { trip::RX };
             let Some(mut got) = ready::events(conn, fd, member.events & MASK) else {
                 self.move_out(&mut guard, fd);
@@ -718,6 +716,9 @@ impl Set {
                 got = again;
             }
             if edge {
+                // After arming: what came before is an edge to report now, what comes later fires.
+                let seen = conn.word(W);
+                let life = conn.flags.load(Ordering::Acquire) & (flag::PEER_FIN | flag::PEER_HUP);
                 let room = got & ready::OUT != 0 && conn.has(flag::TX_FULL);
                 let fresh = member.flags & FRESH != 0 || room || seen != member.seen || life != member.life;
                 if !fresh {

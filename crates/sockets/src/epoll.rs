@@ -695,29 +695,32 @@ impl Set {
                 continue;
             }
             let edge = member.events & ET != 0;
-            let interest = if member.events & ready::OUT != 0 { trip::RX | trip::TX } else { trip::RX };
-            let Some(mut got) = ready::events(conn, fd, member.events & MASK) else {
+            let want = member.events & MASK;
+            let mut seen = 0;
+            let got = if edge {
+                // Armed before we look: what comes before is an edge to report now, what comes later fires.
+                let room = want & ready::OUT != 0 && conn.has(flag::TX_FULL);
+                arm(conn, if room { trip::RX | trip::TX } else { trip::RX });
+                seen = conn.word(W);
+                ready::events(conn, fd, want)
+            } else {
+                let interest = if want & ready::OUT != 0 { trip::RX | trip::TX } else { trip::RX };
+                match ready::events(conn, fd, want) {
+                    Some(0) => {
+                        arm(conn, interest);
+                        ready::events(conn, fd, want)
+                    }
+                    got => got,
+                }
+            };
+            let Some(got) = got else {
                 self.move_out(&mut guard, fd);
                 continue;
             };
-            if edge || got == 0 {
-                // Room is waited for only by those who found none.
-                let interest = if edge && got & ready::OUT != 0 { trip::RX } else { interest };
-                arm(conn, interest);
-            }
             if got == 0 {
-                let Some(again) = ready::events(conn, fd, member.events & MASK) else {
-                    self.move_out(&mut guard, fd);
-                    continue;
-                };
-                if again == 0 {
-                    continue;
-                }
-                got = again;
+                continue;
             }
             if edge {
-                // After arming: what came before is an edge to report now, what comes later fires.
-                let seen = conn.word(W);
                 let life = conn.flags.load(Ordering::Acquire) & (flag::PEER_FIN | flag::PEER_HUP);
                 let room = got & ready::OUT != 0 && conn.has(flag::TX_FULL);
                 let fresh = member.flags & FRESH != 0 || room || seen != member.seen || life != member.life;

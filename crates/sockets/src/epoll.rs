@@ -109,6 +109,7 @@ pub fn forked() {
     table::for_each(|_, entry| {
         if let Entry::Set(set) = entry {
             set.queue.store(0, Ordering::Relaxed);
+            set.list_all();
         }
     });
     QUEUES_TAKEN.store(0, Ordering::Relaxed);
@@ -158,10 +159,10 @@ pub fn forget(conn: &'static Conn, fd: i32) {
 
 /// A write found no room: the set must learn when there is some.
 pub fn want_room(conn: &'static Conn) {
+    conn.set(flag::TX_FULL);
     if conn.epolls.load(Ordering::Acquire) == 0 {
         return;
     }
-    conn.set(flag::TX_FULL);
     let seen = wait::Seen::now(conn);
     arm(conn, trip::RX | trip::TX);
     if wait::Seen::now(conn) != seen {
@@ -513,6 +514,19 @@ impl Set {
         }
     }
 
+    /// Puts all promoted members on the list.
+    fn list_all(&self) {
+        let Some(mut guard) = self.lock() else { return };
+        if self.moved.load(Ordering::Acquire) == 0 {
+            return;
+        }
+        for fd in 0..table::top().min(MEMBERS as i32) {
+            if guard.member(fd).flags & MOVED != 0 {
+                guard.list(fd);
+            }
+        }
+    }
+
     /// Wakes a thread that sleeps on the set: re-arming an edge that is there (writable) is an event.
     fn nudge(&self, fd: i32) {
         let edges = ready::IN | ready::OUT | ready::RDHUP | libc::EPOLLPRI as u32 | ET;
@@ -702,7 +716,15 @@ impl Set {
                 let room = want & ready::OUT != 0 && conn.has(flag::TX_FULL);
                 arm(conn, if room { trip::RX | trip::TX } else { trip::RX });
                 seen = conn.word(W);
-                ready::events(conn, fd, want)
+                match ready::events(conn, fd, want) {
+                    // No room although nobody told us so (filled before it became a member): its edge is awaited, too.
+                    Some(got) if want & !got & ready::OUT != 0 && !room => {
+                        conn.set(flag::TX_FULL);
+                        arm(conn, trip::RX | trip::TX);
+                        ready::events(conn, fd, want)
+                    }
+                    got => got,
+                }
             } else {
                 let interest = if want & ready::OUT != 0 { trip::RX | trip::TX } else { trip::RX };
                 match ready::events(conn, fd, want) {

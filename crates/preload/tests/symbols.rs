@@ -152,7 +152,7 @@ fn symbols(path: &Path) -> BTreeSet<String> {
             let public = match &versions {
                 Some(versions) => {
                     let number = versions.version_index(endian, SymbolIndex(index.0));
-                    !versions.version(number)?.is_some_and(|version| version.name() == b"GLIBC_PRIVATE")
+                    versions.version(number)?.is_none_or(|version| version.name() != b"GLIBC_PRIVATE")
                 }
                 None => true,
             };

@@ -81,6 +81,7 @@ fn close_range_around(
 }
 
 const CLOSE_RANGE_CLOEXEC: c_int = 4;
+const SIOCATMARK: c_ulong = 0x8905;
 
 fn asynchronous(conn: &'static Conn, fd: c_int, flags: c_int) {
     if flags & libc::O_ASYNC != 0 {
@@ -199,6 +200,10 @@ hooks! {
                 }
                 None => next(fd, request, arg),
             },
+            SIOCATMARK if !arg.is_null() && io::before_mark(conn, fd) => {
+                *arg.cast::<c_int>() = 0;
+                0
+            }
             libc::FIONBIO => {
                 let result = next(fd, request, arg);
                 if result == 0 && !arg.is_null() {
@@ -211,6 +216,12 @@ hooks! {
                 next(fd, request, arg)
             }
             _ => next(fd, request, arg),
+        }
+    }
+    fn sockatmark(next; fd: c_int) -> c_int {
+        match table::conn(fd) {
+            Some(conn) if io::before_mark(conn, fd) => 0,
+            _ => next(fd),
         }
     }
     fn shutdown(next; fd: c_int, how: c_int) -> c_int {

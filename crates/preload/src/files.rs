@@ -19,7 +19,8 @@ impl Drop for InKernel {
 
 #[inline(always)]
 fn one(buffer: *const c_void, len: size_t) -> [iovec; 1] {
-    [iovec { iov_base: buffer.cast_mut(), iov_len: len }]
+    // As the kernel does: at most MAX_RW_COUNT at once.
+    [iovec { iov_base: buffer.cast_mut(), iov_len: len.min(0x7fff_f000) }]
 }
 
 /// # Safety

@@ -368,7 +368,16 @@ impl Set {
         let Some(mut guard) = self.lock() else { return };
         let member = *guard.member(fd);
         let Some(conn) = member.conn else { return };
-        if member.flags & (PRESENT | MOVED) != PRESENT {
+        if member.flags & PRESENT == 0 {
+            return;
+        }
+        if member.flags & MOVED != 0 {
+            // It has another slot now, whose tripwire nobody has armed.
+            guard.list(fd);
+            drop(guard);
+            if self.sleepers.load(Ordering::SeqCst) != 0 {
+                self.nudge(fd);
+            }
             return;
         }
         let Ok(inner) = self.inner() else {
@@ -590,7 +599,9 @@ impl Set {
             scan.arm_sleep(queue as usize - 1, mode, 0);
             hints::fence_before_sleep();
         }
-        let waiting = queue != 0 && scan.any(queue as usize - 1);
+        // Another thread may have put a member on the list after we looked and before we counted as a sleeper.
+        let listed = self.lock().is_some_and(|mut guard| guard.state().listed > 0);
+        let waiting = listed || queue != 0 && scan.any(queue as usize - 1);
         drop(scan);
         let before = ticks();
         let left = match nanos {

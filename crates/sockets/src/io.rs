@@ -296,7 +296,7 @@ fn empty(conn: &'static Conn, fd: i32, rx: &mut Held<'_, Rx>, ring: u32) -> Opti
         return Some(Tried::Error(Errno::ECONNRESET));
     }
     if rx.error != 0 {
-        return Some(Tried::Error(Errno::new(core::mem::take(&mut rx.error))));
+        return Some(Tried::Kernel);
     }
     let now = ticks();
     let told =
@@ -344,10 +344,16 @@ fn from_kernel(
         return Tried::Kernel;
     }
     if rx.error != 0 {
-        return Tried::Error(Errno::new(core::mem::take(&mut rx.error)));
+        return match Errno::new(core::mem::take(&mut rx.error)) {
+            Errno::ECONNRESET if died_unread(conn) == Some(false) => Tried::End,
+            errno => Tried::Error(errno),
+        };
     }
     match kernel_recv(fd, iov, skip, usize::MAX, flags | libc::MSG_DONTWAIT) {
-        Ok(0) if died_unread(conn) => Tried::Error(Errno::ECONNRESET),
+        // A peer that was killed has told nothing. With tcp the kernel would have reset the connection if, and only if, bytes of
+        // ours were unread; here it looks at kicks instead.
+        Ok(0) if died_unread(conn) == Some(true) => Tried::Error(Errno::ECONNRESET),
+        Err(Errno::ECONNRESET) if died_unread(conn) == Some(false) => Tried::End,
         Ok(0) => Tried::End,
         Ok(count) => Tried::Bytes(count),
         Err(Errno::EAGAIN) => Tried::Not,
@@ -355,22 +361,21 @@ fn from_kernel(
     }
 }
 
-/// At the end of the connection: whether the peer was killed with bytes of ours unread. With tcp the kernel would have reset the
-/// connection; as there, it is told once.
-fn died_unread(conn: &Conn) -> bool {
-    if conn.state() != state::PROMOTED
-        || conn.has(flag::RESET_TOLD)
-        || conn.notes() & (note::CLOSED | note::SHUT_WR) != 0
-    {
-        return false;
+/// At the end of the connection, if the peer was killed (it told nothing) while we wrote to the ring: whether it left bytes of ours
+/// unread. As with tcp, a reset is told once.
+fn died_unread(conn: &Conn) -> Option<bool> {
+    if conn.state() != state::PROMOTED || conn.notes() & (note::CLOSED | note::SHUT_WR) != 0 {
+        return None;
     }
-    let Some(tx) = conn.tx.lock.try_lock(crate::thread::tid()).then(|| conn.tx.held()) else { return false };
-    let unread = matches!(conn.tx.path(), path::SMALL | path::BIG)
-        && tx.ring.unread(&conn.mine(), conn.at(R)).is_ok_and(|unread| unread > 0);
+    let tx = conn.tx.lock.try_lock(crate::thread::tid()).then(|| conn.tx.held())?;
+    if !matches!(conn.tx.path(), path::SMALL | path::BIG) {
+        return None;
+    }
+    let unread = tx.ring.unread(&conn.mine(), conn.at(R)).is_ok_and(|unread| unread > 0) && !conn.has(flag::RESET_TOLD);
     if unread {
         conn.set(flag::RESET_TOLD);
     }
-    unread
+    Some(unread)
 }
 
 /// Carries out announced changes of the reading path whose place has been reached, without reading.
@@ -428,6 +433,10 @@ pub(crate) fn look(conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>) -> Look {
     }
     let waiting = sys::ioctl_int(fd, libc::FIONREAD).unwrap_or(0) as usize;
     let drained = drain(conn, fd, rx, waiting);
+    if drained > 0 && conn.waiters.load(Ordering::Acquire) > 0 {
+        // A kick wakes all that sleep, but the one who takes it may leave others asleep: for them it is armed again.
+        wait::arm(conn, trip::RX | trip::TX, trip::KICK, 0);
+    }
     if told & (libc::POLLHUP | libc::POLLERR | libc::POLLRDHUP | libc::POLLNVAL) != 0 {
         return Look::End;
     }
@@ -735,12 +744,12 @@ pub fn unread(conn: &'static Conn, fd: i32) -> Option<i32> {
         .then(|| conn.word(W).wrapping_sub(rx.ring.position()).min(layout::BIG as u64) as i32)
 }
 
-/// SIOCOUTQ: bytes that the peer has not read. `None`: the kernel's answer.
+/// SIOCOUTQ: bytes that have not reached the other end. What is in the ring has. `None`: the kernel's answer.
 pub fn unsent(conn: &'static Conn) -> Option<i32> {
-    if !conn.is_managed() {
-        return None;
-    }
-    let tx = conn.tx.lock()?;
-    let unread = tx.ring.unread(&conn.mine(), conn.at(R)).ok()?;
-    matches!(conn.tx.path(), path::SMALL | path::BIG).then_some(unread.min(i32::MAX as u64) as i32)
+    (conn.is_managed() && matches!(conn.tx.path(), path::SMALL | path::BIG)).then_some(0)
+}
+
+/// SIOCATMARK: never while bytes of the ring come before those of tcp. `None`: the kernel's answer.
+pub fn before_mark(conn: &'static Conn, fd: i32) -> bool {
+    unread(conn, fd).is_some_and(|count| count > 0)
 }

@@ -167,8 +167,10 @@ fn sleep(
         process::release_bell(1);
     }
     for (place, poll) in polls.iter().zip(fds) {
+        // With others asleep the kick stays for them; the last one takes it.
         if place.revents != 0
             && let Some(conn) = managed(poll.fd)
+            && conn.waiters.load(Ordering::Acquire) == 0
         {
             ready::absorb(conn, poll.fd);
         }

@@ -45,7 +45,7 @@ pub fn events(conn: &'static Conn, fd: i32, want: u32) -> Option<u32> {
         if ring && conn.word(W) != rx.ring.position() {
             got |= IN;
         } else if !ring {
-            ask |= IN;
+            ask |= IN | RDHUP;
         }
         if rx.error != 0 {
             got |= IN | libc::EPOLLERR as u32;

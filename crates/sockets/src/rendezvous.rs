@@ -4,7 +4,7 @@
 use fabric::lock::Lock;
 use fabric::queue::MESSAGE;
 use fabric::sync::{AtomicI32, AtomicU64, Ordering};
-use fabric::{Local, Remote, sys};
+use fabric::{Local, Remote, sys, trip};
 use stream::ring::{Consumer, Producer};
 use stream::spin::{ticks, ticks_of};
 
@@ -14,7 +14,7 @@ use crate::layout::{self, ACCEPTED, CANCELLED, REFUSED, STATE};
 use crate::link::{self, Link};
 use crate::reason::Reason;
 use crate::table::{self, Entry};
-use crate::{diag, process, report};
+use crate::{diag, process, report, wait};
 
 /// Between two looks for links and offers, in ns; and the longest pause of one connection.
 const SERVE_NS: u64 = 200_000;
@@ -347,6 +347,9 @@ fn approach(conn: &'static Conn, other: &Post) {
 
 fn offer(conn: &'static Conn, index: u32, other: &Post) {
     let link = link::link(index);
+    if conn.has(flag::SHUT_WR | flag::SHUT_RD | flag::NEVER) {
+        return stop(conn, Reason::Half);
+    }
     if !proved(conn, link, other.cookie) {
         return wait_longer(conn, Reason::Unproved);
     }
@@ -456,6 +459,10 @@ fn take(conn: &'static Conn, index: u32, slot: usize) {
     link.use_slot(slot, conn);
     settle(conn, link, index, slot);
     conn.state.store(state::PROMOTED, Ordering::Release);
+    if conn.waiters.load(Ordering::SeqCst) != 0 {
+        // Asleep since an offer of ours, armed on the slot that we gave up.
+        wait::arm(conn, trip::RX | trip::TX, trip::KICK, 0);
+    }
     conn.managed_is(true);
     crate::epoll::adopt(conn);
     let state = conn.theirs().or_word(conn.at(STATE), ACCEPTED);

@@ -109,7 +109,9 @@ fn sleep_readable(conn: &'static Conn, fd: i32, seen: Seen) -> Result<(), Errno>
     // SAFETY: the buffer is valid for the one byte asked for.
     let got = unsafe { real::recv()(fd, &raw mut byte, 1, libc::MSG_PEEK) };
     if got > 0 {
-        if let Some(mut rx) = conn.rx.lock()
+        // With others asleep the kick stays for them; the last one takes it.
+        if conn.waiters.load(Ordering::Acquire) == 1
+            && let Some(mut rx) = conn.rx.lock()
             && matches!(conn.rx.path(), path::SMALL | path::BIG)
         {
             io::drain(conn, fd, &mut rx, usize::MAX);
@@ -275,8 +277,9 @@ pub(crate) fn arm(conn: &Conn, interest: u64, mode: u64, id: u8) {
     let mine = conn.mine();
     let other = mine.word(conn.at(TRIP)) & (trip::RX | trip::TX | trip::MODE | 0xff00);
     let others = conn.waiters.load(Ordering::Acquire) > 1;
-    // Kicks wake everybody; a bell or a queue only its owner.
-    let kick = mode == trip::KICK || others || conn.has(flag::SHARED) || other & trip::MODE == trip::KICK;
+    // Kicks wake everybody, epoll sets that it is in included; a bell or a queue only its owner.
+    let member = mode != trip::QUEUE && conn.epolls.load(Ordering::Acquire) != 0;
+    let kick = mode == trip::KICK || others || member || conn.has(flag::SHARED) || other & trip::MODE == trip::KICK;
     let word = if kick {
         trip::armed(interest | other & (trip::RX | trip::TX), trip::KICK, 0)
     } else {

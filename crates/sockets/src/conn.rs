@@ -80,6 +80,8 @@ pub mod flag {
     pub const TX_FULL: u32 = 1 << 14;
     /// The reset of a killed peer has been told.
     pub const RESET_TOLD: u32 = 1 << 15;
+    /// We have recalled what is unread in the ring, and do not read there.
+    pub const RECALLED: u32 = 1 << 16;
     /// Grew: the big ring of our segment has been used.
     pub const GREW: u32 = 4096;
 }
@@ -106,6 +108,8 @@ pub struct Rx {
 pub struct Tx {
     pub ring: Producer,
     pub kicks_sent: u64,
+    /// Of these, not sent yet.
+    pub debt: u64,
     /// How often the ring was full.
     pub full: u32,
     pub looked: u64,

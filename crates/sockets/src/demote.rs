@@ -27,14 +27,20 @@ pub fn hand_over(conn: &'static Conn, fd: i32, reason: Reason) {
     let start = sys::now();
     loop {
         let Some(mut rx) = conn.rx.lock() else { return };
-        if !matches!(conn.rx.path(), path::SMALL | path::BIG) {
+        io::progress(conn, fd, &mut rx);
+        if !matches!(conn.rx.path(), path::SMALL | path::BIG) || !conn.has(flag::RECALLED) {
+            drop(rx);
+            finish(conn, fd);
             return;
         }
         io::drain(conn, fd, &mut rx, usize::MAX);
-        let drained = conn.word(layout::KICKS) == rx.kicks_drained;
         let empty = conn.word(W) == rx.ring.position();
-        // Announced: its kicks are all counted. Empty and the tripwire not fired: none is coming.
-        if drained && (conn.word(TCP_AT) != 0 || (empty && conn.mine().word(conn.at(TRIP)) == UNFIRED)) {
+        // Nothing unread, and the tripwire not fired, so that no kick is on the way: whatever the writer does later, it will find
+        // the recall and send it by tcp.
+        if empty
+            && conn.word(layout::KICKS) == rx.kicks_drained
+            && conn.mine().word(conn.at(TRIP)) == UNFIRED
+        {
             conn.rx.set_path(path::LAST);
             drop(rx);
             finish(conn, fd);
@@ -73,6 +79,7 @@ fn leave(conn: &'static Conn, fd: i32, reason: Reason, recall: bool) {
         conn.set_reason(reason);
     }
     if recall && let Some(rx) = conn.rx.lock() {
+        conn.set(flag::RECALLED);
         conn.put(RECALL_AT, rx.ring.position());
         if conn.mine().swap_word(conn.at(TRIP), UNFIRED) == 0
             && conn.counters.sleeps.load(Ordering::Relaxed) != 0
@@ -155,6 +162,9 @@ pub(crate) fn asked(conn: &'static Conn, fd: i32, tx: &mut Held<'_, Tx>) {
 pub(crate) fn resend(conn: &'static Conn, fd: i32, tx: &mut Held<'_, Tx>) -> bool {
     let slot = conn.slot.load(Ordering::Relaxed) as usize;
     let mut bytes = [0u8; 4096];
+    if !io::pay(fd, tx) {
+        return false;
+    }
     while tx.resend < tx.ring.position() {
         let grown = tx.ring.capacity() == layout::BIG as u64;
         let in_big = grown && tx.resend >= tx.big_from;

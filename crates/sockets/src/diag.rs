@@ -92,8 +92,9 @@ pub fn written(fd: i32, client: bool) -> Result<u64, Errno> {
 pub fn read(fd: i32) -> Result<u64, Errno> {
     let info = TcpInfo::of(fd)?;
     let waiting = sys::ioctl_int(fd, libc::FIONREAD)? as u64;
-    // bytes_received counts a FIN; the states in which one has come: TIME_WAIT, CLOSE_WAIT, LAST_ACK, CLOSING.
-    let fin = u64::from(matches!(info.0[0], 6 | 8 | 9 | 11));
+    // bytes_received counts a FIN; the states in which one has come: CLOSE_WAIT, LAST_ACK, CLOSING, and CLOSE, which is what
+    // TIME_WAIT looks like from inside. (After a reset CLOSE, too, but then the end is near anyway.)
+    let fin = u64::from(matches!(info.0[0], 6..=9 | 11));
     Ok(info.word(128).wrapping_sub(waiting).wrapping_sub(fin))
 }
 

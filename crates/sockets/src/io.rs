@@ -155,6 +155,11 @@ fn take(
                 Some(tried) => return tried,
                 None => continue,
             },
+            path::SMALL | path::BIG if conn.has(flag::RECALLED) => {
+                if let Some(tried) = recalled(conn, fd, rx) {
+                    return tried;
+                }
+            }
             ring @ (path::SMALL | path::BIG) => {
                 let want = total(iov) - skip;
                 let ready = rx.ring.ready(&mine, conn.at(W), want, || until(conn, ring));
@@ -201,34 +206,46 @@ fn take_early(
         conn.rx.set_path(path::SMALL);
         return None;
     }
-    let known = rx.tcp_left.is_some();
-    let most = rx.tcp_left.map_or(usize::MAX, |left| left as usize);
-    let mut count = match kernel_recv(fd, iov, skip, most, flags | libc::MSG_DONTWAIT) {
-        Ok(0) => return Some(Tried::End),
-        Ok(count) => count as u64,
-        Err(Errno::EAGAIN) if !known && conn.word(SMALL_AT) != 0 => return None,
-        Err(Errno::EAGAIN) => return Some(Tried::Not),
-        Err(errno) => return Some(Tried::Error(errno)),
-    };
     let peek = flags & libc::MSG_PEEK != 0;
-    if !known && conn.word(SMALL_AT) != 0 {
-        // Announced while we read: what lies beyond the boundary are kicks.
-        let boundary = conn.word(SMALL_AT) - 1;
-        let Ok(read) = diag::read(fd) else { return Some(Tried::Error(Errno::ECONNRESET)) };
-        let end = if peek { read + count } else { read };
-        let kicks = end.saturating_sub(boundary).min(count);
-        count -= kicks;
-        if !peek {
-            rx.kicks_drained += kicks;
-            rx.tcp_left = Some(boundary.saturating_sub(read));
+    let most = match rx.tcp_left {
+        Some(left) => left as usize,
+        None => {
+            // Bytes that were there before we found nothing announced come before the boundary; later ones may be kicks, or
+            // what follows a demotion. So: look how many there are, look at the announcement, then take so many.
+            let waiting = sys::ioctl_int(fd, libc::FIONREAD).unwrap_or(0) as usize;
+            if conn.word(SMALL_AT) != 0 {
+                return None;
+            }
+            if waiting > 0 {
+                waiting
+            } else if conn.has(flag::PEER_FIN | flag::PEER_HUP) || at_end(fd) {
+                // The end, or an error: nothing that could be mistaken. What was announced before it comes first.
+                if conn.word(SMALL_AT) != 0 {
+                    return None;
+                }
+                usize::MAX
+            } else {
+                return Some(Tried::Not);
+            }
         }
-        if count == 0 {
-            return None;
+    };
+    match kernel_recv(fd, iov, skip, most, flags | libc::MSG_DONTWAIT) {
+        Ok(0) => Some(Tried::End),
+        Ok(count) => {
+            if !peek && let Some(left) = &mut rx.tcp_left {
+                *left -= count as u64;
+            }
+            Some(Tried::Bytes(count))
         }
-    } else if !peek && let Some(left) = &mut rx.tcp_left {
-        *left -= count;
+        Err(Errno::EAGAIN) => Some(Tried::Not),
+        Err(errno) => Some(Tried::Error(errno)),
     }
-    Some(Tried::Bytes(count as usize))
+}
+
+/// Whether the kernel has the end of a connection, or an error, to tell.
+fn at_end(fd: i32) -> bool {
+    let mut poll = [libc::pollfd { fd, events: libc::POLLRDHUP, revents: 0 }];
+    sys::ppoll(&mut poll, Some(0)).unwrap_or(0) > 0
 }
 
 /// Once the writer has announced the ring: how many bytes of tcp come before it.
@@ -317,6 +334,22 @@ fn empty(conn: &'static Conn, fd: i32, rx: &mut Held<'_, Rx>, ring: u32) -> Opti
     }
 }
 
+/// We have asked the writer to send by tcp what we have not read. `None`: look again.
+pub(crate) fn recalled(conn: &'static Conn, fd: i32, rx: &mut Held<'_, Rx>) -> Option<Tried> {
+    match conn.word(TCP_AT) {
+        0 => match look(conn, fd, rx) {
+            Look::End => Some(Tried::Kernel),
+            _ => Some(Tried::Not),
+        },
+        at if at == rx.ring.position() + 1 => end_of_ring(conn, fd, rx),
+        _ => {
+            // It had left the ring by itself before it saw the recall, which is void: the rest of the ring is ours to read.
+            conn.clear(flag::RECALLED);
+            None
+        }
+    }
+}
+
 /// The writer has left the ring for tcp. Kicks that it sent before lie ahead of its bytes.
 fn end_of_ring(conn: &'static Conn, fd: i32, rx: &mut Held<'_, Rx>) -> Option<Tried> {
     drain(conn, fd, rx, usize::MAX);
@@ -387,6 +420,11 @@ pub(crate) fn progress(conn: &'static Conn, fd: i32, rx: &mut Held<'_, Rx>) {
                 if conn.is_managed() && learn_boundary(conn, fd, rx).is_ok() && rx.tcp_left == Some(0) =>
             {
                 conn.rx.set_path(path::SMALL);
+            }
+            path::SMALL | path::BIG if conn.has(flag::RECALLED) => {
+                if conn.word(TCP_AT) != 0 {
+                    recalled(conn, fd, rx);
+                }
             }
             path::SMALL | path::BIG => {
                 let position = rx.ring.position();
@@ -527,6 +565,9 @@ fn give(
                 }
             }
             _ => {
+                if !pay(fd, tx) {
+                    return Tried::Not;
+                }
                 if demote::finish(conn, fd) {
                     return Tried::Kernel;
                 }
@@ -670,12 +711,26 @@ fn ring_out(conn: &Conn, fd: i32, tx: &mut Held<'_, Tx>, fired: u64) {
     if matches!(conn.tx.path(), path::SMALL | path::BIG) {
         conn.counters.kicks.fetch_add(1, Ordering::Relaxed);
         tx.kicks_sent += 1;
+        tx.debt += 1;
         conn.put(KICKS, tx.kicks_sent);
-        if sys::send(fd, [0].as_ptr(), 1, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) != Ok(1) {
-            tx.kicks_sent -= 1;
-            conn.put(KICKS, tx.kicks_sent);
+        pay(fd, tx);
+    }
+}
+
+/// Sends the kicks that have been counted but not sent, because the companion was full (its reader is awake then anyway). They
+/// come before anything else that goes by tcp. False if it still is.
+pub(crate) fn pay(fd: i32, tx: &mut Held<'_, Tx>) -> bool {
+    while tx.debt > 0 {
+        let zeros = [0; 64];
+        let len = (tx.debt as usize).min(zeros.len());
+        match sys::send(fd, zeros.as_ptr(), len, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) {
+            Ok(sent) => tx.debt -= sent as u64,
+            Err(Errno::EAGAIN | Errno::EINTR) => return false,
+            // The connection is at an end.
+            Err(_) => tx.debt = 0,
         }
     }
+    true
 }
 
 /// The bytes of an array of buffers.

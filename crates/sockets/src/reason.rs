@@ -43,7 +43,7 @@ reasons! {
     LinkLimit = 28, "too many links";
     Async = 29, "signal-driven input and output";
     RawCall = 30, "system call that is not followed";
-    Half = 31, "half closed before promotion";
+    Half = 31, "half closed";
     Shared = 32, "shared with another process before promotion";
     Duplicated = 33, "one of several descriptors closed while in an epoll set";
 }

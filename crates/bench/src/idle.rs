@@ -115,7 +115,7 @@ fn paths(pids: &[i32]) -> Option<Value> {
     Some(count_words(&stat, pids))
 }
 
-/// Counts the values of all members called path, tx, rx or reason of the processes' entries, wherever they are: the
+/// Counts the values of all members called tx, rx or reason of the processes' entries, wherever they are: the
 /// layout of `shunt stat` may grow without this count going wrong.
 fn count_words(stat: &Value, pids: &[i32]) -> Value {
     let mut counts = serde_json::Map::new();
@@ -131,9 +131,8 @@ fn walk(value: &Value, pids: &[i32], mut ours: bool, counts: &mut serde_json::Ma
                 ours = pids.contains(&(pid as i32));
             }
             for (name, member) in members {
-                let word = member
-                    .as_str()
-                    .filter(|_| ours && ["path", "tx", "rx", "reason"].contains(&name.as_str()));
+                let word =
+                    member.as_str().filter(|_| ours && ["tx", "rx", "reason"].contains(&name.as_str()));
                 if let Some(word) = word {
                     let key = format!("{name}: {word}");
                     let count = counts.get(&key).and_then(Value::as_u64).unwrap_or(0);
@@ -181,9 +180,13 @@ mod tests {
     #[test]
     fn paths_of_our_processes_are_counted() {
         let stat = json!({"processes": [
-            {"pid": 1, "connections": [{"path": "ring"}, {"path": "tcp", "reason": "splice"}, {"path": "ring"}]},
-            {"pid": 2, "connections": [{"path": "ring"}]},
+            {"pid": 1, "comm": "idle", "connections": [
+                {"fd": 4, "tx": "ring 16K", "rx": "tcp", "reason": "splice or tee"},
+                {"fd": 5, "tx": "ring 16K", "rx": "ring 16K", "bytes_in": 3},
+            ]},
+            {"pid": 2, "connections": [{"tx": "tcp", "rx": "tcp"}]},
         ]});
-        assert_eq!(count_words(&stat, &[1]), json!({"path: ring": 2, "path: tcp": 1, "reason: splice": 1}));
+        let counts = json!({"tx: ring 16K": 2, "rx: tcp": 1, "rx: ring 16K": 1, "reason: splice or tee": 1});
+        assert_eq!(count_words(&stat, &[1]), counts);
     }
 }

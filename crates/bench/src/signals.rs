@@ -12,8 +12,14 @@ extern "C" fn remember(_signal: libc::c_int) {
 /// From here on Ctrl-C no longer ends the process by itself.
 pub fn catch() {
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
-        // SAFETY: the handler only stores to an atomic, and has the signature that signal() asks for.
-        unsafe { libc::signal(signal, remember as extern "C" fn(libc::c_int) as libc::sighandler_t) };
+        // SAFETY: the structure is plain data, for which zeroes are valid; the handler only stores to an atomic, and has the
+        // signature that an action without SA_SIGINFO asks for.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = remember as extern "C" fn(libc::c_int) as libc::sighandler_t;
+            action.sa_flags = libc::SA_RESTART;
+            libc::sigaction(signal, &action, std::ptr::null_mut());
+        }
     }
 }
 

@@ -140,7 +140,7 @@ fn stat() -> Command {
         .about("Show the connections of running programs, and why those on TCP are on TCP")
         .long_about(
             "Shows every connection of the programs that run under Shunt: the path of each direction, the reason if it is \
-             TCP, bytes, wake-ups, and how many waits ended while spinning. Reads what the programs write into memory of \
+             TCP, bytes in memory, wake-ups, and how many waits ended while spinning. Reads what the programs write into memory of \
              their own anyway: nothing is attached to them, nothing slows them down. Without root, only your own.",
         )
         .arg(flag("json").help("Print JSON; with --watch, one document a line"))

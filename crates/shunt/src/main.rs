@@ -1,7 +1,6 @@
 //! The command `shunt`: starts programs under `libshunt.so`, shows what their connections do, says what would keep them
 //! from being accelerated, and measures. This file only hands each subcommand to its module.
 
-mod bench;
 mod cli;
 mod doctor;
 mod generate;

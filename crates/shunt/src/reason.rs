@@ -1,7 +1,6 @@
 //! The names of the reasons for which a connection stays on, or goes back to, TCP. Counters and homes carry their numbers.
 
-/// The name of each reason, by its number.
-pub const NAMES: &[&str] = &[]; // to become `sockets::reason::NAMES`
+use sockets::reason::NAMES;
 
 /// The name of a reason; a number that this version does not know is shown as it is.
 pub fn name(code: usize) -> String {

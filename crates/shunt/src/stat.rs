@@ -29,18 +29,22 @@ pub struct ProcessStat {
 pub struct ConnStat {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fd: Option<i32>,
-    pub local: SocketAddr,
-    pub peer: SocketAddr,
-    /// The path of what it sends: `tcp`, `ring`.
+    pub local: Option<SocketAddr>,
+    pub peer: Option<SocketAddr>,
+    /// The path of what it sends: `tcp`, `ring 16K`, `ring 256K`.
     pub tx: &'static str,
     /// The path of what it receives.
     pub rx: &'static str,
     /// Why it is, or one of its directions is, on TCP.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// Bytes received, and sent, by memory.
     pub bytes_in: u64,
     pub bytes_out: u64,
-    pub wakeups_sent: u64,
+    /// Wake-ups of the other end: by a byte on the companion, by an eventfd, by a note for its epoll set.
+    pub kicks: u64,
+    pub bells: u64,
+    pub hints: u64,
     /// Waits that ended while spinning.
     pub spins_won: u64,
     /// Waits that spun in vain.
@@ -128,17 +132,21 @@ fn row(process: &ProcessStat, conn: &ConnStat) -> [String; 13] {
         process.pid.to_string(),
         printable(&process.comm),
         conn.fd.map_or("-".into(), |fd| fd.to_string()),
-        conn.local.to_string(),
-        conn.peer.to_string(),
+        address(conn.local),
+        address(conn.peer),
         conn.tx.to_string(),
         conn.rx.to_string(),
         crate::run::size(conn.bytes_in),
         crate::run::size(conn.bytes_out),
-        conn.wakeups_sent.to_string(),
+        (conn.kicks + conn.bells + conn.hints).to_string(),
         if spins == 0 { "-".into() } else { format!("{}/{spins}", conn.spins_won) },
         conn.sleeps.to_string(),
         conn.reason.clone().unwrap_or_default(),
     ]
+}
+
+fn address(known: Option<SocketAddr>) -> String {
+    known.map_or("-".into(), |address| address.to_string())
 }
 
 /// A process may call itself anything.
@@ -174,14 +182,16 @@ mod tests {
     fn processes() -> Vec<ProcessStat> {
         let conn = ConnStat {
             fd: Some(8),
-            local: "127.0.0.1:6379".parse().unwrap(),
-            peer: "127.0.0.1:40000".parse().unwrap(),
-            tx: "ring",
+            local: "127.0.0.1:6379".parse().ok(),
+            peer: "127.0.0.1:40000".parse().ok(),
+            tx: "ring 16K",
             rx: "tcp",
             reason: Some("peer is not under Shunt".into()),
             bytes_in: 1_500,
             bytes_out: 20,
-            wakeups_sent: 3,
+            kicks: 1,
+            bells: 2,
+            hints: 0,
             spins_won: 4,
             spins_lost: 1,
             sleeps: 5,
@@ -201,10 +211,11 @@ mod tests {
         let lines: Vec<&str> = table.lines().collect();
         assert_eq!(lines.len(), 3);
         assert!(
-            lines[1]
-                .starts_with("    7  redis-server   8  127.0.0.1:6379  127.0.0.1:40000  ring  tcp  1.5 KB")
+            lines[1].starts_with(
+                "    7  redis-server   8  127.0.0.1:6379  127.0.0.1:40000  ring 16K  tcp  1.5 KB"
+            )
         );
-        assert!(lines[1].ends_with("4/5      5  peer is not under Shunt"), "{table}");
+        assert!(lines[1].ends_with("3   4/5      5  peer is not under Shunt"), "{table}");
         assert!(lines[2].starts_with("12345  a?b ") && lines[2].ends_with("shares the connections of 7"));
         assert_eq!(lines[0].find("REASON"), lines[1].find("peer is"));
         assert!(as_table(&[]).starts_with("No process"));

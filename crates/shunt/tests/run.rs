@@ -130,7 +130,7 @@ fn stats_are_printed_at_the_end() {
         stderr(&output),
         "shunt: 3 of 4 connections moved to memory, 0 went back to TCP (1 process accelerated)\n\
          shunt: 0 B sent and 0 B received by memory, 0 wake-ups sent\n\
-         shunt: reasons for TCP: reason 5 (1)\n"
+         shunt: reasons for TCP: switched off (path = tcp) (1)\n"
     );
 }
 
@@ -146,7 +146,7 @@ fn require_fails_only_if_nothing_moved() {
     assert_eq!(stayed.status.code(), Some(125));
     assert_eq!(
         stderr(&stayed),
-        "shunt: sh: nothing moved to memory (--require): 2 connections stayed on TCP; reasons: reason 5 (2)\n"
+        "shunt: sh: nothing moved to memory (--require): 2 connections stayed on TCP; reasons: switched off (path = tcp) (2)\n"
     );
     let none = run("", "exit 4");
     assert_eq!(none.status.code(), Some(4), "the program's own failure is not hidden");

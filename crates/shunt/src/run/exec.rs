@@ -46,8 +46,7 @@ impl Launch {
 
     /// Replaces this process by the program. Returns only if that fails.
     pub fn exec(&self) -> io::Error {
-        // SAFETY: sets the disposition that this process was started with; no handler is involved.
-        unsafe { libc::signal(libc::SIGPIPE, SIGPIPE_AT_START.load(Ordering::Relaxed)) };
+        replace(libc::SIGPIPE, SIGPIPE_AT_START.load(Ordering::Relaxed));
         let error = execve(&self.file, &self.args, &self.env);
         if error.raw_os_error() != Some(libc::ENOEXEC) || self.is_elf() {
             return error;
@@ -73,22 +72,18 @@ impl Launch {
         // SAFETY: `awaited` is an initialised set, SIGCHLD a valid signal.
         unsafe { libc::sigaddset(&mut awaited, libc::SIGCHLD) };
         let mut mask_at_start = signal_set(&[]);
-        // SAFETY: both sets are initialised and outlive the call; SIG_DFL installs no handler.
-        let child_at_start = unsafe {
-            libc::sigprocmask(libc::SIG_BLOCK, &awaited, &mut mask_at_start);
-            libc::signal(libc::SIGCHLD, libc::SIG_DFL)
-        };
+        // SAFETY: both sets are initialised and outlive the call.
+        unsafe { libc::sigprocmask(libc::SIG_BLOCK, &awaited, &mut mask_at_start) };
+        let child_at_start = replace(libc::SIGCHLD, libc::SIG_DFL);
         // SAFETY: this process has one thread, so the child may do all that the parent may.
         let child = unsafe { libc::fork() };
         if child < 0 {
             return Err(io::Error::last_os_error());
         }
         if child == 0 {
+            replace(libc::SIGCHLD, child_at_start);
             // SAFETY: puts back what was saved above.
-            unsafe {
-                libc::signal(libc::SIGCHLD, child_at_start);
-                libc::sigprocmask(libc::SIG_SETMASK, &mask_at_start, std::ptr::null_mut());
-            }
+            unsafe { libc::sigprocmask(libc::SIG_SETMASK, &mask_at_start, std::ptr::null_mut()) };
             let error = self.exec();
             let errno = error.raw_os_error().unwrap_or(libc::EINVAL);
             let _ = rustix::io::write(&writer, &errno.to_ne_bytes());
@@ -164,6 +159,17 @@ fn signal_set(signals: &[c_int]) -> libc::sigset_t {
     }
 }
 
+/// Sets what a signal does, SIG_DFL, SIG_IGN or what this found before, and returns what it did.
+fn replace(signal: c_int, disposition: libc::sighandler_t) -> libc::sighandler_t {
+    // SAFETY: sigaction is plain data, for which zeroes are valid; none of the dispositions is a handler of ours.
+    unsafe {
+        let (mut new, mut old): (libc::sigaction, libc::sigaction) = (std::mem::zeroed(), std::mem::zeroed());
+        new.sa_sigaction = disposition;
+        libc::sigaction(signal, &new, &mut old);
+        old.sa_sigaction
+    }
+}
+
 fn execve(file: &CString, args: &[CString], env: &[CString]) -> io::Error {
     let pointers = |strings: &[CString]| -> Vec<*const c_char> {
         strings.iter().map(|string| string.as_ptr()).chain([std::ptr::null()]).collect()
@@ -179,16 +185,13 @@ fn execve(file: &CString, args: &[CString], env: &[CString]) -> io::Error {
 static SIGPIPE_AT_START: AtomicUsize = AtomicUsize::new(libc::SIG_DFL);
 
 #[used]
-// SAFETY: a constructor that calls two functions of libc, and needs nothing that main() has to set up first.
+// SAFETY: a constructor that calls one function of libc, and needs nothing that main() has to set up first.
 #[unsafe(link_section = ".init_array")]
 static RECORD: extern "C" fn() = {
     extern "C" fn record() {
-        // SAFETY: reading a disposition by setting another and putting it back; there is only one thread yet.
-        unsafe {
-            let found = libc::signal(libc::SIGPIPE, libc::SIG_DFL);
-            libc::signal(libc::SIGPIPE, found);
-            SIGPIPE_AT_START.store(found, Ordering::Relaxed);
-        }
+        let found = replace(libc::SIGPIPE, libc::SIG_DFL);
+        replace(libc::SIGPIPE, found);
+        SIGPIPE_AT_START.store(found, Ordering::Relaxed);
     }
     record
 };

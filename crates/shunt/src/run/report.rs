@@ -10,14 +10,14 @@ use std::path::PathBuf;
 
 use rustix::fs::{MemfdFlags, SealFlags};
 
+use sockets::report::{MAGIC, at};
+
 use crate::reason;
 
 /// The size of the memory, an array of native 64-bit words.
 const SIZE: usize = 4096;
-/// Word 0, so that the library adds only to what is meant for it.
-pub const MAGIC: u64 = 0x5348_5254_0000_0001;
-/// Words 16 to 79 count reasons, by their number.
-const REASONS: std::ops::Range<usize> = 16..80;
+/// These words count reasons, by their number.
+const REASONS: std::ops::Range<usize> = at::REASONS..at::REASONS + 64;
 
 /// The memory, kept alive until the end.
 pub struct Report(File);
@@ -61,17 +61,17 @@ impl Report {
             .map(|word| u64::from_ne_bytes(word.try_into().expect("chunks of 8 have 8 bytes")))
             .collect();
         let word = |i: usize| words[i];
-        if word(0) != MAGIC {
+        if word(at::MAGIC) != MAGIC {
             return None;
         }
         Some(Counters {
-            connections: word(1),
-            promoted: word(2),
-            bytes_sent: word(3),
-            bytes_received: word(4),
-            wakeups: word(5),
-            demoted: word(6),
-            processes: word(7),
+            connections: word(at::TRACKED),
+            promoted: word(at::PROMOTED),
+            bytes_sent: word(at::RING_OUT),
+            bytes_received: word(at::RING_IN),
+            wakeups: word(at::WAKES),
+            demoted: word(at::DEMOTED),
+            processes: word(at::PROCESSES),
             reasons: REASONS.map(|i| (i - REASONS.start, word(i))).filter(|&(_, n)| n > 0).collect(),
         })
     }

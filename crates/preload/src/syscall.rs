@@ -7,7 +7,7 @@ use sockets::table::{self, Entry};
 use sockets::{demote, process};
 
 use crate::next::hooks;
-use crate::{fds, files};
+use crate::{exec, fds, files};
 
 hooks! {
     fn syscall(next; number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long {
@@ -26,6 +26,10 @@ hooks! {
             libc::SYS_dup3 => fds::dup3(a as c_int, b as c_int, c as c_int).into(),
             libc::SYS_fcntl => fds::fcntl(a as c_int, b as c_int, c).into(),
             libc::SYS_shutdown => fds::shutdown(a as c_int, b as c_int).into(),
+            libc::SYS_execve => exec::execve(a as *const _, b as *const _, c as *const _).into(),
+            libc::SYS_execveat => {
+                exec::execveat(a as c_int, b as *const _, c as *const _, d as *const _, e as c_int).into()
+            }
             libc::SYS_io_uring_setup => {
                 process::bar(Reason::IoUring);
                 table::for_each(|fd, entry| {

@@ -34,6 +34,8 @@ pub struct Set {
     moved: AtomicU32,
     sleepers: AtomicU32,
     kernel_asked: AtomicU64,
+    /// The last call had no place left: the kernel's members may be waiting.
+    crowded: AtomicU32,
     learned: AtomicU64,
     lock: Lock,
     state: UnsafeCell<State>,
@@ -555,7 +557,8 @@ impl Set {
                 // The kernel's members come first when their turn has come, for at most half of the places (with one place:
                 // for all of it), so that neither kind keeps the other waiting.
                 let mut count = 0;
-                if ticks() - self.kernel_asked.load(Ordering::Relaxed) > ticks_of(KERNEL_NS) {
+                let asked = ticks() - self.kernel_asked.load(Ordering::Relaxed);
+                if self.crowded.swap(0, Ordering::Relaxed) != 0 || asked > ticks_of(KERNEL_NS) {
                     let half = places.len().div_ceil(2);
                     count = self.ask_kernel(&mut places[..half], Some(0), core::ptr::null())?.0;
                 }
@@ -563,6 +566,7 @@ impl Set {
                 count += self.collect(&scan, &mut places[count..])?;
                 if count > 0 {
                     drop(scan);
+                    self.crowded.store(u32::from(count == places.len()), Ordering::Relaxed);
                     self.pass_on();
                     return Ok(count);
                 }

@@ -238,6 +238,7 @@ fn take_early(
             Some(Tried::Bytes(count))
         }
         Err(Errno::EAGAIN) => Some(Tried::Not),
+        Err(Errno::ECONNRESET) if died_unread(conn) == Some(false) => Some(Tried::End),
         Err(errno) => Some(Tried::Error(errno)),
     }
 }

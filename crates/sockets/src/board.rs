@@ -63,7 +63,9 @@ impl Post {
         (sum ^ sum >> 32) as u32 ^ self.time
     }
 
-    fn parse(bytes: &[u8]) -> Option<Post> {
+    /// A post in the first bytes of a place on the board; `None` if it is empty, damaged or another version's.
+    pub fn parse(bytes: &[u8]) -> Option<Post> {
+        let bytes = bytes.get(..ENTRY)?;
         let half = |at: usize| u32::from_ne_bytes(core::array::from_fn(|i| bytes[at + i]));
         let word = |at: usize| u64::from_ne_bytes(core::array::from_fn(|i| bytes[at + i]));
         let post = Post {
@@ -80,7 +82,8 @@ impl Post {
         (post.magic == MAGIC && post.check == post.sum()).then_some(post)
     }
 
-    fn bytes(&self) -> [u8; ENTRY] {
+    /// As it lies on the board.
+    pub fn bytes(&self) -> [u8; ENTRY] {
         let mut bytes = [0; ENTRY];
         bytes[0..4].copy_from_slice(&self.magic.to_ne_bytes());
         bytes[4..8].copy_from_slice(&self.check.to_ne_bytes());
@@ -155,7 +158,8 @@ pub fn remove(place: u64, key: u64) {
     }
 }
 
-fn find(bucket: &[u8], key: u64) -> Option<Post> {
+/// The post with this key among those of a bucket.
+pub fn find(bucket: &[u8], key: u64) -> Option<Post> {
     bucket.chunks_exact(ENTRY).filter_map(Post::parse).find(|post| post.key == key)
 }
 

@@ -3,7 +3,7 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io;
+use std::io::{self, Write as _};
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
@@ -82,22 +82,24 @@ pub fn print_summary(counters: Option<&Counters>) {
     let Some(counters) = counters else {
         return eprintln!("shunt: the counters were overwritten");
     };
-    eprintln!(
-        "shunt: {} of {} connections moved to memory, {} went back to TCP ({} accelerated)",
+    let mut said = format!(
+        "shunt: {} of {} connections moved to memory, {} went back to TCP ({} accelerated)\n",
         counters.promoted,
         counters.connections,
         counters.demoted,
         counted(counters.processes, "process", "processes"),
     );
-    eprintln!(
-        "shunt: {} sent and {} received by memory, {}",
+    said += &format!(
+        "shunt: {} sent and {} received by memory, {}\n",
         size(counters.bytes_sent),
         size(counters.bytes_received),
         counted(counters.wakeups, "wake-up sent", "wake-ups sent"),
     );
     if !counters.reasons.is_empty() {
-        eprintln!("shunt: reasons for TCP: {}", reasons(counters));
+        said += &format!("shunt: reasons for TCP: {}\n", reasons(counters));
     }
+    // In one piece: the programs of one terminal may end at the same moment.
+    let _ = io::stderr().write_all(said.as_bytes()); // nowhere left to complain to
 }
 
 /// For `--require`.

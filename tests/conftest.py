@@ -9,6 +9,7 @@ not installed is a failure too (tests/packages.txt and tests/requirements.txt sa
 """
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -48,6 +49,23 @@ def pytest_report_header(config):
 def pytest_generate_tests(metafunc):
     if "mode" in metafunc.fixturenames:
         metafunc.parametrize("mode", metafunc.config.getoption("--modes").split(","), scope="session")
+
+
+def known_failures():
+    """The lines of tests/known.txt: (pattern, reason)."""
+    for line in (HERE / "known.txt").read_text().splitlines():
+        if line.strip() and not line.startswith("#"):
+            pattern, reason = line.split("|", 1)
+            yield pattern.strip(), reason.strip()
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        name = item.nodeid.removeprefix("tests/")
+        for pattern, reason in known_failures():
+            # The brackets are pytest's, only * is a pattern.
+            if re.fullmatch(re.escape(pattern).replace(r"\*", ".*"), name):
+                item.add_marker(pytest.mark.xfail(reason=f"known: {reason}", strict=False))
 
 
 @pytest.hookimpl(hookwrapper=True)

@@ -6,7 +6,7 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use util::{Bed, stderr, stdout};
+use util::{Bed, stderr, stdout, undo_ignored};
 
 #[test]
 fn the_program_takes_the_place_of_the_command() {
@@ -216,7 +216,9 @@ fn an_interrupt_from_the_terminal_reaches_the_program_once() {
     );
     let under_a_terminal =
         format!("exec {} run --stats -- {}", env!("CARGO_BIN_EXE_shunt"), program.display());
-    let Ok(mut child) = std::process::Command::new("script")
+    let mut script = std::process::Command::new("script");
+    undo_ignored(&mut script);
+    let Ok(mut child) = script
         .args(["-qfc", &under_a_terminal, "/dev/null"])
         .env("SHUNT_LIB", bed.library())
         .stdin(Stdio::piped())

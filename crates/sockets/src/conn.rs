@@ -408,6 +408,18 @@ impl Conn {
         true
     }
 
+    /// Locks the reading direction; `None` if this thread has it already, or the connection has been closed meanwhile.
+    #[inline(always)]
+    pub fn lock_rx(&self) -> Option<Held<'_, Rx>> {
+        self.rx.lock().filter(|_| self.state() != state::FREE)
+    }
+
+    /// Locks the writing direction, likewise.
+    #[inline(always)]
+    pub fn lock_tx(&self) -> Option<Held<'_, Tx>> {
+        self.tx.lock().filter(|_| self.state() != state::FREE)
+    }
+
     /// Whose calls on the connection are.
     pub fn managed_is(&self, ours: bool) {
         self.managed.store(u32::from(ours), Ordering::SeqCst);

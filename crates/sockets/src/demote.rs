@@ -26,7 +26,7 @@ pub fn hand_over(conn: &'static Conn, fd: i32, reason: Reason) {
     }
     let start = sys::now();
     loop {
-        let Some(mut rx) = conn.rx.lock() else { return };
+        let Some(mut rx) = conn.lock_rx() else { return };
         io::progress(conn, fd, &mut rx);
         if !matches!(conn.rx.path(), path::SMALL | path::BIG) || !conn.has(flag::RECALLED) {
             drop(rx);
@@ -69,7 +69,7 @@ fn leave(conn: &'static Conn, fd: i32, reason: Reason, recall: bool) {
         rendezvous::give_up(conn, reason);
         return;
     }
-    let Some(mut tx) = conn.tx.lock() else { return };
+    let Some(mut tx) = conn.lock_tx() else { return };
     if conn.tx.path() == path::TCP && !io::switch(conn, fd) {
         return;
     }
@@ -78,7 +78,7 @@ fn leave(conn: &'static Conn, fd: i32, reason: Reason, recall: bool) {
         report::add(report::at::DEMOTED, 1);
         conn.set_reason(reason);
     }
-    if recall && let Some(rx) = conn.rx.lock() {
+    if recall && let Some(rx) = conn.lock_rx() {
         conn.set(flag::RECALLED);
         conn.put(RECALL_AT, rx.ring.position());
         if conn.mine().swap_word(conn.at(TRIP), UNFIRED) == 0
@@ -110,12 +110,12 @@ pub fn attend(conn: &'static Conn, fd: i32) {
             finish(conn, fd);
         }
         path::RESEND => {
-            if let Some(mut tx) = conn.tx.lock() {
+            if let Some(mut tx) = conn.lock_tx() {
                 resend(conn, fd, &mut tx);
             }
         }
         _ => {
-            if let Some(mut tx) = conn.tx.lock() {
+            if let Some(mut tx) = conn.lock_tx() {
                 if conn.tx.path() == path::TCP && !io::switch(conn, fd) {
                     return;
                 }

@@ -90,12 +90,19 @@ pub fn written(fd: i32, client: bool) -> Result<u64, Errno> {
 
 /// Bytes that the program has read since the connection began.
 pub fn read(fd: i32) -> Result<u64, Errno> {
-    let info = TcpInfo::of(fd)?;
-    let waiting = sys::ioctl_int(fd, libc::FIONREAD)? as u64;
-    // bytes_received counts a FIN; the states in which one has come: CLOSE_WAIT, LAST_ACK, CLOSING, and CLOSE, which is what
-    // TIME_WAIT looks like from inside. (After a reset CLOSE, too, but then the end is near anyway.)
-    let fin = u64::from(matches!(info.0[0], 6..=9 | 11));
-    Ok(info.word(128).wrapping_sub(waiting).wrapping_sub(fin))
+    // Bytes may arrive between the two calls: what was received must be the same before and after.
+    let mut info = TcpInfo::of(fd)?;
+    loop {
+        let waiting = sys::ioctl_int(fd, libc::FIONREAD)? as u64;
+        let again = TcpInfo::of(fd)?;
+        if again.word(128) == info.word(128) {
+            // bytes_received counts a FIN, FIONREAD does not. The states in which one has come: CLOSE_WAIT, LAST_ACK, CLOSING, and
+            // CLOSE, which is what TIME_WAIT looks like from inside. (After a reset CLOSE, too, but then the end is near anyway.)
+            let fin = u64::from(matches!(again.0[0], 6..=9 | 11));
+            return Ok(again.word(128).wrapping_sub(waiting).wrapping_sub(fin));
+        }
+        info = again;
+    }
 }
 
 #[cfg(test)]

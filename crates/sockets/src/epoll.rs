@@ -109,6 +109,7 @@ pub fn forked() {
     table::for_each(|_, entry| {
         if let Entry::Set(set) = entry {
             set.queue.store(0, Ordering::Relaxed);
+            set.list_all();
         }
     });
     QUEUES_TAKEN.store(0, Ordering::Relaxed);
@@ -158,10 +159,10 @@ pub fn forget(conn: &'static Conn, fd: i32) {
 
 /// A write found no room: the set must learn when there is some.
 pub fn want_room(conn: &'static Conn) {
+    conn.set(flag::TX_FULL);
     if conn.epolls.load(Ordering::Acquire) == 0 {
         return;
     }
-    conn.set(flag::TX_FULL);
     let seen = wait::Seen::now(conn);
     arm(conn, trip::RX | trip::TX);
     if wait::Seen::now(conn) != seen {
@@ -437,6 +438,11 @@ impl Set {
             if stays {
                 self.move_out(&mut guard, fd);
             }
+            if conn.has(flag::SHARED) && conn.refs.load(Ordering::Acquire) > 1 && guard.member(fd).flags & MOVED != 0 {
+                // The other process may go on with the same kernel set: its registration stays, as with tcp.
+                guard.member(fd).flags &= !MOVED;
+                self.moved.fetch_sub(1, Ordering::AcqRel);
+            }
             self.drop_member(&mut guard, fd);
         }
     }
@@ -510,6 +516,19 @@ impl Set {
         }
         if self.sleepers.load(Ordering::Acquire) != 0 {
             self.nudge(fd);
+        }
+    }
+
+    /// Puts all promoted members on the list.
+    fn list_all(&self) {
+        let Some(mut guard) = self.lock() else { return };
+        if self.moved.load(Ordering::Acquire) == 0 {
+            return;
+        }
+        for fd in 0..table::top().min(MEMBERS as i32) {
+            if guard.member(fd).flags & MOVED != 0 {
+                guard.list(fd);
+            }
         }
     }
 
@@ -695,29 +714,41 @@ impl Set {
                 continue;
             }
             let edge = member.events & ET != 0;
-            let (seen, life) =
-                (conn.word(W), conn.flags.load(Ordering::Acquire) & (flag::PEER_FIN | flag::PEER_HUP));
-            let interest = if member.events & ready::OUT != 0 { trip::RX | trip::TX } else { trip::RX };
-            let Some(mut got) = ready::events(conn, fd, member.events & MASK) else {
+            let want = member.events & MASK;
+            let mut seen = 0;
+            let got = if edge {
+                // Armed before we look: what comes before is an edge to report now, what comes later fires.
+                let room = want & ready::OUT != 0 && conn.has(flag::TX_FULL);
+                arm(conn, if room { trip::RX | trip::TX } else { trip::RX });
+                seen = conn.word(W);
+                match ready::events(conn, fd, want) {
+                    // No room although nobody told us so (filled before it became a member): its edge is awaited, too.
+                    Some(got) if want & !got & ready::OUT != 0 && !room => {
+                        conn.set(flag::TX_FULL);
+                        arm(conn, trip::RX | trip::TX);
+                        ready::events(conn, fd, want)
+                    }
+                    got => got,
+                }
+            } else {
+                let interest = if want & ready::OUT != 0 { trip::RX | trip::TX } else { trip::RX };
+                match ready::events(conn, fd, want) {
+                    Some(0) => {
+                        arm(conn, interest);
+                        ready::events(conn, fd, want)
+                    }
+                    got => got,
+                }
+            };
+            let Some(got) = got else {
                 self.move_out(&mut guard, fd);
                 continue;
             };
-            if edge || got == 0 {
-                // Room is waited for only by those who found none.
-                let interest = if edge && got & ready::OUT != 0 { trip::RX } else { interest };
-                arm(conn, interest);
-            }
             if got == 0 {
-                let Some(again) = ready::events(conn, fd, member.events & MASK) else {
-                    self.move_out(&mut guard, fd);
-                    continue;
-                };
-                if again == 0 {
-                    continue;
-                }
-                got = again;
+                continue;
             }
             if edge {
+                let life = conn.flags.load(Ordering::Acquire) & (flag::PEER_FIN | flag::PEER_HUP);
                 let room = got & ready::OUT != 0 && conn.has(flag::TX_FULL);
                 let fresh = member.flags & FRESH != 0 || room || seen != member.seen || life != member.life;
                 if !fresh {

@@ -2,10 +2,11 @@
 //! on. What belongs to the process alone (rendezvous, links for new connections, bells, event queues) the child makes anew.
 
 use fabric::sync::Ordering;
+use fabric::trip;
 
 use crate::conn::{flag, state};
 use crate::table::{self, Entry};
-use crate::{epoll, home, link, process, rendezvous, thread};
+use crate::{epoll, home, link, process, rendezvous, thread, wait};
 
 /// Before fork(), in the parent: every connection gets one more holder for each descriptor.
 pub fn prepare() {
@@ -18,6 +19,10 @@ pub fn prepare() {
                 };
             }
             conn.set(flag::SHARED);
+            if conn.state() == state::PROMOTED && conn.epolls.load(Ordering::Acquire) != 0 {
+                // Armed for an event queue that the child does not have: kicks wake both.
+                wait::arm(conn, trip::RX | trip::TX, trip::KICK, 0);
+            }
             conn.refs.fetch_add(1, Ordering::AcqRel);
         }
     });

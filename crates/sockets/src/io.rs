@@ -58,7 +58,7 @@ pub fn recv(conn: &'static Conn, fd: i32, iov: &[libc::iovec], flags: i32) -> Wa
         if conn.state() == state::OFFERED {
             rendezvous::answered(conn, fd);
         }
-        let Some(mut rx) = conn.rx.lock() else { return Way::Done(Err(Errno::EINTR)) };
+        let Some(mut rx) = conn.lock_rx() else { return Way::Done(Err(Errno::EINTR)) };
         let mut room = false;
         let tried = take(conn, fd, &mut rx, iov, done, flags, &mut room);
         drop(rx);
@@ -107,7 +107,7 @@ pub fn send(conn: &'static Conn, fd: i32, iov: &[libc::iovec], flags: i32) -> Wa
         if conn.state() == state::OFFERED {
             rendezvous::answered(conn, fd);
         }
-        let Some(mut tx) = conn.tx.lock() else { return Way::Done(Err(Errno::EINTR)) };
+        let Some(mut tx) = conn.lock_tx() else { return Way::Done(Err(Errno::EINTR)) };
         let tried = give(conn, fd, &mut tx, iov, done, flags);
         drop(tx);
         let or_done = |result| Way::Done(if done > 0 { Ok(done) } else { result });
@@ -682,7 +682,7 @@ pub(crate) fn wake(conn: &Conn, fd: i32, tx: &mut Held<'_, Tx>, interest: u64) {
 
 /// As [`wake`], for one that does not hold the tx lock: a reader that made room.
 pub(crate) fn fire(conn: &'static Conn, fd: i32, interest: u64) {
-    if let Some(mut tx) = conn.tx.lock() {
+    if let Some(mut tx) = conn.lock_tx() {
         wake(conn, fd, &mut tx, interest);
     }
 }
@@ -794,7 +794,7 @@ pub fn unread(conn: &'static Conn, fd: i32) -> Option<i32> {
     if !conn.is_managed() {
         return None;
     }
-    let mut rx = conn.rx.lock()?;
+    let mut rx = conn.lock_rx()?;
     progress(conn, fd, &mut rx);
     matches!(conn.rx.path(), path::SMALL | path::BIG)
         .then(|| conn.word(W).wrapping_sub(rx.ring.position()).min(layout::BIG as u64) as i32)

@@ -36,6 +36,8 @@ pub struct Link {
     pub token: AtomicU64,
     pub peer_uid: AtomicU32,
     pub peer_pid: AtomicU32,
+    /// The process of ours that made it: in children of fork() its event queues are the parent's.
+    owner: AtomicU32,
     /// The peer's bells, +1.
     pub bells: [AtomicU32; BELLS],
     /// 0 if we opened the link, 1 if we answered: we hand out the slots of this parity.
@@ -138,7 +140,7 @@ impl Link {
 
     /// Takes a message from the control queue.
     pub fn hear(&self) -> Option<[u8; MESSAGE]> {
-        if self.state.load(Ordering::Acquire) != state::READY {
+        if self.state.load(Ordering::Acquire) != state::READY || self.owner.load(Ordering::Relaxed) != process::pid() {
             return None;
         }
         let mut inner = self.lock()?;
@@ -465,6 +467,7 @@ fn add(token: u64, socket: i32, parity: u32, peer: (u32, u32), mine: Map) -> Res
     link.parity.store(parity, Ordering::Relaxed);
     link.peer_uid.store(peer.0, Ordering::Relaxed);
     link.peer_pid.store(peer.1, Ordering::Relaxed);
+    link.owner.store(process::pid(), Ordering::Relaxed);
     link.live.store(0, Ordering::Relaxed);
     link.full.store(0, Ordering::Relaxed);
     for bell in &link.bells {
@@ -640,7 +643,10 @@ impl Scan {
     fn each_link(&self, queue: usize, mut each: impl FnMut(&Link, Map, usize)) {
         for index in all() {
             let link = link(index);
-            if link.state.load(Ordering::SeqCst) == state::READY && link.live.load(Ordering::Acquire) != 0 {
+            if link.state.load(Ordering::SeqCst) == state::READY
+                && link.live.load(Ordering::Acquire) != 0
+                && link.owner.load(Ordering::Relaxed) == process::pid()
+            {
                 each(link, link.mine(), layout::HINTS + queue * hints::BYTES);
             }
         }

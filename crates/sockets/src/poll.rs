@@ -52,11 +52,12 @@ pub fn poll(
     // One more place for the bell.
     let Some(mut scratch) = Scratch::new(fds.len() + 1) else { return Err(Errno::ENOMEM) };
     loop {
+        // Before the survey: what comes during it must show as a change.
+        let seen = fingerprint(fds);
         let ready = survey(fds, &mut scratch)?;
         if ready > 0 || nanos == Some(0) {
             return Ok(ready);
         }
-        let seen = fingerprint(fds);
         let limit = process::spin_ticks();
         let only = fds.iter().find_map(|poll| table::conn(poll.fd).filter(|conn| conn.is_managed()));
         let peer = only.map_or(NO_CPU, wait::meet);

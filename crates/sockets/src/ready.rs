@@ -20,7 +20,7 @@ pub fn events(conn: &'static Conn, fd: i32, want: u32) -> Option<u32> {
     let mut got = 0;
     let mut ask = want & libc::EPOLLPRI as u32;
     {
-        let mut tx = conn.tx.lock()?;
+        let mut tx = conn.lock_tx()?;
         match conn.tx.path() {
             path::SMALL | path::BIG => {
                 if want & OUT != 0 {
@@ -39,7 +39,7 @@ pub fn events(conn: &'static Conn, fd: i32, want: u32) -> Option<u32> {
         }
     }
     {
-        let mut rx = conn.rx.lock()?;
+        let mut rx = conn.lock_rx()?;
         io::progress(conn, fd, &mut rx);
         let ring = matches!(conn.rx.path(), path::SMALL | path::BIG);
         if ring && conn.word(W) != rx.ring.position() {
@@ -78,7 +78,7 @@ pub fn events(conn: &'static Conn, fd: i32, want: u32) -> Option<u32> {
 
 /// The companion became readable while the connection is on a ring: takes kicks out, notes the end.
 pub fn absorb(conn: &'static Conn, fd: i32) {
-    if let Some(mut rx) = conn.rx.lock()
+    if let Some(mut rx) = conn.lock_rx()
         && matches!(conn.rx.path(), path::SMALL | path::BIG)
     {
         io::look(conn, fd, &mut rx);

@@ -61,7 +61,7 @@ impl Drop for Waiter {
 #[cold]
 pub fn readable(conn: &'static Conn, fd: i32) -> Result<(), Errno> {
     let (seen, mut learned) = {
-        let Some(rx) = conn.rx.lock() else { return Err(Errno::EINTR) };
+        let Some(rx) = conn.lock_rx() else { return Err(Errno::EINTR) };
         let seen = Seen::now(conn);
         let ring = matches!(conn.rx.path(), path::SMALL | path::BIG);
         if ring
@@ -91,7 +91,7 @@ pub fn readable(conn: &'static Conn, fd: i32) -> Result<(), Errno> {
     if !core::ptr::eq(table::conn(fd).map_or(core::ptr::null(), core::ptr::from_ref), conn) {
         return Err(Errno::EBADF);
     }
-    if let Some(mut rx) = conn.rx.lock() {
+    if let Some(mut rx) = conn.lock_rx() {
         rx.learned = learned;
     }
     result
@@ -111,7 +111,7 @@ fn sleep_readable(conn: &'static Conn, fd: i32, seen: Seen) -> Result<(), Errno>
     if got > 0 {
         // With others asleep the kick stays for them; the last one takes it.
         if conn.waiters.load(Ordering::Acquire) == 1
-            && let Some(mut rx) = conn.rx.lock()
+            && let Some(mut rx) = conn.lock_rx()
             && matches!(conn.rx.path(), path::SMALL | path::BIG)
         {
             io::drain(conn, fd, &mut rx, usize::MAX);
@@ -127,7 +127,7 @@ fn sleep_readable(conn: &'static Conn, fd: i32, seen: Seen) -> Result<(), Errno>
         errno => {
             // The kernel tells an error once: keep it until what is in the ring has been read.
             conn.set(flag::PEER_HUP);
-            if let Some(mut rx) = conn.rx.lock() {
+            if let Some(mut rx) = conn.lock_rx() {
                 rx.error = errno.into_raw();
             }
             Ok(())
@@ -144,7 +144,7 @@ const STALL_NS: u64 = 20_000_000;
 pub fn writable(conn: &'static Conn, fd: i32) -> Result<(), Errno> {
     demote::attend(conn, fd);
     let (seen, mut learned) = {
-        let Some(mut tx) = conn.tx.lock() else { return Err(Errno::EINTR) };
+        let Some(mut tx) = conn.lock_tx() else { return Err(Errno::EINTR) };
         let seen = Seen::now(conn);
         match conn.tx.path() {
             path::SMALL | path::BIG => {
@@ -172,7 +172,7 @@ pub fn writable(conn: &'static Conn, fd: i32) -> Result<(), Errno> {
     if !core::ptr::eq(table::conn(fd).map_or(core::ptr::null(), core::ptr::from_ref), conn) {
         return Err(Errno::EBADF);
     }
-    if let Some(mut tx) = conn.tx.lock() {
+    if let Some(mut tx) = conn.lock_tx() {
         tx.learned = learned;
     }
     result
@@ -227,7 +227,7 @@ fn sleep_writable(conn: &'static Conn, fd: i32, seen: Seen) -> Result<(), Errno>
         if polls[0].revents & (libc::POLLHUP | libc::POLLERR | libc::POLLRDHUP) != 0 {
             conn.set(flag::PEER_FIN);
             // Gone, or only half closed: `attend` tells them apart.
-            if let Some(mut tx) = conn.tx.lock()
+            if let Some(mut tx) = conn.lock_tx()
                 && matches!(conn.tx.path(), path::SMALL | path::BIG)
             {
                 tx.looked = 0;
@@ -237,7 +237,7 @@ fn sleep_writable(conn: &'static Conn, fd: i32, seen: Seen) -> Result<(), Errno>
             }
         }
         if polls[0].revents & libc::POLLIN != 0
-            && let Some(mut rx) = conn.rx.lock()
+            && let Some(mut rx) = conn.lock_rx()
             && matches!(conn.rx.path(), path::SMALL | path::BIG)
         {
             io::drain(conn, fd, &mut rx, usize::MAX);

@@ -4,6 +4,7 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -37,6 +38,7 @@ impl Bed {
         }
         command.env_remove("LD_PRELOAD").env("SHUNT_LIB", self.library()).env("SHUNT_CONFIG", "/dev/null");
         command.args(args);
+        undo_ignored(&mut command);
         command
     }
 
@@ -56,6 +58,20 @@ impl Bed {
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
         path
     }
+}
+
+/// Lets ^C and ^\\ end what the command starts. A shell that runs the tests in its background has both signals ignored, and a
+/// script that is started so cannot trap them.
+pub fn undo_ignored(command: &mut Command) {
+    let undo = || {
+        for signal in [libc::SIGINT, libc::SIGQUIT] {
+            // SAFETY: sigaction is plain data, for which zeroes are valid, and mean SIG_DFL.
+            unsafe { libc::sigaction(signal, &std::mem::zeroed(), std::ptr::null_mut()) };
+        }
+        Ok(())
+    };
+    // SAFETY: it only calls what may be called after fork().
+    unsafe { command.pre_exec(undo) };
 }
 
 fn gcc(flags: &[&str], output: &Path, source: &Path) {

@@ -327,9 +327,10 @@ fn empty(conn: &'static Conn, fd: i32, rx: &mut Held<'_, Rx>, ring: u32) -> Opti
         Look::Nothing => Some(Tried::Not),
         // The end, or bytes of someone whom we do not follow. What the peer put in the ring before comes first.
         Look::End | Look::Data => {
-            let more = mine.word(conn.at(W)) != position
-                || conn.word(TCP_AT) != tcp_at
-                || conn.word(BIG_AT) > position + 1;
+            // Only what the next turn acts on: a peer that announces what it never sends must not keep us here (rule F2).
+            let more = (mine.word(conn.at(W)) != position && until(conn, ring) > position)
+                || conn.word(TCP_AT) == position + 1
+                || (ring == path::SMALL && conn.word(BIG_AT) == position + 1);
             if more { None } else { Some(Tried::Kernel) }
         }
     }

@@ -27,10 +27,26 @@ pub fn start(options: Options) {
     // SAFETY: called once, from the library's constructor, before STARTED.
     unsafe { *OPTIONS.0.get() = options };
     SPIN_TICKS.store(
-        if sys::cpus() > 1 { stream::spin::ticks_of(options.spin_ns()) } else { 0 },
+        if one_cpu() { 0 } else { stream::spin::ticks_of(options.spin_ns()) },
         Ordering::Relaxed,
     );
     STARTED.store(1, Ordering::Release);
+}
+
+/// Whether the machine has one processor only, so that a peer cannot run while we spin. How many this process may use says nothing:
+/// servers are pinned to one, and their peers to another (two on the same one are found out while they run).
+fn one_cpu() -> bool {
+    let mut online = [0; 64];
+    let read = sys::open(c"/sys/devices/system/cpu/online", libc::O_RDONLY, 0).and_then(|fd| {
+        let read = sys::pread(fd, &mut online, 0);
+        sys::close(fd);
+        read
+    });
+    match read {
+        // Like 0-3 or 0,2.
+        Ok(len) => !online[..len].iter().any(|&byte| byte == b'-' || byte == b','),
+        Err(_) => sys::cpus() <= 1,
+    }
 }
 
 /// Whether connections are to be followed at all.

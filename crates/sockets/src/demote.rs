@@ -37,9 +37,7 @@ pub fn hand_over(conn: &'static Conn, fd: i32, reason: Reason) {
         let empty = conn.word(W) == rx.ring.position();
         // Nothing unread, and the tripwire not fired, so that no kick is on the way: whatever the writer does later, it will find
         // the recall and send it by tcp.
-        if empty
-            && conn.word(layout::KICKS) == rx.kicks_drained
-            && conn.mine().word(conn.at(TRIP)) == UNFIRED
+        if empty && conn.word(layout::KICKS) == rx.kicks_drained && conn.mine().word(conn.at(TRIP)) == UNFIRED
         {
             conn.rx.set_path(path::LAST);
             drop(rx);

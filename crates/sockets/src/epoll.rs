@@ -440,7 +440,10 @@ impl Set {
             if stays {
                 self.move_out(&mut guard, fd);
             }
-            if conn.has(flag::SHARED) && conn.refs.load(Ordering::Acquire) > 1 && guard.member(fd).flags & MOVED != 0 {
+            if conn.has(flag::SHARED)
+                && conn.refs.load(Ordering::Acquire) > 1
+                && guard.member(fd).flags & MOVED != 0
+            {
                 // The other process may go on with the same kernel set: its registration stays, as with tcp.
                 guard.member(fd).flags &= !MOVED;
                 self.moved.fetch_sub(1, Ordering::AcqRel);

@@ -56,6 +56,7 @@ pub fn recv(conn: &'static Conn, fd: i32, iov: &[libc::iovec], flags: i32) -> Wa
     let mut done = 0;
     loop {
         if conn.state() == state::OFFERED {
+            rendezvous::serve_offered();
             rendezvous::answered(conn, fd);
         }
         let Some(mut rx) = conn.lock_rx() else { return Way::Done(Err(Errno::EINTR)) };
@@ -105,6 +106,7 @@ pub fn send(conn: &'static Conn, fd: i32, iov: &[libc::iovec], flags: i32) -> Wa
     let mut done = 0;
     loop {
         if conn.state() == state::OFFERED {
+            rendezvous::serve_offered();
             rendezvous::answered(conn, fd);
         }
         let Some(mut tx) = conn.lock_tx() else { return Way::Done(Err(Errno::EINTR)) };
@@ -406,7 +408,8 @@ fn died_unread(conn: &Conn) -> Option<bool> {
     if !matches!(conn.tx.path(), path::SMALL | path::BIG) {
         return None;
     }
-    let unread = tx.ring.unread(&conn.mine(), conn.at(R)).is_ok_and(|unread| unread > 0) && !conn.has(flag::RESET_TOLD);
+    let unread = tx.ring.unread(&conn.mine(), conn.at(R)).is_ok_and(|unread| unread > 0)
+        && !conn.has(flag::RESET_TOLD);
     if unread {
         conn.set(flag::RESET_TOLD);
     }
@@ -423,10 +426,9 @@ pub(crate) fn progress(conn: &'static Conn, fd: i32, rx: &mut Held<'_, Rx>) {
             {
                 conn.rx.set_path(path::SMALL);
             }
+            path::SMALL | path::BIG if conn.has(flag::RECALLED) && conn.word(TCP_AT) == 0 => {}
             path::SMALL | path::BIG if conn.has(flag::RECALLED) => {
-                if conn.word(TCP_AT) != 0 {
-                    recalled(conn, fd, rx);
-                }
+                recalled(conn, fd, rx);
             }
             path::SMALL | path::BIG => {
                 let position = rx.ring.position();

@@ -140,7 +140,9 @@ impl Link {
 
     /// Takes a message from the control queue.
     pub fn hear(&self) -> Option<[u8; MESSAGE]> {
-        if self.state.load(Ordering::Acquire) != state::READY || self.owner.load(Ordering::Relaxed) != process::pid() {
+        if self.state.load(Ordering::Acquire) != state::READY
+            || self.owner.load(Ordering::Relaxed) != process::pid()
+        {
             return None;
         }
         let mut inner = self.lock()?;

@@ -26,10 +26,8 @@ pub fn start(options: Options) {
     PID.store(sys::getpid(), Ordering::Relaxed);
     // SAFETY: called once, from the library's constructor, before STARTED.
     unsafe { *OPTIONS.0.get() = options };
-    SPIN_TICKS.store(
-        if one_cpu() { 0 } else { stream::spin::ticks_of(options.spin_ns()) },
-        Ordering::Relaxed,
-    );
+    SPIN_TICKS
+        .store(if one_cpu() { 0 } else { stream::spin::ticks_of(options.spin_ns()) }, Ordering::Relaxed);
     STARTED.store(1, Ordering::Release);
 }
 

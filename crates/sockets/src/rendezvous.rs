@@ -136,8 +136,16 @@ fn look_for_answer(conn: &'static Conn, fd: i32) {
         link::link(conn.link.load(Ordering::Relaxed)).leave_slot(conn.slot.load(Ordering::Relaxed) as usize);
         conn.managed_is(false);
         wait_longer(conn, Reason::Refused);
-    } else {
-        if ticks() >= SERVE_DUE.load(Ordering::Relaxed) {
+    }
+}
+
+/// Answers what waits at our listener and in control queues, now and then: from calls on a connection whose offer is out. Not from
+/// where an epoll set is locked: connections of the set may be promoted on the way.
+#[cold]
+pub fn serve_offered() {
+    if ticks() >= SERVE_DUE.load(Ordering::Relaxed) {
+        let states = States::lock();
+        if states.0 {
             serve();
         }
     }

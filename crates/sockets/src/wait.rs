@@ -279,7 +279,8 @@ pub(crate) fn arm(conn: &Conn, interest: u64, mode: u64, id: u8) {
     let others = conn.waiters.load(Ordering::Acquire) > 1;
     // Kicks wake everybody, epoll sets that it is in included; a bell or a queue only its owner.
     let member = mode != trip::QUEUE && conn.epolls.load(Ordering::Acquire) != 0;
-    let kick = mode == trip::KICK || others || member || conn.has(flag::SHARED) || other & trip::MODE == trip::KICK;
+    let kick =
+        mode == trip::KICK || others || member || conn.has(flag::SHARED) || other & trip::MODE == trip::KICK;
     let word = if kick {
         trip::armed(interest | other & (trip::RX | trip::TX), trip::KICK, 0)
     } else {

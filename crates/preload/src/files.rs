@@ -130,7 +130,7 @@ hooks! {
         if table::conn(fd).is_none() || message.is_null() {
             return next(fd, message, flags);
         }
-        match many((*message).msg_iov, (*message).msg_iovlen as usize) {
+        match many((*message).msg_iov, (*message).msg_iovlen) {
             Some(pieces) => {
                 let mut by_kernel = false;
                 let got = receive(fd, pieces, flags, || {
@@ -214,7 +214,7 @@ hooks! {
         if (*message).msg_controllen != 0 || flags & libc::MSG_ZEROCOPY != 0 {
             demote::now(conn, fd, Reason::Option);
         }
-        match many((*message).msg_iov, (*message).msg_iovlen as usize) {
+        match many((*message).msg_iov, (*message).msg_iovlen) {
             Some(pieces) => send_out(fd, pieces, flags, || next(fd, message, flags)),
             None => next(fd, message, flags),
         }

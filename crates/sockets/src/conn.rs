@@ -82,6 +82,8 @@ pub mod flag {
     pub const RESET_TOLD: u32 = 1 << 15;
     /// We have recalled what is unread in the ring, and do not read there.
     pub const RECALLED: u32 = 1 << 16;
+    /// Taken out of an epoll set, in whose inner set it still is.
+    pub const PARKED: u32 = 1 << 17;
     /// Grew: the big ring of our segment has been used.
     pub const GREW: u32 = 4096;
 }

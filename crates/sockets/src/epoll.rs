@@ -69,9 +69,14 @@ const MOVED: u32 = 2;
 const LISTED: u32 = 4;
 const SPENT: u32 = 8;
 const FRESH: u32 = 16;
+/// Its descriptor is registered in the inner set, which outlives EPOLL_CTL_DEL: programs take members out and put them in again for
+/// every request.
+const INNER: u32 = 32;
 
 /// Members by descriptor: higher ones are not promoted.
 const MEMBERS: usize = 1 << 16;
+/// What a companion is watched for in an inner set. It is writable at once, so that adding (or changing) it is an event.
+const EDGES: u32 = ready::IN | ready::OUT | ready::RDHUP | libc::EPOLLPRI as u32 | ET;
 const SETS: usize = 1024;
 const ET: u32 = libc::EPOLLET as u32;
 const ONESHOT: u32 = libc::EPOLLONESHOT as u32;
@@ -142,7 +147,7 @@ pub fn adopt(conn: &'static Conn) {
 
 /// The descriptor of a connection is about to be closed.
 pub fn forget(conn: &'static Conn, fd: i32) {
-    if conn.epolls.load(Ordering::Acquire) == 0 {
+    if conn.epolls.load(Ordering::Acquire) == 0 && !conn.has(flag::PARKED) {
         return;
     }
     // A member stays in its sets while another number stands for the connection (epoll(7), question 6). Only the kernel can
@@ -331,11 +336,17 @@ impl Set {
                         return Ok(());
                     }
                     libc::EPOLL_CTL_DEL => {
-                        self.drop_member(&mut guard, fd);
+                        self.park(&mut guard, fd, conn);
                         return Ok(());
                     }
                     _ => return Err(Errno::EINVAL),
                 }
+            }
+            if !known && op == libc::EPOLL_CTL_ADD && conn.is_managed() {
+                return self.add_moved(guard, fd, conn, events, data);
+            }
+            if !known && op != libc::EPOLL_CTL_ADD && member.flags & INNER != 0 {
+                return Err(Errno::ENOENT);
             }
             sys::epoll_ctl(set, op, fd, events, data)?;
             let member = guard.member(fd);
@@ -366,6 +377,46 @@ impl Set {
         Ok(())
     }
 
+    /// EPOLL_CTL_ADD of a connection that is managed already.
+    fn add_moved(
+        &'static self,
+        mut guard: Guard<'_>,
+        fd: i32,
+        conn: &'static Conn,
+        events: u32,
+        data: u64,
+    ) -> Result<(), Errno> {
+        let inner = self.inner()?;
+        let member = *guard.member(fd);
+        let parked = member.flags & INNER != 0 && member.conn.is_some_and(|other| core::ptr::eq(other, conn));
+        if !parked {
+            sys::epoll_ctl(inner, libc::EPOLL_CTL_ADD, fd, EDGES, fd as u64)?;
+        }
+        let flags = member.flags & LISTED | PRESENT | MOVED | FRESH | INNER;
+        *guard.member(fd) =
+            Member { conn: Some(conn), data, events, flags, next: member.next, seen: 0, life: 0 };
+        conn.epolls.fetch_add(1, Ordering::AcqRel);
+        conn.queue.store(self.queue.load(Ordering::Acquire), Ordering::Release);
+        self.moved.fetch_add(1, Ordering::AcqRel);
+        guard.list(fd);
+        drop(guard);
+        if self.sleepers.load(Ordering::SeqCst) != 0 {
+            self.nudge(fd);
+        }
+        Ok(())
+    }
+
+    /// EPOLL_CTL_DEL of a promoted member: it stays in the inner set, where its events are nobody's.
+    fn park(&self, guard: &mut Guard<'_>, fd: i32, conn: &'static Conn) {
+        let member = guard.member(fd);
+        member.flags &= LISTED | INNER;
+        conn.set(flag::PARKED);
+        self.moved.fetch_sub(1, Ordering::AcqRel);
+        if conn.epolls.fetch_sub(1, Ordering::AcqRel) == 1 {
+            conn.queue.store(0, Ordering::Release);
+        }
+    }
+
     /// Takes a member out of the kernel's set and into the inner one.
     fn move_in(&'static self, fd: i32) {
         let Some(mut guard) = self.lock() else { return };
@@ -388,15 +439,14 @@ impl Set {
             return demote::now(conn, fd, Reason::NoDescriptors);
         };
         // Writable at once, so adding it wakes whoever sleeps on the set: they look at the list.
-        let edges = ready::IN | ready::OUT | ready::RDHUP | libc::EPOLLPRI as u32 | ET;
-        if sys::epoll_ctl(inner, libc::EPOLL_CTL_ADD, fd, edges, fd as u64).is_err() {
+        if sys::epoll_ctl(inner, libc::EPOLL_CTL_ADD, fd, EDGES, fd as u64).is_err() {
             drop(guard);
             return demote::now(conn, fd, Reason::NoDescriptors);
         }
         let _ = sys::epoll_ctl(self.fd.load(Ordering::Relaxed), libc::EPOLL_CTL_DEL, fd, 0, 0);
         // The kernel may have had an edge for it that nobody has taken yet.
         let unread = sys::ioctl_int(fd, libc::FIONREAD).unwrap_or(0) > 0;
-        guard.member(fd).flags |= if unread { MOVED | FRESH } else { MOVED };
+        guard.member(fd).flags |= INNER | if unread { MOVED | FRESH } else { MOVED };
         conn.queue.store(self.queue.load(Ordering::Acquire), Ordering::Release);
         self.moved.fetch_add(1, Ordering::AcqRel);
         guard.list(fd);
@@ -411,7 +461,7 @@ impl Set {
         let _ = sys::epoll_ctl(self.inner.load(Ordering::Acquire) - 1, libc::EPOLL_CTL_DEL, fd, 0, 0);
         let events = if member.flags & SPENT != 0 { ONESHOT } else { member.events };
         let _ = sys::epoll_ctl(self.fd.load(Ordering::Relaxed), libc::EPOLL_CTL_ADD, fd, events, member.data);
-        guard.member(fd).flags &= !(MOVED | SPENT);
+        guard.member(fd).flags &= !(MOVED | SPENT | INNER);
         self.moved.fetch_sub(1, Ordering::AcqRel);
     }
 
@@ -436,6 +486,12 @@ impl Set {
         }
         let Some(mut guard) = self.lock() else { return };
         let member = *guard.member(fd);
+        if member.flags & (PRESENT | INNER) == INNER {
+            let _ = sys::epoll_ctl(self.inner.load(Ordering::Acquire) - 1, libc::EPOLL_CTL_DEL, fd, 0, 0);
+            guard.member(fd).flags &= LISTED;
+            guard.member(fd).conn = None;
+            return;
+        }
         if member.flags & PRESENT != 0 && member.conn.is_some_and(|other| core::ptr::eq(other, conn)) {
             if stays {
                 self.move_out(&mut guard, fd);
@@ -636,11 +692,10 @@ impl Set {
             _ => deadline.map(|deadline| nanos_of(deadline.saturating_sub(ticks()))),
         };
         let result = self.ask_kernel(places, left, mask);
-        let last = self.sleepers.fetch_sub(1, Ordering::SeqCst) == 1;
+        self.sleepers.fetch_sub(1, Ordering::SeqCst);
         if queue != 0 && nanos != Some(0) {
-            if last {
-                link::scan().arm_sleep(queue as usize - 1, 0, 0);
-            }
+            // The sleep words stay armed: to disarm them could undo the arming of a thread that begins to sleep just now. A
+            // stale one costs one bell.
             let mut learned = Learned::from_bits(self.learned.load(Ordering::Relaxed));
             learned.slept(ticks() - before, process::spin_ticks());
             self.learned.store(learned.to_bits(), Ordering::Relaxed);

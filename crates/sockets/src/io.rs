@@ -33,7 +33,7 @@ pub(crate) enum Tried {
 
 /// Between two looks at the kernel for the connection's life, in ns.
 const LOOK_NS: u64 = 100_000;
-const LOOK_TX_NS: u64 = 1_000_000;
+const LOOK_TX_NS: u64 = 10_000_000;
 /// Published (and given back) in pieces of this size, so that both ends copy at the same time.
 const PIECE: usize = 32 << 10;
 

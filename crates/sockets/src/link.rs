@@ -634,10 +634,10 @@ impl Scan {
         any
     }
 
-    /// Arms (or with mode 0 disarms) the sleep words of event queue `queue`.
+    /// Arms the sleep words of event queue `queue`.
     pub fn arm_sleep(&self, queue: usize, mode: u64, id: u8) {
         self.each_link(queue, |_, mine, base| {
-            if mode == 0 { hints::disarm_sleep(&mine, base) } else { hints::arm_sleep(&mine, base, mode, id) }
+            hints::arm_sleep(&mine, base, mode, id);
         });
     }
 

@@ -33,7 +33,7 @@ pub fn shut(conn: &'static Conn, fd: i32, how: i32) {
             conn.set(flag::SHUT_WR);
         }
         if conn.state() == state::OFFERED && !rendezvous::withdraw(conn) {
-            rendezvous::answered(conn, fd);
+            rendezvous::settle_answer(conn, fd);
         } else {
             return;
         }

@@ -61,7 +61,7 @@ const HAND_OVER_EMPTY_NS: u64 = 200_000_000;
 
 fn leave(conn: &'static Conn, fd: i32, reason: Reason, recall: bool) {
     if conn.state() == state::OFFERED && !rendezvous::withdraw(conn) {
-        rendezvous::answered(conn, fd);
+        rendezvous::settle_answer(conn, fd);
     }
     if conn.state() != state::PROMOTED {
         rendezvous::give_up(conn, reason);

@@ -806,6 +806,10 @@ impl Set {
                 self.move_out(&mut guard, fd);
                 continue;
             };
+            if got & ready::AGAIN != 0 {
+                guard.list(fd);
+                continue;
+            }
             if got == 0 {
                 continue;
             }

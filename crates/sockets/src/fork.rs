@@ -14,7 +14,7 @@ pub fn prepare() {
         if let Entry::Conn(conn) = entry {
             if conn.state() == state::OFFERED {
                 let _ = rendezvous::withdraw(conn) || {
-                    rendezvous::answered(conn, fd);
+                    rendezvous::settle_answer(conn, fd);
                     true
                 };
             }

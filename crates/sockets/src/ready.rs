@@ -8,10 +8,10 @@ use crate::layout::{R, W, note};
 use crate::{demote, io, rendezvous};
 
 /// Events of poll() (the same bits as epoll's) that the connection is ready for, of those in `want`; HUP and ERR always count.
-/// `None` if its calls are no longer ours.
+/// `None` if its calls are no longer ours; [`AGAIN`] if that is being decided.
 pub fn events(conn: &'static Conn, fd: i32, want: u32) -> Option<u32> {
-    if conn.state() == state::OFFERED {
-        rendezvous::answered(conn, fd);
+    if conn.state() == state::OFFERED && !rendezvous::answered(conn, fd) {
+        return Some(AGAIN);
     }
     demote::attend(conn, fd);
     if !conn.is_managed() {
@@ -85,6 +85,8 @@ pub fn absorb(conn: &'static Conn, fd: i32) {
     }
 }
 
+/// Not an event: to be asked again.
+pub(crate) const AGAIN: u32 = 1 << 27;
 pub(crate) const IN: u32 = libc::EPOLLIN as u32;
 pub(crate) const OUT: u32 = libc::EPOLLOUT as u32;
 pub(crate) const RDHUP: u32 = libc::EPOLLRDHUP as u32;

@@ -107,12 +107,28 @@ pub fn tick(conn: &'static Conn, fd: i32) {
     }
 }
 
-/// The answer to our offer, if it has come: from any call on a connection in state OFFERED.
+/// The answer to our offer, if it has come: from any call on a connection in state OFFERED. Does not wait for the lock on states:
+/// whoever calls may hold an epoll set's, which a thread that holds the states may be waiting for. False: it has come, but another
+/// thread has the lock; to be called again.
 #[cold]
-pub fn answered(conn: &'static Conn, fd: i32) {
-    let states = States::lock();
-    if states.0 && conn.state() == state::OFFERED {
+pub fn answered(conn: &'static Conn, fd: i32) -> bool {
+    if conn.word(STATE) & (ACCEPTED | REFUSED) == 0 {
+        return true;
+    }
+    if !STATES.try_lock(crate::thread::tid()) {
+        return conn.state() != state::OFFERED;
+    }
+    let _states = States(true);
+    if conn.state() == state::OFFERED {
         look_for_answer(conn, fd);
+    }
+    true
+}
+
+/// As [`answered`], waiting for the lock: where no epoll set's lock can be held, and the answer is known to be there.
+pub fn settle_answer(conn: &'static Conn, fd: i32) {
+    while !answered(conn, fd) {
+        sys::yield_now();
     }
 }
 

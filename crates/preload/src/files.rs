@@ -197,6 +197,12 @@ hooks! {
             _ => next(fd, iov, count, offset, flags),
         }
     }
+    fn preadv64v2(next; fd: c_int, iov: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t {
+        preadv2(fd, iov, count, offset, flags)
+    }
+    fn pwritev64v2(next; fd: c_int, iov: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t {
+        pwritev2(fd, iov, count, offset, flags)
+    }
     fn send(next; fd: c_int, buffer: *const c_void, len: size_t, flags: c_int) -> ssize_t {
         send_out(fd, &one(buffer, len), flags, || next(fd, buffer, len, flags))
     }

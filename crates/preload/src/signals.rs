@@ -10,6 +10,13 @@ fn is_handler(handler: sighandler_t) -> bool {
     handler != libc::SIG_DFL && handler != libc::SIG_IGN && handler != libc::SIG_ERR
 }
 
+/// A handler that does not restart calls was installed, unless the call failed.
+fn note_interrupting(signal: c_int, handler: sighandler_t, result: sighandler_t) {
+    if result != libc::SIG_ERR {
+        signals::installed(signal, is_handler(handler).then_some(0));
+    }
+}
+
 hooks! {
     fn sigaction(next; signal: c_int, new: *const action, old: *mut action) -> c_int {
         let wanted = new.as_ref().map(|new| (new.sa_sigaction, new.sa_flags));
@@ -24,6 +31,21 @@ hooks! {
         if result != libc::SIG_ERR {
             signals::installed(signal, is_handler(handler).then_some(libc::SA_RESTART));
         }
+        result
+    }
+    fn sysv_signal(next; signal: c_int, handler: sighandler_t) -> sighandler_t {
+        let result = next(signal, handler);
+        note_interrupting(signal, handler, result);
+        result
+    }
+    fn __sysv_signal(next; signal: c_int, handler: sighandler_t) -> sighandler_t {
+        let result = next(signal, handler);
+        note_interrupting(signal, handler, result);
+        result
+    }
+    fn sigset(next; signal: c_int, handler: sighandler_t) -> sighandler_t {
+        let result = next(signal, handler);
+        note_interrupting(signal, handler, result);
         result
     }
     fn siginterrupt(next; signal: c_int, flag: c_int) -> c_int {

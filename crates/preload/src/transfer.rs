@@ -19,6 +19,17 @@ fn by_kernel(fd: c_int, reads: bool) {
     }
 }
 
+/// The same for an aiocb, whose first member is the descriptor.
+///
+/// # Safety
+/// `block` is null or a valid aiocb.
+unsafe fn by_kernel_of(block: *const c_void) {
+    // SAFETY: the caller vouches for it.
+    if let Some(&fd) = unsafe { block.cast::<c_int>().as_ref() } {
+        by_kernel(fd, true);
+    }
+}
+
 unsafe fn send_file(
     out: c_int,
     from: c_int,
@@ -116,5 +127,34 @@ hooks! {
         by_kernel(from, true);
         by_kernel(out, false);
         next(from, from_at, out, out_at, len, flags)
+    }
+    // A thread of libc's would read and write the companion.
+    fn aio_read(next; block: *mut c_void) -> c_int {
+        by_kernel_of(block);
+        next(block)
+    }
+    fn aio_read64(next; block: *mut c_void) -> c_int {
+        by_kernel_of(block);
+        next(block)
+    }
+    fn aio_write(next; block: *mut c_void) -> c_int {
+        by_kernel_of(block);
+        next(block)
+    }
+    fn aio_write64(next; block: *mut c_void) -> c_int {
+        by_kernel_of(block);
+        next(block)
+    }
+    fn lio_listio(next; mode: c_int, list: *const *mut c_void, count: c_int, event: *mut c_void) -> c_int {
+        for index in 0..count.max(0) as usize {
+            by_kernel_of(*list.add(index));
+        }
+        next(mode, list, count, event)
+    }
+    fn lio_listio64(next; mode: c_int, list: *const *mut c_void, count: c_int, event: *mut c_void) -> c_int {
+        for index in 0..count.max(0) as usize {
+            by_kernel_of(*list.add(index));
+        }
+        next(mode, list, count, event)
     }
 }

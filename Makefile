@@ -16,7 +16,7 @@ FUZZ_SECONDS ?= 600
 SOAK_SECONDS ?= 600
 BENCH        ?= all
 PLOTS        ?= build/plots
-export FUZZ_SECONDS SOAK_SECONDS
+export FUZZ_SECONDS
 
 bindir    := $(DESTDIR)$(PREFIX)/bin
 libdir    := $(DESTDIR)$(PREFIX)/lib/shunt

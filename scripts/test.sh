@@ -94,12 +94,13 @@ unit() {
     "$cargo" test --locked --workspace --no-fail-fast
 }
 
+# The soak and the deaths run here, too, in their short form.
 blackbox() {
-    python_tests -m "not soak"
+    python_tests
 }
 
 soak() {
-    python_tests -m soak
+    SOAK_SECONDS=${SOAK_SECONDS:-600} DEATHS=${DEATHS:-1000} python_tests -m soak
 }
 
 python_tests() {

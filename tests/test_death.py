@@ -20,6 +20,8 @@ DEATHS = int(os.environ.get("DEATHS", "40"))
 SEED = int(os.environ.get("SEED", time.time_ns() % 10**9))
 SHAPES = {"pingpong": ["pingpong"], "flood": ["flood", "poll", "epoll"], "poll": ["flood", "poll", "epoll"], "epoll": ["flood", "poll", "epoll"]}
 
+pytestmark = pytest.mark.soak
+
 
 class Lines:
     """A program's standard output line by line, with a limit on how long one waits for the next."""

@@ -3,8 +3,12 @@ and `SOAK_SEED=that` runs the same dice again."""
 
 import os
 
+import pytest
+
 SECONDS = int(os.environ.get("SOAK_SECONDS", "20"))
 SEED = os.environ.get("SOAK_SEED")
+
+pytestmark = pytest.mark.soak
 
 
 def test_soak(r):

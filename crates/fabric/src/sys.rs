@@ -73,8 +73,18 @@ pub fn memfd_create(name: &CStr) -> Result<i32, Errno> {
     call!(memfd_create, name.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING).map(|fd| fd as i32)
 }
 
-/// Sets a file's length.
+/// The limit on the size of files that the process writes: beyond it the kernel sends SIGXFSZ, which would end the program.
+pub fn file_size_limit() -> u64 {
+    let mut limit = libc::rlimit { rlim_cur: u64::MAX, rlim_max: u64::MAX };
+    let _ = call!(prlimit64, 0, libc::RLIMIT_FSIZE, 0, &raw mut limit);
+    limit.rlim_cur
+}
+
+/// Sets a file's length; EFBIG, and no signal, if the process may not have files of that size.
 pub fn ftruncate(fd: i32, len: usize) -> Result<(), Errno> {
+    if file_size_limit() < len as u64 {
+        return Err(Errno::EFBIG);
+    }
     call!(ftruncate, fd, len).map(drop)
 }
 

@@ -194,6 +194,9 @@ fn open() -> Result<i32, Reason> {
 }
 
 fn try_open() -> Result<i32, Errno> {
+    if sys::file_size_limit() < FIRST + BUCKETS * (WAYS * ENTRY) as u64 {
+        return Err(Errno::EFBIG);
+    }
     let path = process::options().board;
     let path = path.as_c_str();
     let flags = libc::O_RDWR | libc::O_NOFOLLOW | libc::O_NONBLOCK;

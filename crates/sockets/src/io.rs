@@ -208,6 +208,13 @@ fn take_early(
         conn.rx.set_path(path::SMALL);
         return None;
     }
+    if rx.error != 0 && conn.word(SMALL_AT) == 0 {
+        // Told to a waiter; what the kernel still had ready was read before it slept.
+        return Some(match Errno::new(core::mem::take(&mut rx.error)) {
+            Errno::ECONNRESET if died_unread(conn) == Some(false) => Tried::End,
+            errno => Tried::Error(errno),
+        });
+    }
     let peek = flags & libc::MSG_PEEK != 0;
     let most = match rx.tcp_left {
         Some(left) => left as usize,

@@ -97,12 +97,25 @@ pub fn read(fd: i32) -> Result<u64, Errno> {
         let again = TcpInfo::of(fd)?;
         if again.word(128) == info.word(128) {
             // bytes_received counts a FIN, FIONREAD does not. The states in which one has come: CLOSE_WAIT, LAST_ACK, CLOSING, and
-            // CLOSE, which is what TIME_WAIT looks like from inside. (After a reset CLOSE, too, but then the end is near anyway.)
-            let fin = u64::from(matches!(again.0[0], 6..=9 | 11));
+            // CLOSE, unless it is a reset's: that is what TIME_WAIT looks like from inside.
+            let fin = match again.0[0] {
+                6 | 8 | 9 | 11 => true,
+                CLOSE => !was_reset(fd),
+                _ => false,
+            };
+            let fin = u64::from(fin);
             return Ok(again.word(128).wrapping_sub(waiting).wrapping_sub(fin));
         }
         info = again;
     }
+}
+
+const CLOSE: u8 = 7;
+
+/// Whether the kernel has an error to tell.
+fn was_reset(fd: i32) -> bool {
+    let mut poll = [libc::pollfd { fd, events: 0, revents: 0 }];
+    sys::ppoll(&mut poll, Some(0)).unwrap_or(0) > 0 && poll[0].revents & libc::POLLERR != 0
 }
 
 #[cfg(test)]

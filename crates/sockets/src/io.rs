@@ -806,8 +806,17 @@ pub fn unread(conn: &'static Conn, fd: i32) -> Option<i32> {
     }
     let mut rx = conn.lock_rx()?;
     progress(conn, fd, &mut rx);
-    matches!(conn.rx.path(), path::SMALL | path::BIG)
-        .then(|| conn.word(W).wrapping_sub(rx.ring.position()).min(layout::BIG as u64) as i32)
+    let in_ring = conn.word(W).wrapping_sub(rx.ring.position()).min(layout::BIG as u64);
+    let count = match (conn.rx.path(), rx.tcp_left) {
+        (path::SMALL | path::BIG, _) => in_ring,
+        // Some of it still on tcp, the rest in the ring behind it.
+        (path::TCP, Some(left)) => {
+            let waiting = sys::ioctl_int(fd, libc::FIONREAD).unwrap_or(0) as u64;
+            if waiting >= left { left + in_ring } else { waiting }
+        }
+        _ => return None,
+    };
+    Some(count as i32)
 }
 
 /// SIOCOUTQ: bytes that have not reached the other end. What is in the ring has. `None`: the kernel's answer.

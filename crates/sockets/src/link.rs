@@ -277,6 +277,8 @@ pub struct Hello {
 }
 
 const MAGIC: u32 = 0x5348_4c4b;
+/// How long one who has connected may take for its HELLO.
+const HELLO_NS: u64 = 2_000_000;
 
 impl Hello {
     fn new(token: u64) -> Hello {
@@ -328,6 +330,8 @@ pub fn open(token: u64, own_token: u64) -> Result<u32, Reason> {
 /// Answers a HELLO on a socket that our listener accepted.
 pub fn answer(socket: i32, own_token: u64) -> Result<u32, Reason> {
     let peer = credentials(socket)?;
+    // Whoever connected makes its segment now and sends HELLO at once: a moment later it is there.
+    let _ = sys::ppoll(&mut [libc::pollfd { fd: socket, events: libc::POLLIN, revents: 0 }], Some(HELLO_NS));
     let (hello, fds) = receive(socket)?;
     let done = hello
         .check()

@@ -195,6 +195,13 @@ fn take_early(
     skip: usize,
     flags: i32,
 ) -> Option<Tried> {
+    if rx.error != 0 && (!conn.is_managed() || conn.word(SMALL_AT) == 0) {
+        // Told to a waiter, and to nobody else; what the kernel had ready was read before it slept.
+        return Some(match Errno::new(core::mem::take(&mut rx.error)) {
+            Errno::ECONNRESET if died_unread(conn) == Some(false) => Tried::End,
+            errno => Tried::Error(errno),
+        });
+    }
     if !conn.is_managed() {
         return Some(Tried::Kernel);
     }
@@ -207,13 +214,6 @@ fn take_early(
     if rx.tcp_left == Some(0) {
         conn.rx.set_path(path::SMALL);
         return None;
-    }
-    if rx.error != 0 && conn.word(SMALL_AT) == 0 {
-        // Told to a waiter; what the kernel still had ready was read before it slept.
-        return Some(match Errno::new(core::mem::take(&mut rx.error)) {
-            Errno::ECONNRESET if died_unread(conn) == Some(false) => Tried::End,
-            errno => Tried::Error(errno),
-        });
     }
     let peek = flags & libc::MSG_PEEK != 0;
     let most = match rx.tcp_left {

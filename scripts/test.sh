@@ -94,13 +94,9 @@ unit() {
     "$cargo" test --locked --workspace --no-fail-fast
 }
 
-# The soak and the deaths run here, too, in their short form. What fails runs once more, loudly: races that are not found yet
-# (tests/known.txt has those that have a name) must not keep everything else from landing. A test that is named here is a bug, and
-# stays counted as failed below; when known.txt is empty this goes.
+# The soak and the deaths run here, too, in their short form.
 blackbox() {
-    python_tests -p cacheprovider && return 0
-    printf '\nFAILED ONCE, TRIED AGAIN (each is a bug, even if it passes now):\n'
-    python_tests -p cacheprovider --last-failed --last-failed-no-failures none
+    python_tests
 }
 
 soak() {

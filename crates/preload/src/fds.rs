@@ -262,7 +262,7 @@ hooks! {
             && level == libc::IPPROTO_TCP
             && (name == libc::TCP_NODELAY || name == libc::TCP_CORK)
             && let Some(conn) = table::conn(fd)
-            && conn.state() == sockets::conn::state::PROMOTED
+            && conn.is_managed()
             && *len >= 4
         {
             let kept = if name == libc::TCP_NODELAY { flag::NODELAY } else { flag::CORK };

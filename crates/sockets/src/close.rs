@@ -6,6 +6,7 @@ use fabric::{Local, sys, trip};
 
 use crate::conn::{Conn, Held, Rx, flag, path, state};
 use crate::layout::{self, KICKS, TRIP, W, note};
+use crate::table::{self, Entry};
 use crate::{demote, epoll, home, io, link, rendezvous, report};
 
 /// A descriptor of the connection is about to be closed (its table entry is gone already).
@@ -13,6 +14,13 @@ pub fn descriptor(conn: &'static Conn, fd: i32) {
     epoll::forget(conn, fd);
     if conn.refs.fetch_sub(1, Ordering::AcqRel) == 1 {
         teardown(conn, Some(fd));
+    } else if conn.descriptor() == fd {
+        // Another number stands for it from now on, if this process has one.
+        table::for_each(|other, entry| {
+            if matches!(entry, Entry::Conn(same) if core::ptr::eq(same, conn)) {
+                conn.fd.store(other as u32, Ordering::Relaxed);
+            }
+        });
     }
 }
 
@@ -33,7 +41,7 @@ pub fn shut(conn: &'static Conn, fd: i32, how: i32) {
             conn.set(flag::SHUT_WR);
         }
         if conn.state() == state::OFFERED && !rendezvous::withdraw(conn) {
-            rendezvous::settle_answer(conn, fd);
+            rendezvous::settle_answer(conn);
         } else {
             return;
         }

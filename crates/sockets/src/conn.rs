@@ -374,6 +374,11 @@ impl Conn {
         }
     }
 
+    /// A descriptor of it in this process, or in the one that it came from by fork().
+    pub fn descriptor(&self) -> i32 {
+        self.fd.load(Ordering::Relaxed) as i32
+    }
+
     pub fn set_reason(&self, reason: Reason) {
         self.reason.store(reason as u32, Ordering::Relaxed);
     }
@@ -425,6 +430,32 @@ impl Conn {
     /// Whose calls on the connection are.
     pub fn managed_is(&self, ours: bool) {
         self.managed.store(u32::from(ours), Ordering::SeqCst);
+    }
+
+    /// The program's TCP_NODELAY and TCP_CORK are kept for it while calls are ours: kicks must not wait for acknowledgements, so the
+    /// companion gets TCP_NODELAY. After [`Conn::manage`], before [`Conn::managed_is`].
+    pub fn keep_options(&self, fd: i32) {
+        for (option, kept, ours) in [(libc::TCP_NODELAY, flag::NODELAY, 1), (libc::TCP_CORK, flag::CORK, 0)] {
+            let set = sys::getsockopt::<i32>(fd, libc::IPPROTO_TCP, option).unwrap_or(0);
+            if set != 0 {
+                self.set(kept)
+            } else {
+                self.clear(kept)
+            }
+            if set != ours {
+                let _ = sys::setsockopt(fd, libc::IPPROTO_TCP, option, ours);
+            }
+        }
+    }
+
+    /// Makes calls the kernel's again, with the options that the program has set meanwhile.
+    pub fn unmanage(&self) {
+        let fd = self.descriptor();
+        let _ = sys::setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, i32::from(self.has(flag::NODELAY)));
+        if self.has(flag::CORK) {
+            let _ = sys::setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_CORK, 1i32);
+        }
+        self.managed_is(false);
     }
 
     /// Enters a call that the kernel does by itself; false if calls are ours.

@@ -30,7 +30,7 @@ pub fn hand_over(conn: &'static Conn, fd: i32, reason: Reason) {
         io::progress(conn, fd, &mut rx);
         if !matches!(conn.rx.path(), path::SMALL | path::BIG) || !conn.has(flag::RECALLED) {
             drop(rx);
-            finish(conn, fd);
+            finish(conn);
             return;
         }
         io::drain(conn, fd, &mut rx, usize::MAX);
@@ -41,7 +41,7 @@ pub fn hand_over(conn: &'static Conn, fd: i32, reason: Reason) {
         {
             conn.rx.set_path(path::LAST);
             drop(rx);
-            finish(conn, fd);
+            finish(conn);
             return;
         }
         drop(rx);
@@ -61,7 +61,7 @@ const HAND_OVER_EMPTY_NS: u64 = 200_000_000;
 
 fn leave(conn: &'static Conn, fd: i32, reason: Reason, recall: bool) {
     if conn.state() == state::OFFERED && !rendezvous::withdraw(conn) {
-        rendezvous::settle_answer(conn, fd);
+        rendezvous::settle_answer(conn);
     }
     if conn.state() != state::PROMOTED {
         rendezvous::give_up(conn, reason);
@@ -105,7 +105,7 @@ pub fn attend(conn: &'static Conn, fd: i32) {
     match conn.tx.path() {
         path::TCP | path::SMALL | path::BIG if conn.word(NOTES) & (note::DEMOTE | note::RECALL) == 0 => {}
         path::LAST => {
-            finish(conn, fd);
+            finish(conn);
         }
         path::RESEND => {
             if let Some(mut tx) = conn.lock_tx() {
@@ -185,18 +185,13 @@ pub(crate) fn resend(conn: &'static Conn, fd: i32, tx: &mut Held<'_, Tx>) -> boo
 }
 
 /// When both directions are back on tcp: calls are the kernel's again. True if they are.
-pub(crate) fn finish(conn: &'static Conn, fd: i32) -> bool {
+pub(crate) fn finish(conn: &'static Conn) -> bool {
     if conn.tx.path() != path::LAST || conn.rx.path() != path::LAST {
         return false;
     }
     if conn.state.compare_exchange(state::PROMOTED, state::PLAIN, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     {
-        let nodelay = i32::from(conn.has(flag::NODELAY));
-        let _ = sys::setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, nodelay);
-        if conn.has(flag::CORK) {
-            let _ = sys::setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_CORK, 1i32);
-        }
-        conn.managed_is(false);
+        conn.unmanage();
     }
     true
 }

@@ -34,7 +34,7 @@ pub struct Set {
     moved: AtomicU32,
     sleepers: AtomicU32,
     kernel_asked: AtomicU64,
-    /// The last call had no place left: the kernel's members may be waiting.
+    /// The last call had no place left, or told only what it had told before: the kernel's members may be waiting.
     crowded: AtomicU32,
     learned: AtomicU64,
     lock: Lock,
@@ -58,7 +58,8 @@ struct Member {
     events: u32,
     flags: u32,
     next: u32,
-    /// Edge-triggered: the peer's write position, and what was known of the connection's life, when last reported.
+    /// When last reported. Edge-triggered: the peer's write position, and what was known of the connection's life. Level-triggered: how
+    /// far the program had come.
     seen: u64,
     life: u32,
 }
@@ -220,7 +221,7 @@ fn each_membership(conn: &'static Conn, mut each: impl FnMut(&'static Set, i32))
 
 /// The descriptors of a connection: nearly always the one it was made with.
 fn table_fds(conn: &'static Conn, mut each: impl FnMut(i32)) {
-    let first = conn.fd.load(Ordering::Relaxed) as i32;
+    let first = conn.descriptor();
     let is = |fd: i32| matches!(table::entry(fd), Entry::Conn(other) if core::ptr::eq(other, conn));
     if conn.refs.load(Ordering::Acquire) == 1 && is(first) {
         return each(first);
@@ -625,7 +626,9 @@ impl Set {
                 count += self.collect(&scan, &mut places[count..])?;
                 if count > 0 {
                     drop(scan);
-                    self.crowded.store(u32::from(count == places.len()), Ordering::Relaxed);
+                    if count == places.len() {
+                        self.crowded.store(1, Ordering::Relaxed);
+                    }
                     self.pass_on();
                     return Ok(count);
                 }
@@ -832,6 +835,13 @@ impl Set {
             if member.events & ONESHOT != 0 {
                 guard.member(fd).flags |= SPENT;
             } else if !edge {
+                // Told again although the program has not read or written since: the kernel's members are asked next.
+                let came = 1
+                    + conn.counters.ring_in.load(Ordering::Relaxed)
+                    + conn.counters.ring_out.load(Ordering::Relaxed);
+                if core::mem::replace(&mut guard.member(fd).seen, came) == came {
+                    self.crowded.store(1, Ordering::Relaxed);
+                }
                 guard.list(fd);
             }
         }
@@ -892,7 +902,7 @@ impl Set {
                 if let Some(conn) = table::conn(fd) {
                     ready::absorb(conn, fd);
                     if conn.state() == state::OFFERED {
-                        rendezvous::answered(conn, fd);
+                        rendezvous::answered(conn);
                     }
                 }
                 if let Some(mut guard) = self.lock() {

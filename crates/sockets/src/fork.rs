@@ -10,11 +10,11 @@ use crate::{epoll, home, link, process, rendezvous, thread, wait};
 
 /// Before fork(), in the parent: every connection gets one more holder for each descriptor.
 pub fn prepare() {
-    table::for_each(|fd, entry| {
+    table::for_each(|_, entry| {
         if let Entry::Conn(conn) = entry {
             if conn.state() == state::OFFERED {
                 let _ = rendezvous::withdraw(conn) || {
-                    rendezvous::settle_answer(conn, fd);
+                    rendezvous::settle_answer(conn);
                     true
                 };
             }

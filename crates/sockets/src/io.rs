@@ -57,7 +57,7 @@ pub fn recv(conn: &'static Conn, fd: i32, iov: &[libc::iovec], flags: i32) -> Wa
     loop {
         if conn.state() == state::OFFERED {
             rendezvous::serve_offered();
-            rendezvous::answered(conn, fd);
+            rendezvous::answered(conn);
         }
         let Some(mut rx) = conn.lock_rx() else { return Way::Done(Err(Errno::EINTR)) };
         let mut room = false;
@@ -107,7 +107,7 @@ pub fn send(conn: &'static Conn, fd: i32, iov: &[libc::iovec], flags: i32) -> Wa
     loop {
         if conn.state() == state::OFFERED {
             rendezvous::serve_offered();
-            rendezvous::answered(conn, fd);
+            rendezvous::answered(conn);
         }
         let Some(mut tx) = conn.lock_tx() else { return Way::Done(Err(Errno::EINTR)) };
         let tried = give(conn, fd, &mut tx, iov, done, flags);
@@ -384,7 +384,7 @@ fn from_kernel(
     skip: usize,
     flags: i32,
 ) -> Tried {
-    if conn.rx.path() == path::LAST && demote::finish(conn, fd) {
+    if conn.rx.path() == path::LAST && demote::finish(conn) {
         return Tried::Kernel;
     }
     if rx.error != 0 {
@@ -579,7 +579,7 @@ fn give(
                 if !pay(fd, tx) {
                     return Tried::Not;
                 }
-                if demote::finish(conn, fd) {
+                if demote::finish(conn) {
                     return Tried::Kernel;
                 }
                 return to_kernel(fd, iov, skip, flags);

@@ -10,7 +10,7 @@ use crate::{demote, io, rendezvous};
 /// Events of poll() (the same bits as epoll's) that the connection is ready for, of those in `want`; HUP and ERR always count.
 /// `None` if its calls are no longer ours; [`AGAIN`] if that is being decided.
 pub fn events(conn: &'static Conn, fd: i32, want: u32) -> Option<u32> {
-    if conn.state() == state::OFFERED && !rendezvous::answered(conn, fd) {
+    if conn.state() == state::OFFERED && !rendezvous::answered(conn) {
         return Some(AGAIN);
     }
     demote::attend(conn, fd);

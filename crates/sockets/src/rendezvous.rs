@@ -111,7 +111,7 @@ pub fn tick(conn: &'static Conn, fd: i32) {
 /// whoever calls may hold an epoll set's, which a thread that holds the states may be waiting for. False: it has come, but another
 /// thread has the lock; to be called again.
 #[cold]
-pub fn answered(conn: &'static Conn, fd: i32) -> bool {
+pub fn answered(conn: &'static Conn) -> bool {
     if conn.word(STATE) & (ACCEPTED | REFUSED) == 0 {
         return true;
     }
@@ -120,19 +120,19 @@ pub fn answered(conn: &'static Conn, fd: i32) -> bool {
     }
     let _states = States(true);
     if conn.state() == state::OFFERED {
-        look_for_answer(conn, fd);
+        look_for_answer(conn);
     }
     true
 }
 
 /// As [`answered`], waiting for the lock: where no epoll set's lock can be held, and the answer is known to be there.
-pub fn settle_answer(conn: &'static Conn, fd: i32) {
-    while !answered(conn, fd) {
+pub fn settle_answer(conn: &'static Conn) {
+    while !answered(conn) {
         sys::yield_now();
     }
 }
 
-fn look_for_answer(conn: &'static Conn, fd: i32) {
+fn look_for_answer(conn: &'static Conn) {
     let answer = conn.word(STATE);
     if answer & ACCEPTED != 0 {
         // Several threads may see it; each step is idempotent but for the count.
@@ -141,7 +141,7 @@ fn look_for_answer(conn: &'static Conn, fd: i32) {
             .compare_exchange(state::OFFERED, state::PROMOTED, Ordering::AcqRel, Ordering::Relaxed)
             .is_ok()
         {
-            promoted(conn, fd);
+            promoted(conn);
         }
     } else if answer & REFUSED != 0
         && conn
@@ -150,7 +150,7 @@ fn look_for_answer(conn: &'static Conn, fd: i32) {
             .is_ok()
     {
         link::link(conn.link.load(Ordering::Relaxed)).leave_slot(conn.slot.load(Ordering::Relaxed) as usize);
-        conn.managed_is(false);
+        conn.unmanage();
         wait_longer(conn, Reason::Refused);
     }
 }
@@ -195,7 +195,7 @@ fn take_back(conn: &'static Conn) -> bool {
     if conn.state.compare_exchange(state::OFFERED, state::PLAIN, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     {
         link::link(conn.link.load(Ordering::Relaxed)).leave_slot(conn.slot.load(Ordering::Relaxed) as usize);
-        conn.managed_is(false);
+        conn.unmanage();
     }
     true
 }
@@ -406,7 +406,7 @@ fn offer(conn: &'static Conn, index: u32, other: &Post) {
         conn.state.store(state::POSTED, Ordering::Release);
         conn.mine().set_word(conn.at(STATE), CANCELLED);
         link.leave_slot(slot);
-        conn.managed_is(false);
+        conn.unmanage();
         wait_longer(conn, Reason::Busy);
     }
 }
@@ -493,10 +493,10 @@ fn take(conn: &'static Conn, index: u32, slot: usize) {
     if state & CANCELLED != 0 {
         conn.state.store(state::POSTED, Ordering::Release);
         link.leave_slot(slot);
-        conn.managed_is(false);
+        conn.unmanage();
         return;
     }
-    promoted(conn, conn.fd.load(Ordering::Relaxed) as i32);
+    promoted(conn);
 }
 
 fn refuse(link: &Link, slot: usize) {
@@ -507,12 +507,13 @@ fn refuse(link: &Link, slot: usize) {
 
 /// Puts the connection's state for a slot in place, on tcp in both directions.
 fn settle(conn: &'static Conn, link: &Link, index: u32, slot: usize) {
-    let fd = conn.fd.load(Ordering::Relaxed) as i32;
+    let fd = conn.descriptor();
     if sys::fcntl(fd, libc::F_GETFL, 0).unwrap_or(0) & libc::O_NONBLOCK != 0 {
         conn.set(flag::NONBLOCK);
     } else {
         conn.clear(flag::NONBLOCK);
     }
+    conn.keep_options(fd);
     let Some((mine, theirs)) = link.maps() else { return };
     conn.set_maps(mine, theirs);
     conn.slot.store(slot as u32, Ordering::Relaxed);
@@ -530,18 +531,10 @@ fn settle(conn: &'static Conn, link: &Link, index: u32, slot: usize) {
 }
 
 /// Both ends agree: from now on each writer changes over when it next writes.
-fn promoted(conn: &'static Conn, fd: i32) {
+fn promoted(conn: &'static Conn) {
     conn.set_reason(Reason::None);
     unpost(conn);
     report::add(report::at::PROMOTED, 1);
-    // Kicks must not wait for acknowledgements: the companion gets TCP_NODELAY, what the program wants is kept.
-    for (option, kept) in [(libc::TCP_NODELAY, flag::NODELAY), (libc::TCP_CORK, flag::CORK)] {
-        if sys::getsockopt::<i32>(fd, libc::IPPROTO_TCP, option).unwrap_or(0) != 0 {
-            conn.set(kept);
-        }
-    }
-    let _ = sys::setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_CORK, 0i32);
-    let _ = sys::setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1i32);
 }
 
 /// Whether the kernel's record of the other end agrees with what the peer says and with who it is.

@@ -267,7 +267,7 @@ fn kernel_writable(conn: &'static Conn, fd: i32) -> Result<(), Errno> {
             return Err(Errno::EINTR);
         }
         if conn.state() == state::OFFERED {
-            rendezvous::answered(conn, fd);
+            rendezvous::answered(conn);
         }
     }
 }

@@ -55,7 +55,8 @@ static void fill(struct connection *c, unsigned char *data, int n) {
 static void check(struct connection *c, const unsigned char *data, int n) {
     for (int i = 0; i < n; i++)
         if (data[i] != byte_at(c->got + i)) {
-            fprintf(stderr, "byte %llu is wrong\n", (unsigned long long)(c->got + i));
+            fprintf(stderr, "byte %llu is wrong, number %d of %d read at once: %d\n", (unsigned long long)(c->got + i), i, n, data[i]);
+            if (getenv("HOLD")) pause(); /* to be looked at */
             exit(1);
         }
     c->got += n;

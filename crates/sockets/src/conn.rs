@@ -93,6 +93,8 @@ pub mod flag {
 #[derive(Debug, Default)]
 pub struct Rx {
     pub ring: Consumer,
+    /// Bytes that the program has read on tcp before the ring.
+    pub tcp_read: u64,
     /// Bytes still to be taken from tcp before the ring, once announced.
     pub tcp_left: Option<u64>,
     /// Kicks taken out of the companion.

@@ -241,8 +241,11 @@ fn take_early(
     match kernel_recv(fd, iov, skip, most, flags | libc::MSG_DONTWAIT) {
         Ok(0) => Some(Tried::End),
         Ok(count) => {
-            if !peek && let Some(left) = &mut rx.tcp_left {
-                *left -= count as u64;
+            if !peek {
+                rx.tcp_read += count as u64;
+                if let Some(left) = &mut rx.tcp_left {
+                    *left -= count as u64;
+                }
             }
             Some(Tried::Bytes(count))
         }
@@ -265,7 +268,7 @@ fn learn_boundary(conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>) -> Result<(), Err
     }
     let announced = conn.word(SMALL_AT);
     if announced != 0 {
-        match diag::read(fd).ok().and_then(|read| (announced - 1).checked_sub(read)) {
+        match (announced - 1).checked_sub(rx.tcp_read) {
             Some(left) => rx.tcp_left = Some(left),
             None => {
                 conn.break_off(fd);
@@ -363,8 +366,10 @@ pub(crate) fn recalled(conn: &'static Conn, fd: i32, rx: &mut Held<'_, Rx>) -> O
 
 /// The writer has left the ring for tcp. Kicks that it sent before lie ahead of its bytes.
 fn end_of_ring(conn: &'static Conn, fd: i32, rx: &mut Held<'_, Rx>) -> Option<Tried> {
+    // Asked before: what the end of the connection brought with it is drained, not left for a byte of data.
+    let ended = conn.has(flag::PEER_FIN | flag::PEER_HUP);
     drain(conn, fd, rx, usize::MAX);
-    if conn.word(KICKS) != rx.kicks_drained && !conn.has(flag::PEER_FIN | flag::PEER_HUP) {
+    if conn.word(KICKS) != rx.kicks_drained && !ended {
         // Still on their way.
         return Some(match look(conn, fd, rx) {
             Look::Nothing => Tried::Not,

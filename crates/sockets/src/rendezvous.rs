@@ -380,17 +380,18 @@ fn offer(conn: &'static Conn, index: u32, other: &Post) {
     if conn.has(flag::SHARED) && !owned(conn) {
         return wait_longer(conn, Reason::Shared);
     }
-    if !conn.manage() {
-        conn.set_reason(Reason::Busy);
-        return;
-    }
+    let read = match begin(conn) {
+        Ok(read) => read,
+        Err(Reason::Busy) => return conn.set_reason(Reason::Busy),
+        Err(reason) => return stop(conn, reason),
+    };
     let Some(slot) = link.take_slot(conn) else {
         link.full.store(1, Ordering::Relaxed);
         conn.managed_is(false);
         conn.set_reason(Reason::LinkLimit);
         return;
     };
-    settle(conn, link, index, slot);
+    settle(conn, link, index, slot, read);
     conn.state.store(state::OFFERED, Ordering::Release);
     conn.managed_is(true);
     // The peer may use the ring as soon as it has the offer: epoll sets must know before.
@@ -475,13 +476,19 @@ fn take(conn: &'static Conn, index: u32, slot: usize) {
         report::count_reason(Reason::Unproved);
         return refuse(link, slot);
     }
-    if !conn.manage() {
-        conn.set_reason(Reason::Busy);
-        conn.pending.store(u64::from(index) << 32 | (slot as u64 + 1), Ordering::Release);
-        return;
-    }
+    let read = match begin(conn) {
+        Ok(read) => read,
+        Err(Reason::Busy) => {
+            conn.set_reason(Reason::Busy);
+            return conn.pending.store(u64::from(index) << 32 | (slot as u64 + 1), Ordering::Release);
+        }
+        Err(reason) => {
+            refuse(link, slot);
+            return stop(conn, reason);
+        }
+    };
     link.use_slot(slot, conn);
-    settle(conn, link, index, slot);
+    settle(conn, link, index, slot, read);
     conn.state.store(state::PROMOTED, Ordering::Release);
     if conn.waiters.load(Ordering::SeqCst) != 0 {
         // Asleep since an offer of ours, armed on the slot that we gave up.
@@ -505,8 +512,19 @@ fn refuse(link: &Link, slot: usize) {
     }
 }
 
+/// Begins to make calls on the connection ours ([`Conn::manage`]); how many bytes the program has read so far.
+fn begin(conn: &'static Conn) -> Result<u64, Reason> {
+    if !conn.manage() {
+        return Err(Reason::Busy);
+    }
+    diag::read(conn.descriptor()).map_err(|_| {
+        conn.managed_is(false);
+        Reason::Half
+    })
+}
+
 /// Puts the connection's state for a slot in place, on tcp in both directions.
-fn settle(conn: &'static Conn, link: &Link, index: u32, slot: usize) {
+fn settle(conn: &'static Conn, link: &Link, index: u32, slot: usize, read: u64) {
     let fd = conn.descriptor();
     if sys::fcntl(fd, libc::F_GETFL, 0).unwrap_or(0) & libc::O_NONBLOCK != 0 {
         conn.set(flag::NONBLOCK);
@@ -520,6 +538,7 @@ fn settle(conn: &'static Conn, link: &Link, index: u32, slot: usize) {
     conn.link.store(index, Ordering::Relaxed);
     if let Some(mut rx) = conn.rx.lock() {
         *rx = Default::default();
+        rx.tcp_read = read;
         rx.ring = Consumer::new(layout::small(slot), layout::SMALL);
         conn.rx.set_path(path::TCP);
     }

@@ -97,11 +97,19 @@ static struct end *ends;
 static _Noreturn void wrong(const struct end *e, const char *what, long long value) {
     int error = errno;
     fprintf(stderr, "WRONG: %s: %s %lld (errno %d %s)", role, what, value, error, strerror(error));
-    if (e)
+    if (e) {
+        struct sockaddr_in own = {0}, peer = {0};
+        socklen_t len = sizeof own;
+        getsockname(e->fd, (void *)&own, &len);
+        len = sizeof peer;
+        getpeername(e->fd, (void *)&peer, &len);
+        fprintf(stderr, "; ports %d %d", ntohs(own.sin_port), ntohs(peer.sin_port));
         fprintf(stderr, "; connection %016llx fd %d %s; sent %llu of %llu, got %llu of %llu, turn %llu", (unsigned long long)e->seed,
                 e->fd, e->how, (unsigned long long)e->sent, (unsigned long long)e->to_send, (unsigned long long)e->got,
                 (unsigned long long)e->to_get, (unsigned long long)e->turn);
+    }
     fprintf(stderr, "; run seed %llu\n", (unsigned long long)run_seed);
+    while (getenv("HOLD")) pause(); /* to be looked at */
     atomic_fetch_add(&shared->wrong, 1);
     _exit(3);
 }

@@ -277,6 +277,10 @@ pub unsafe extern "C" fn before_fork() {
     fork::prepare();
 }
 
+pub unsafe extern "C" fn parent_of_fork() {
+    fork::parent();
+}
+
 pub unsafe extern "C" fn child_of_fork() {
     fork::child();
 }

@@ -38,7 +38,7 @@ unsafe extern "C" fn start(_argc: c_int, _argv: *const *const c_char, env: *cons
             core::mem::transmute::<usize, real::Ppoll>(PPOLL.get()),
             core::mem::transmute::<usize, real::EpollPwait>(EPOLL_PWAIT.get()),
         );
-        libc::pthread_atfork(Some(fds::before_fork), None, Some(fds::child_of_fork));
+        libc::pthread_atfork(Some(fds::before_fork), Some(fds::parent_of_fork), Some(fds::child_of_fork));
     }
 }
 

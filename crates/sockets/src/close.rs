@@ -33,24 +33,21 @@ pub fn abandon(conn: &'static Conn) {
 
 /// shutdown(): half of a connection ends. Before the kernel's call.
 pub fn shut(conn: &'static Conn, fd: i32, how: i32) {
-    if conn.state() != state::PROMOTED {
-        if how == libc::SHUT_RD || how == libc::SHUT_RDWR {
-            conn.set(flag::SHUT_RD);
-        }
-        if how == libc::SHUT_WR || how == libc::SHUT_RDWR {
-            conn.set(flag::SHUT_WR);
-        }
-        if conn.state() == state::OFFERED && !rendezvous::withdraw(conn) {
-            rendezvous::settle_answer(conn);
-        } else {
-            return;
-        }
-    }
+    let mut halves = 0;
     if how == libc::SHUT_RD || how == libc::SHUT_RDWR {
+        halves |= flag::SHUT_RD;
+    }
+    if how == libc::SHUT_WR || how == libc::SHUT_RDWR {
+        halves |= flag::SHUT_WR;
+    }
+    if !rendezvous::shut(conn, halves) {
+        return;
+    }
+    if halves & flag::SHUT_RD != 0 {
         conn.set(flag::SHUT_RD);
         conn.tell(note::SHUT_RD);
     }
-    if how == libc::SHUT_WR || how == libc::SHUT_RDWR {
+    if halves & flag::SHUT_WR != 0 {
         // After the FIN we cannot kick: the peer is to write by tcp from now on.
         demote::now(conn, fd, crate::reason::Reason::Half);
         flush(conn, fd);

@@ -112,8 +112,26 @@ pub fn closed(set: &'static Set) {
     set.release();
 }
 
+/// Before fork(): takes the locks of all sets. False if that cannot be, as this thread has one of them (it is in a signal handler).
+pub fn freeze() -> bool {
+    let tid = thread::tid();
+    for index in 0..SETS {
+        if !set(index).is_none_or(|set| set.lock.lock(tid)) {
+            (0..index).filter_map(set).for_each(|before| before.lock.unlock());
+            return false;
+        }
+    }
+    true
+}
+
+/// After fork(), in the parent.
+pub fn thaw() {
+    (0..SETS).filter_map(set).for_each(|set| set.lock.unlock());
+}
+
 /// In the child of fork(): event queues and the bell are the parent's.
 pub fn forked() {
+    (0..SETS).filter_map(set).for_each(|set| set.lock.reset());
     table::for_each(|_, entry| {
         if let Entry::Set(set) = entry {
             set.queue.store(0, Ordering::Relaxed);
@@ -817,6 +835,8 @@ impl Set {
                 continue;
             }
             if edge {
+                // What the peer has sent by tcp after the ring is new, too, and shows in no write position.
+                seen |= u64::from(conn.rx.path() == path::LAST) << 63;
                 let life = conn.flags.load(Ordering::Acquire) & (flag::PEER_FIN | flag::PEER_HUP);
                 let room = got & ready::OUT != 0 && conn.has(flag::TX_FULL);
                 let fresh = member.flags & FRESH != 0 || room || seen != member.seen || life != member.life;
@@ -944,6 +964,13 @@ fn is_edge(conn: &Conn, events: u32) -> bool {
 /// Event bits that are conditions, not modes.
 const MASK: u32 = 0x0fff_ffff & !(1 << 28 | ONESHOT);
 
+/// The set with this number, in use or not; `None` before the first was made.
+fn set(index: usize) -> Option<&'static Set> {
+    let base = SETS_AT.load(Ordering::Acquire) as *const Set;
+    // SAFETY: the array has SETS places, zeroed memory is a valid unused Set, it is never unmapped; callers stay below SETS.
+    (!base.is_null()).then(|| unsafe { &*base.add(index) })
+}
+
 fn take_set() -> Option<&'static Set> {
     if SETS_AT.load(Ordering::Acquire) == 0 {
         let at = sys::mmap_private(SETS * size_of::<Set>()).ok()? as u64;
@@ -951,10 +978,8 @@ fn take_set() -> Option<&'static Set> {
             sys::munmap(at as *mut u8, SETS * size_of::<Set>());
         }
     }
-    let base = SETS_AT.load(Ordering::Acquire) as *const Set;
     for index in 0..SETS {
-        // SAFETY: the array has SETS places, zeroed memory is a valid unused Set, it is never unmapped.
-        let set = unsafe { &*base.add(index) };
+        let set = set(index)?;
         if set.used.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
             let mut guard = set.lock()?;
             if guard.state().members.is_null() {

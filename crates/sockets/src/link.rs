@@ -92,9 +92,34 @@ pub fn all() -> core::ops::Range<u32> {
     0..USED.load(Ordering::Acquire)
 }
 
+/// Before fork(): takes the locks of all links. False if that cannot be, as this thread has one of them (it is in a signal handler).
+pub fn freeze() -> bool {
+    let tid = thread::tid();
+    if !registry().lock(tid) {
+        return false;
+    }
+    for index in all() {
+        if !link(index).lock.lock(tid) {
+            all().take_while(|&before| before < index).for_each(|before| link(before).lock.unlock());
+            registry().unlock();
+            return false;
+        }
+    }
+    true
+}
+
+/// After fork(), in the parent.
+pub fn thaw() {
+    all().for_each(|index| link(index).lock.unlock());
+    registry().unlock();
+}
+
 /// In the child of fork(): inherited links serve inherited connections; no new ones on them.
 pub fn forked() {
+    registry().reset();
+    SCANNERS.store(0, Ordering::Relaxed);
     for index in all() {
+        link(index).lock.reset();
         link(index).token.store(0, Ordering::Relaxed);
     }
 }

@@ -88,7 +88,7 @@ fn survey(fds: &mut [libc::pollfd], scratch: &mut Scratch) -> Result<usize, Errn
         place.revents = 0;
         poll.revents = 0;
         if let Some(conn) = managed(poll.fd)
-            && let Some(events) = ready::events(conn, poll.fd, poll.events as u16 as u32)
+            && let Some(events) = events(conn, poll)
         {
             poll.revents = events as i16;
             place.fd = -1;
@@ -106,6 +106,16 @@ fn survey(fds: &mut [libc::pollfd], scratch: &mut Scratch) -> Result<usize, Errn
         }
     }
     Ok(fds.iter().filter(|poll| poll.revents != 0).count())
+}
+
+/// What a promoted member is ready for; waits for a thread that is taking the answer to its offer.
+fn events(conn: &'static Conn, poll: &libc::pollfd) -> Option<u32> {
+    loop {
+        match ready::events(conn, poll.fd, poll.events as u16 as u32) {
+            Some(ready::AGAIN) => sys::yield_now(),
+            events => return events,
+        }
+    }
 }
 
 fn managed(fd: i32) -> Option<&'static Conn> {

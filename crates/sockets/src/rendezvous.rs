@@ -173,6 +173,20 @@ pub fn withdraw(conn: &'static Conn) -> bool {
     conn.state() != state::OFFERED || take_back(conn)
 }
 
+/// Halves of a connection (SHUT_RD, SHUT_WR) are about to be shut: it is not promoted any more. True if it is already, and the halves
+/// are for the caller to note.
+pub fn shut(conn: &'static Conn, halves: u32) -> bool {
+    let _states = States::lock();
+    if conn.state() == state::OFFERED && !take_back(conn) {
+        look_for_answer(conn);
+    }
+    if conn.state() == state::PROMOTED {
+        return true;
+    }
+    conn.set(halves);
+    false
+}
+
 /// The end of a connection: it is not promoted any more. Says whether it has a slot (it was, or is, promoted).
 pub fn close(conn: &'static Conn) -> bool {
     let _states = States::lock();
@@ -230,6 +244,25 @@ fn unpost(conn: &'static Conn) {
         let _ =
             cell.compare_exchange(core::ptr::from_ref(conn) as u64, 0, Ordering::AcqRel, Ordering::Relaxed);
     }
+}
+
+/// Before fork(): offers are taken back, and no state changes until [`thaw`]. False if the lock is this thread's already.
+pub fn freeze() -> bool {
+    let frozen = STATES.lock(crate::thread::tid());
+    table::for_each(|_, entry| {
+        if let Entry::Conn(conn) = entry
+            && conn.state() == state::OFFERED
+            && !take_back(conn)
+        {
+            look_for_answer(conn);
+        }
+    });
+    frozen
+}
+
+/// After fork(), in the parent.
+pub fn thaw() {
+    STATES.unlock();
 }
 
 /// In the child of fork(): a rendezvous socket of its own when it needs one.

@@ -141,6 +141,44 @@ static void one_shot(int fd) {
     leave(fd);
 }
 
+/* A fired shot stays fired while many bytes go to and fro, whatever becomes of the connection meanwhile. */
+static void one_shot_kept(int fd) {
+    int set = set_of(fd, EPOLLIN | EPOLLONESHOT);
+    for (int i = 0; i < 3; i++) {
+        ask(SEND, 50);
+        EQUAL(wait_set(set, 5000), EPOLLIN);
+        take(fd, 50);
+        echo_rounds(fd, 200, 64);
+        ask(SEND, 50);
+        wait_queued(fd, 50);
+        EQUAL(wait_set(set, 0), 0);
+        EQUAL(wait_set(set, 20), 0);
+        take(fd, 50);
+        change(set, fd, EPOLLIN | EPOLLONESHOT);
+        EQUAL(wait_set(set, 0), 0);
+    }
+    leave(fd);
+}
+
+/* An unfired shot fires once, however the bytes came. */
+static void one_shot_unfired(int fd) {
+    int set = set_of(fd, EPOLLIN | EPOLLONESHOT), idle = set_of(fd, EPOLLIN | EPOLLONESHOT);
+    ask(SEND, 50);
+    EQUAL(wait_set(set, 5000), EPOLLIN);
+    take(fd, 50);
+    echo_rounds(fd, 200, 64);
+    change(set, fd, EPOLLIN | EPOLLONESHOT);
+    echo_rounds(fd, 200, 64);
+    ask(SEND, 50);
+    wait_queued(fd, 50);
+    EQUAL(wait_set(idle, 5000), EPOLLIN);
+    EQUAL(wait_set(idle, 0), 0);
+    take(fd, 50);
+    change(idle, fd, EPOLLIN | EPOLLONESHOT);
+    EQUAL(wait_set(idle, 0), 0);
+    leave(fd);
+}
+
 static void room(int fd, uint32_t mode) {
     set_nonblocking(fd, true);
     int set = set_of(fd, EPOLLOUT | mode);
@@ -522,6 +560,8 @@ const struct example examples[] = {
     {"edge_both", puppet, edge_both, 0},
     {"edge_loop", puppet, edge_loop, 0},
     {"one_shot", puppet, one_shot, 0},
+    {"one_shot_kept", puppet, one_shot_kept, 0},
+    {"one_shot_unfired", puppet, one_shot_unfired, 0},
     {"room_level", puppet, room_level, 0},
     {"room_edge", puppet, room_edge, 0},
     {"stream_level", stream_server, stream_level, 0},

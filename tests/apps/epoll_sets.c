@@ -161,7 +161,7 @@ static void mixed_server(int listener) {
         tell(3);
         int seen = 0;
         for (int calls = 0; seen != 15; calls++) {
-            CHECK(calls < 100);
+            CHECK(calls < 20000);
             int n = epoll_wait(set, events, 8, 20000);
             CHECK(n > 0);
             for (int i = 0; i < n; i++) {

@@ -18,6 +18,8 @@ pub trait Local {
     fn set_word(&self, offset: usize, value: u64);
     /// Exchanges a word of the own segment (disarming a tripwire, taking hints).
     fn swap_word(&self, offset: usize, value: u64) -> u64;
+    /// Replaces a word if it holds `old`; what it held otherwise.
+    fn replace_word(&self, offset: usize, old: u64, new: u64) -> Result<(), u64>;
     /// Copies bytes out of the segment.
     ///
     /// # Safety
@@ -71,6 +73,11 @@ impl<M: Mapped> Local for M {
     #[inline(always)]
     fn swap_word(&self, offset: usize, value: u64) -> u64 {
         self.atomic(offset).swap(value, Ordering::AcqRel)
+    }
+    #[inline(always)]
+    fn replace_word(&self, offset: usize, old: u64, new: u64) -> Result<(), u64> {
+        let word = self.atomic(offset);
+        word.compare_exchange(old, new, Ordering::AcqRel, Ordering::Relaxed).map(drop)
     }
     #[inline(always)]
     unsafe fn get(&self, offset: usize, to: *mut u8, len: usize) {

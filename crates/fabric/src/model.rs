@@ -87,6 +87,9 @@ impl Local for Flawed {
     fn swap_word(&self, offset: usize, value: u64) -> u64 {
         self.0.swap_word(offset, value)
     }
+    fn replace_word(&self, offset: usize, old: u64, new: u64) -> Result<(), u64> {
+        self.0.replace_word(offset, old, new)
+    }
     unsafe fn get(&self, offset: usize, to: *mut u8, len: usize) {
         // SAFETY: the caller vouches for `to`.
         unsafe { self.0.get(offset, to, len) };

@@ -31,10 +31,15 @@ pub const fn id(word: u64) -> u8 {
     (word >> 8) as u8
 }
 
-/// Arms the tripwire at `offset` of the own segment. The caller must look again at what it waits for before it sleeps.
-pub fn arm<L: Local>(local: &L, offset: usize, word: u64) {
-    local.set_word(offset, word);
+/// Arms the tripwire at `offset` of the own segment with what `compose` makes of the word that is there, which other waiters may
+/// have armed; returns what that was. The caller must look again at what it waits for before it sleeps.
+pub fn arm<L: Local>(local: &L, offset: usize, compose: impl Fn(u64) -> u64) -> u64 {
+    let mut was = local.word(offset);
+    while let Err(other) = local.replace_word(offset, was, compose(was)) {
+        was = other;
+    }
     fence(Ordering::SeqCst);
+    was
 }
 
 /// Disarms; returns what was armed, or 0 if a writer has fired it (a wake-up is then on its way, or was).

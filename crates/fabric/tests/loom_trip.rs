@@ -40,7 +40,7 @@ fn a_tripwire_must_be_cleared_in_one_step() {
 const WORD: u64 = trip::armed(trip::RX, trip::KICK, 7);
 
 fn arm(segment: &Segment) {
-    trip::arm(segment, TRIP, WORD);
+    trip::arm(segment, TRIP, |_| WORD);
 }
 
 fn trip_scenario<R: Remote + Send + 'static>(open: fn(&Segment) -> R, arm: fn(&Segment)) {

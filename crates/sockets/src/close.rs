@@ -2,12 +2,12 @@
 //! up, and what the kernel does not know is made to look as it would with tcp: unread bytes in the ring reset the connection.
 
 use fabric::sync::Ordering;
-use fabric::{Local, sys, trip};
+use fabric::{sys, trip};
 
 use crate::conn::{Conn, Held, Rx, flag, path, state};
-use crate::layout::{self, KICKS, TRIP, W, note};
+use crate::layout::{self, KICKS, W, note};
 use crate::table::{self, Entry};
-use crate::{demote, epoll, home, io, link, rendezvous, report};
+use crate::{demote, epoll, home, io, link, rendezvous, report, wait};
 
 /// A descriptor of the connection is about to be closed (its table entry is gone already).
 pub fn descriptor(conn: &'static Conn, fd: i32) {
@@ -66,8 +66,8 @@ fn flush(conn: &'static Conn, fd: i32) {
 }
 
 const FLUSH_NS: u64 = 5_000_000_000;
-/// How long a kick that is known to be on the way may take.
-const KICK_NS: u64 = 2_000_000;
+/// How long a kick that is known to be on the way may take: as long as its sender may have to wait for a processor.
+const KICK_NS: u64 = 200_000_000;
 
 fn teardown(conn: &'static Conn, fd: Option<i32>) {
     if rendezvous::close(conn) {
@@ -79,6 +79,7 @@ fn teardown(conn: &'static Conn, fd: Option<i32>) {
         if let (Some(mut tx), Some(mut rx)) = (tx, rx) {
             if let Some(fd) = fd {
                 if conn.state() == state::PROMOTED {
+                    io::progress(conn, fd, &mut rx);
                     let unread = matches!(conn.rx.path(), path::SMALL | path::BIG)
                         && conn.word(W) != rx.ring.position();
                     let waiting = conn.rx.path() == path::TCP && conn.word(W) != 0;
@@ -117,24 +118,28 @@ fn teardown(conn: &'static Conn, fd: Option<i32>) {
     home::give(conn);
 }
 
-/// Takes the last kicks out of the companion: the kernel would answer unread bytes with a reset.
+/// Takes the last kicks out of the companion, and waits for those that are on the way: the kernel would answer one that nobody has
+/// read, or that comes after close(), with a reset, and what it has still to send would be lost.
 fn last_kicks(conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>) {
-    if conn.has(flag::PEER_FIN | flag::PEER_HUP) || !matches!(conn.rx.path(), path::SMALL | path::BIG) {
+    if !matches!(conn.rx.path(), path::SMALL | path::BIG) {
         return;
     }
-    let kicks = conn.word(KICKS);
-    let armed = conn.mine().swap_word(conn.at(TRIP), 0);
-    io::drain(conn, fd, rx, usize::MAX);
-    // Fired since we last slept, but neither counted nor arrived yet: it is between the two.
-    if armed == 0 && conn.has(flag::KICKED) && kicks == rx.kicks_drained {
-        let start = sys::now();
-        while conn.word(KICKS) == kicks && sys::now() - start < KICK_NS {
-            core::hint::spin_loop();
-        }
-    }
+    wait::disarm_for_all(conn);
     let start = sys::now();
-    while conn.word(KICKS) != rx.kicks_drained && sys::now() - start < KICK_NS {
-        let _ = sys::ppoll(&mut [libc::pollfd { fd, events: libc::POLLIN, revents: 0 }], Some(KICK_NS));
+    loop {
+        // Asked before: what the end of the connection brought with it is there.
+        let ended = conn.has(flag::PEER_FIN | flag::PEER_HUP);
+        let quiet = wait::quiet(conn);
         io::drain(conn, fd, rx, usize::MAX);
+        if ended || quiet && conn.word(KICKS) == rx.kicks_drained || sys::now() - start > KICK_NS {
+            return;
+        }
+        let events = libc::POLLIN | libc::POLLRDHUP;
+        let mut poll = [libc::pollfd { fd, events, revents: 0 }];
+        if sys::ppoll(&mut poll, Some(100_000)).unwrap_or(0) > 0
+            && poll[0].revents & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) != 0
+        {
+            conn.set(flag::PEER_FIN);
+        }
     }
 }

@@ -112,6 +112,8 @@ pub struct Rx {
 pub struct Tx {
     pub ring: Producer,
     pub kicks_sent: u64,
+    /// How often we have fired the peer's tripwire.
+    pub fires: u64,
     /// Of these, not sent yet.
     pub debt: u64,
     /// How often the ring was full.
@@ -237,6 +239,12 @@ pub struct Conn {
     /// Epoll sets that it is in, and the event queue of the only one + 1.
     pub epolls: AtomicU32,
     pub queue: AtomicU32,
+    /// How often our tripwire was armed, less what was taken back: so often the peer has fired it, or it is armed now.
+    pub arms: AtomicU64,
+    /// The thread that arms it as a one-shot member, and the set's descriptor (upper and lower half).
+    pub arming: AtomicU64,
+    /// How often its promotion was put off (see [`crate::epoll::untimely`]).
+    pub put_off: AtomicU32,
     /// A descriptor, for `shunt stat` and housekeeping.
     pub fd: AtomicU32,
     /// Process that made it.
@@ -277,10 +285,19 @@ impl Conn {
             &self.waiters,
             &self.epolls,
             &self.queue,
+            &self.put_off,
         ] {
             word.store(0, Ordering::Relaxed);
         }
-        for word in [&self.pending, &self.pending_cookie, &self.posted_at, &self.posted_index, &self.cookie] {
+        for word in [
+            &self.pending,
+            &self.pending_cookie,
+            &self.posted_at,
+            &self.posted_index,
+            &self.cookie,
+            &self.arming,
+            &self.arms,
+        ] {
             word.store(0, Ordering::Relaxed);
         }
         self.slot.store(layout::SLOTS as u32, Ordering::Relaxed);

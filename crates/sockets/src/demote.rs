@@ -8,9 +8,9 @@ use fabric::sys::{self, Errno};
 use fabric::{Local, trip};
 
 use crate::conn::{Conn, Held, Tx, flag, path, state};
-use crate::layout::{self, NOTES, RECALL_AT, TCP_AT, TRIP, W, note};
+use crate::layout::{self, NOTES, RECALL_AT, TCP_AT, W, note};
 use crate::reason::Reason;
-use crate::{io, rendezvous, report};
+use crate::{io, rendezvous, report, wait};
 
 /// Takes the connection back to tcp for good. Bytes in the ring are read from there first; nothing is waited for.
 pub fn now(conn: &'static Conn, fd: i32, reason: Reason) {
@@ -35,10 +35,8 @@ pub fn hand_over(conn: &'static Conn, fd: i32, reason: Reason) {
         }
         io::drain(conn, fd, &mut rx, usize::MAX);
         let empty = conn.word(W) == rx.ring.position();
-        // Nothing unread, and the tripwire not fired, so that no kick is on the way: whatever the writer does later, it will find
-        // the recall and send it by tcp.
-        if empty && conn.word(layout::KICKS) == rx.kicks_drained && conn.mine().word(conn.at(TRIP)) == UNFIRED
-        {
+        // Nothing unread, and no kick on the way: whatever the writer does later, it will find the recall and send it by tcp.
+        if empty && wait::quiet(conn) && conn.word(layout::KICKS) == rx.kicks_drained {
             conn.rx.set_path(path::LAST);
             drop(rx);
             finish(conn);
@@ -54,8 +52,6 @@ pub fn hand_over(conn: &'static Conn, fd: i32, reason: Reason) {
     }
 }
 
-/// A tripwire that its owner has disarmed itself, so that it is known not to have been fired.
-const UNFIRED: u64 = 1 << 63;
 const HAND_OVER_NS: u64 = 2_000_000_000;
 const HAND_OVER_EMPTY_NS: u64 = 200_000_000;
 
@@ -79,12 +75,7 @@ fn leave(conn: &'static Conn, fd: i32, reason: Reason, recall: bool) {
     if recall && let Some(rx) = conn.lock_rx() {
         conn.set(flag::RECALLED);
         conn.put(RECALL_AT, rx.ring.position());
-        if conn.mine().swap_word(conn.at(TRIP), UNFIRED) == 0
-            && conn.counters.sleeps.load(Ordering::Relaxed) != 0
-        {
-            // Perhaps fired: then its kick is on the way, and the peer's announcement must be waited for.
-            conn.mine().set_word(conn.at(TRIP), 0);
-        }
+        wait::disarm_for_all(conn);
         conn.tell(note::DEMOTE | note::RECALL);
     } else {
         conn.tell(note::DEMOTE);

@@ -37,6 +37,9 @@ pub struct Set {
     /// The last call had no place left, or told only what it had told before: the kernel's members may be waiting.
     crowded: AtomicU32,
     learned: AtomicU64,
+    /// Counts the kernel's registrations and the looks at its members; and when the last look began that left nothing to be told.
+    clock: AtomicU64,
+    emptied: AtomicU64,
     lock: Lock,
     state: UnsafeCell<State>,
 }
@@ -59,7 +62,7 @@ struct Member {
     flags: u32,
     next: u32,
     /// When last reported. Edge-triggered: the peer's write position, and what was known of the connection's life. Level-triggered: how
-    /// far the program had come.
+    /// far the program had come. Of a member that is the kernel's: when it was registered, by the set's clock.
     seen: u64,
     life: u32,
 }
@@ -83,6 +86,8 @@ const ET: u32 = libc::EPOLLET as u32;
 const ONESHOT: u32 = libc::EPOLLONESHOT as u32;
 /// The kernel's part of a set is asked at least this often while rings keep it busy.
 const KERNEL_NS: u64 = 50_000;
+/// How often the promotion of an edge-triggered member with unread bytes is put off.
+const PUT_OFF_MOST: u32 = 16;
 /// Data of the bell in an inner set; descriptors are smaller.
 const BELL_DATA: u64 = u64::MAX;
 
@@ -161,7 +166,29 @@ pub fn adopt(conn: &'static Conn) {
     if conn.epolls.load(Ordering::Acquire) == 0 {
         return;
     }
-    each_membership(conn, |set, fd| set.move_in(fd));
+    each_membership(conn, |set, fd| set.move_in(fd, false));
+}
+
+/// Whether now is a bad time to promote the connection, because only the kernel knows what its sets are owed: whether the shot of a
+/// one-shot member is fired (it is not while the program arms it), and whether an edge-triggered one was told of the bytes that are
+/// there. The latter is put off a few times only: an edge told twice is what a program must cope with, as more bytes could have come.
+pub fn untimely(conn: &'static Conn) -> bool {
+    if conn.epolls.load(Ordering::Acquire) == 0 {
+        return false;
+    }
+    let arming = conn.arming.load(Ordering::Acquire);
+    let (mut unknown, mut edge) = (false, false);
+    each_membership(conn, |set, fd| {
+        let events = set.lock().map_or(0, |mut guard| guard.member(fd).events);
+        unknown |= events & ONESHOT != 0
+            && (arming >> 32 != u64::from(thread::tid())
+                || arming as u32 as i32 != set.fd.load(Ordering::Relaxed));
+        edge |= events & ET != 0;
+    });
+    unknown
+        || edge
+            && sys::ioctl_int(conn.descriptor(), libc::FIONREAD).unwrap_or(0) > 0
+            && conn.put_off.fetch_add(1, Ordering::Relaxed) < PUT_OFF_MOST
 }
 
 /// The descriptor of a connection is about to be closed.
@@ -335,6 +362,11 @@ impl Set {
     ) -> Result<(), Errno> {
         let set = self.fd.load(Ordering::Relaxed);
         let (events, data) = event.map_or((0, 0), |event| (event.events, event.u64));
+        if op == libc::EPOLL_CTL_MOD && events & ONESHOT != 0 && !conn.is_managed() {
+            conn.arming.store(u64::from(thread::tid()) << 32 | set as u64, Ordering::Release);
+            rendezvous::tick(conn, fd);
+            conn.arming.store(0, Ordering::Release);
+        }
         {
             let mut guard = self.lock().ok_or(Errno::EINTR)?;
             let member = guard.member(fd);
@@ -368,6 +400,7 @@ impl Set {
                 return Err(Errno::ENOENT);
             }
             sys::epoll_ctl(set, op, fd, events, data)?;
+            let registered = self.clock.fetch_add(1, Ordering::AcqRel);
             let member = guard.member(fd);
             if op == libc::EPOLL_CTL_DEL {
                 if known {
@@ -386,12 +419,12 @@ impl Set {
                 events,
                 flags: member.flags & LISTED | PRESENT,
                 next: member.next,
-                seen: 0,
+                seen: registered,
                 life: 0,
             };
         }
         if conn.is_managed() {
-            self.move_in(fd);
+            self.move_in(fd, true);
         }
         Ok(())
     }
@@ -436,8 +469,8 @@ impl Set {
         }
     }
 
-    /// Takes a member out of the kernel's set and into the inner one.
-    fn move_in(&'static self, fd: i32) {
+    /// Takes a member out of the kernel's set and into the inner one. `armed`: the program has just registered it.
+    fn move_in(&'static self, fd: i32, armed: bool) {
         let Some(mut guard) = self.lock() else { return };
         let member = *guard.member(fd);
         let Some(conn) = member.conn else { return };
@@ -464,8 +497,12 @@ impl Set {
         }
         let _ = sys::epoll_ctl(self.fd.load(Ordering::Relaxed), libc::EPOLL_CTL_DEL, fd, 0, 0);
         // The kernel may have had an edge for it that nobody has taken yet.
-        let unread = sys::ioctl_int(fd, libc::FIONREAD).unwrap_or(0) > 0;
-        guard.member(fd).flags |= INNER | if unread { MOVED | FRESH } else { MOVED };
+        let untold = armed
+            || member.seen >= self.emptied.load(Ordering::Acquire)
+            || sys::ioctl_int(fd, libc::FIONREAD).unwrap_or(0) > 0;
+        let place = guard.member(fd);
+        place.flags |= INNER | if untold { MOVED | FRESH } else { MOVED };
+        place.seen = 0;
         conn.queue.store(self.queue.load(Ordering::Acquire), Ordering::Release);
         self.moved.fetch_add(1, Ordering::AcqRel);
         guard.list(fd);
@@ -876,6 +913,7 @@ impl Set {
         nanos: Option<u64>,
         mask: *const libc::sigset_t,
     ) -> Result<(usize, bool), Errno> {
+        let began = self.clock.fetch_add(1, Ordering::AcqRel);
         let millis = nanos.map_or(-1, |nanos| nanos.div_ceil(1_000_000).min(i32::MAX as u64) as i32);
         // SAFETY: the places are the program's, the mask too.
         let got = unsafe {
@@ -892,6 +930,9 @@ impl Set {
             return Err(Errno::new(real::errno()));
         }
         let mut count = got as usize;
+        if count < places.len() {
+            self.emptied.fetch_max(began, Ordering::AcqRel);
+        }
         let ours = core::ptr::from_ref(self) as u64;
         let place = places[..count].iter().position(|event| event.u64 == ours);
         if let Some(place) = place {

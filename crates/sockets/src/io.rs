@@ -7,7 +7,7 @@ use fabric::{Local, Remote, bell, hints, trip};
 use stream::spin::{ticks, ticks_of};
 
 use crate::conn::{Conn, Held, Rx, Tx, flag, path, state};
-use crate::layout::{self, BIG_AT, KICKS, R, SMALL_AT, TCP_AT, TRIP, W, note};
+use crate::layout::{self, BIG_AT, FIRED, KICKS, R, SMALL_AT, TCP_AT, TRIP, W, note};
 use crate::reason::Reason;
 use crate::{demote, diag, epoll, link, process, rendezvous, report, wait};
 
@@ -692,6 +692,8 @@ pub(crate) fn wake(conn: &Conn, fd: i32, tx: &mut Held<'_, Tx>, interest: u64) {
     let fired = conn.theirs().stimulate(conn.at(TRIP), interest);
     if fired != 0 {
         ring_out(conn, fd, tx, fired);
+        tx.fires += 1;
+        conn.put(FIRED, tx.fires);
     }
 }
 

@@ -12,7 +12,7 @@
 use fabric::{hints, queue};
 
 /// Version of the layout and of the hand-shake.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// Connections that fit in one link; a pair of processes may have many links.
 pub const SLOTS: usize = hints::SLOTS;
 /// Event queues of a process (one for each epoll set that has promoted members).
@@ -45,6 +45,8 @@ pub const BIG_AT: usize = 16;
 pub const TCP_AT: usize = 24;
 /// Kicks sent to us.
 pub const KICKS: usize = 32;
+/// How often the peer has fired our tripwire, and done what that asked for.
+pub const FIRED: usize = 40;
 // Second line: put by the peer as the consumer of what we write.
 /// Read position of the ring that we write.
 pub const R: usize = 64;

@@ -97,7 +97,7 @@ pub fn tick(conn: &'static Conn, fd: i32) {
                 post(conn, fd);
             }
         }
-        state::POSTED if ticks() >= conn.due.load(Ordering::Relaxed) => {
+        state::POSTED if ticks() >= conn.due.load(Ordering::Relaxed) || arming_it(conn) => {
             let states = States::lock();
             if states.0 && conn.state() == state::POSTED {
                 check(conn);
@@ -105,6 +105,11 @@ pub fn tick(conn: &'static Conn, fd: i32) {
         }
         _ => {}
     }
+}
+
+/// Whether this is the moment that a one-shot member waited for (see [`crate::epoll::untimely`]).
+fn arming_it(conn: &Conn) -> bool {
+    conn.arming.load(Ordering::Relaxed) != 0 && conn.reason.load(Ordering::Relaxed) == Reason::Busy as u32
 }
 
 /// The answer to our offer, if it has come: from any call on a connection in state OFFERED. Does not wait for the lock on states:
@@ -547,7 +552,7 @@ fn refuse(link: &Link, slot: usize) {
 
 /// Begins to make calls on the connection ours ([`Conn::manage`]); how many bytes the program has read so far.
 fn begin(conn: &'static Conn) -> Result<u64, Reason> {
-    if !conn.manage() {
+    if crate::epoll::untimely(conn) || !conn.manage() {
         return Err(Reason::Busy);
     }
     diag::read(conn.descriptor()).map_err(|_| {
@@ -569,6 +574,7 @@ fn settle(conn: &'static Conn, link: &Link, index: u32, slot: usize, read: u64) 
     conn.set_maps(mine, theirs);
     conn.slot.store(slot as u32, Ordering::Relaxed);
     conn.link.store(index, Ordering::Relaxed);
+    conn.arms.store(0, Ordering::Relaxed);
     if let Some(mut rx) = conn.rx.lock() {
         *rx = Default::default();
         rx.tcp_read = read;

@@ -3,13 +3,13 @@
 //! A reader sleeps in recv(MSG_PEEK) on the companion: the kernel then does for us what it does for tcp, be it SO_RCVTIMEO, EINTR and
 //! SA_RESTART, or cancellation. A writer sleeps in poll.
 
-use fabric::sync::{Ordering, fence};
+use fabric::sync::Ordering;
 use fabric::sys::{self, Errno};
-use fabric::{Local, Remote, bell, trip};
+use fabric::{Remote, bell, trip};
 use stream::spin::{NO_CPU, Spun, cpu, ticks, ticks_of};
 
 use crate::conn::{Conn, flag, path, state};
-use crate::layout::{BIG_AT, CPU, NOTES, R, SMALL_AT, STATE, TCP_AT, TRIP, W};
+use crate::layout::{BIG_AT, CPU, FIRED, NOTES, R, SMALL_AT, STATE, TCP_AT, TRIP, W};
 use crate::reason::Reason;
 use crate::{demote, io, process, real, rendezvous, signals, table};
 
@@ -274,29 +274,41 @@ fn kernel_writable(conn: &'static Conn, fd: i32) -> Result<(), Errno> {
 
 /// Arms for one interest, keeping what another waiter is armed for.
 pub(crate) fn arm(conn: &Conn, interest: u64, mode: u64, id: u8) {
-    let mine = conn.mine();
-    let other = mine.word(conn.at(TRIP)) & (trip::RX | trip::TX | trip::MODE | 0xff00);
     let others = conn.waiters.load(Ordering::Acquire) > 1;
     // Kicks wake everybody, epoll sets that it is in included; a bell or a queue only its owner.
     let member = mode != trip::QUEUE && conn.epolls.load(Ordering::Acquire) != 0;
-    let kick =
-        mode == trip::KICK || others || member || conn.has(flag::SHARED) || other & trip::MODE == trip::KICK;
-    let word = if kick {
-        trip::armed(interest | other & (trip::RX | trip::TX), trip::KICK, 0)
-    } else {
-        trip::armed(interest | other & (trip::RX | trip::TX), mode, id)
-    };
-    if kick {
-        conn.set(flag::KICKED);
+    let kick = mode == trip::KICK || others || member || conn.has(flag::SHARED);
+    let was = trip::arm(&conn.mine(), conn.at(TRIP), |other| {
+        let interest = interest | other & INTEREST;
+        if kick || other & trip::MODE == trip::KICK {
+            trip::armed(interest, trip::KICK, 0)
+        } else {
+            trip::armed(interest, mode, id)
+        }
+    });
+    if was & INTEREST == 0 {
+        conn.arms.fetch_add(1, Ordering::AcqRel);
     }
-    trip::arm(&mine, conn.at(TRIP), word);
-    fence(Ordering::SeqCst);
 }
 
+const INTEREST: u64 = trip::RX | trip::TX;
+
 fn disarm(conn: &Conn) {
-    if conn.waiters.load(Ordering::Acquire) == 1 && conn.queue.load(Ordering::Acquire) == 0 {
-        trip::disarm(&conn.mine(), conn.at(TRIP));
+    if conn.waiters.load(Ordering::Acquire) == 1 && conn.epolls.load(Ordering::Acquire) == 0 {
+        disarm_for_all(conn);
     }
+}
+
+/// Disarms, whoever else may be armed: when nobody is to wait any more.
+pub(crate) fn disarm_for_all(conn: &Conn) {
+    if trip::disarm(&conn.mine(), conn.at(TRIP)) & INTEREST != 0 {
+        conn.arms.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// Whether the peer has carried out all that it fired, so that, disarmed, no kick is on the way that it has not counted.
+pub(crate) fn quiet(conn: &Conn) -> bool {
+    conn.word(FIRED) == conn.arms.load(Ordering::Acquire)
 }
 
 /// Tells the peer on which processor we wait, and says on which it waited.

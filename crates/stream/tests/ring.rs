@@ -179,7 +179,7 @@ mod processes {
 
     /// Arms, looks again, sleeps on the bell; five seconds are for ever.
     fn sleep(map: &Map, at: usize, interest: u64, bell: i32, there: impl Fn() -> bool) {
-        trip::arm(map, at, trip::armed(interest, trip::BELL, 0));
+        trip::arm(map, at, |_| trip::armed(interest, trip::BELL, 0));
         if !there() {
             let mut fds = [libc::pollfd { fd: bell, events: libc::POLLIN, revents: 0 }];
             assert_eq!(sys::ppoll(&mut fds, Some(5_000_000_000)), Ok(1), "slept for ever");

@@ -101,6 +101,14 @@ pub fn is_tmpfs(fd: i32) -> bool {
     call!(fstatfs, fd, &raw mut about).is_ok() && about.f_type == libc::TMPFS_MAGIC
 }
 
+/// A copy of descriptor `theirs` of the process `pid`; only where one may trace that process.
+pub fn descriptor_of(pid: u32, theirs: i32) -> Result<i32, Errno> {
+    let process = call!(pidfd_open, pid, 0)? as i32;
+    let got = call!(pidfd_getfd, process, theirs, 0).map(|fd| fd as i32);
+    close(process);
+    got
+}
+
 /// fcntl with an integer argument.
 pub fn fcntl(fd: i32, command: i32, arg: usize) -> Result<i32, Errno> {
     call!(fcntl, fd, command, arg).map(|value| value as i32)

@@ -5,12 +5,12 @@
 
 use fabric::sync::Ordering;
 use fabric::sys::{self, Errno};
-use fabric::{Local, trip};
+use fabric::{Local, Remote, trip};
 
-use crate::conn::{Conn, Held, Tx, flag, path, state};
+use crate::conn::{Conn, Held, Rx, Tx, flag, path, state};
 use crate::layout::{self, NOTES, RECALL_AT, TCP_AT, W, note};
 use crate::reason::Reason;
-use crate::{io, rendezvous, report, wait};
+use crate::{io, link, process, rendezvous, report, wait};
 
 /// Takes the connection back to tcp for good. Bytes in the ring are read from there first; nothing is waited for.
 pub fn now(conn: &'static Conn, fd: i32, reason: Reason) {
@@ -18,13 +18,15 @@ pub fn now(conn: &'static Conn, fd: i32, reason: Reason) {
 }
 
 /// Takes the connection back so that a process that knows nothing of rings can go on with it: unread bytes of the ring are
-/// recalled, to be sent again by tcp, and kicks are taken out of the companion. Waits for the peer, but not for ever.
+/// recalled, to be sent again by tcp, and kicks are taken out of the companion. Waits for the peer, but not for ever: if it is in no
+/// call of ours, we send the bytes in its stead where the kernel lets us ([`send_for_peer`]), and else it will when it next calls.
 pub fn hand_over(conn: &'static Conn, fd: i32, reason: Reason) {
     leave(conn, fd, reason, true);
     if conn.state() != state::PROMOTED {
         return;
     }
     let start = sys::now();
+    let mut tried = false;
     loop {
         let Some(mut rx) = conn.lock_rx() else { return };
         io::progress(conn, fd, &mut rx);
@@ -33,18 +35,28 @@ pub fn hand_over(conn: &'static Conn, fd: i32, reason: Reason) {
             finish(conn);
             return;
         }
+        let quiet = wait::quiet(conn);
         io::drain(conn, fd, &mut rx, usize::MAX);
+        // No kick is on the way. With nothing unread, whatever the writer does later, it will find the recall and send it by tcp.
+        let quiet = quiet && conn.word(layout::KICKS) == rx.kicks_drained;
         let empty = conn.word(W) == rx.ring.position();
-        // Nothing unread, and no kick on the way: whatever the writer does later, it will find the recall and send it by tcp.
-        if empty && wait::quiet(conn) && conn.word(layout::KICKS) == rx.kicks_drained {
+        let waited = sys::now() - start;
+        if quiet && !empty && !tried && waited > PEER_NS {
+            tried = true;
+            if send_for_peer(conn, &rx) {
+                conn.rx.set_path(path::LAST);
+            }
+        } else if quiet && empty {
             conn.rx.set_path(path::LAST);
+        }
+        if conn.rx.path() == path::LAST {
             drop(rx);
             finish(conn);
             return;
         }
         drop(rx);
         let limit = if empty { HAND_OVER_EMPTY_NS } else { HAND_OVER_NS };
-        if sys::now() - start > limit || conn.notes() & note::CLOSED != 0 {
+        if waited > limit || conn.notes() & note::CLOSED != 0 {
             report::count_reason(Reason::PeerGone);
             return;
         }
@@ -52,8 +64,86 @@ pub fn hand_over(conn: &'static Conn, fd: i32, reason: Reason) {
     }
 }
 
+/// How long a peer gets that is in a call of ours, or about to be.
+const PEER_NS: u64 = 1_000_000;
 const HAND_OVER_NS: u64 = 2_000_000_000;
 const HAND_OVER_EMPTY_NS: u64 = 200_000_000;
+/// What the two rings of a direction hold.
+const MOST_UNREAD: u64 = (layout::SMALL + layout::BIG) as u64;
+/// How long a writer waits for a reader that has begun to send in its stead.
+const CLAIMED_NS: u64 = 1_000_000_000;
+
+/// Sends the bytes that we have recalled by tcp ourselves, on a copy of the peer's own descriptor, which is proved by its cookie. No
+/// kick may be on the way. False if the kernel does not let us, or the peer has begun; what does not fit now the peer sends later.
+fn send_for_peer(conn: &'static Conn, rx: &Held<'_, Rx>) -> bool {
+    let hint = conn.word(layout::FD);
+    let pid = link::link(conn.link.load(Ordering::Relaxed)).peer_pid.load(Ordering::Relaxed);
+    let Some(theirs) = hint.checked_sub(1).and_then(|fd| i32::try_from(fd).ok()) else { return false };
+    let Ok(socket) = sys::descriptor_of(pid, theirs) else { return false };
+    let socket = process::hide(socket);
+    let cookie = sys::getsockopt::<u64>(socket, libc::SOL_SOCKET, rendezvous::SO_COOKIE);
+    let proved = cookie == Ok(conn.pending_cookie.load(Ordering::Relaxed));
+    let claimed = proved
+        && conn.word(TCP_AT) == 0
+        && conn.mine().replace_word(conn.at(layout::CLAIM), 0, layout::BY_READER).is_ok();
+    if claimed {
+        let (mut ring, mut path, mine) = (rx.ring, conn.rx.path(), conn.mine());
+        let mut bytes = [0u8; 4096];
+        loop {
+            let ready =
+                ring.ready(&mine, conn.at(W), 1, || io::until(conn, path)).unwrap_or(0).min(bytes.len());
+            if ready == 0 && path == path::SMALL && conn.word(layout::BIG_AT) == ring.position() + 1 {
+                ring.move_to(layout::big(conn.slot.load(Ordering::Relaxed) as usize), layout::BIG);
+                path = path::BIG;
+                continue;
+            }
+            if ready == 0 {
+                break;
+            }
+            // SAFETY: `ready` vouched for so many bytes of the ring; the target has room for them.
+            unsafe { ring.peek(&mine, 0, bytes.as_mut_ptr(), ready) };
+            match sys::send(socket, bytes.as_ptr(), ready, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) {
+                Ok(sent) => ring.skip(sent),
+                Err(_) => break,
+            }
+        }
+        conn.put(layout::RESENT_TO, ring.position() + 1);
+    }
+    process::unhide(socket);
+    claimed
+}
+
+/// Announces that the writer is on tcp from here on. If the reader has recalled the ring from `from` on, or is sending what lies
+/// there in our stead, what it has not sent goes by tcp first.
+fn to_tcp(conn: &Conn, tx: &mut Held<'_, Tx>, recalled: Option<u64>) {
+    let by_reader = conn.theirs().or_word(conn.at(layout::CLAIM), layout::BY_WRITER) & layout::BY_READER != 0;
+    let written = tx.ring.position();
+    let from = if by_reader {
+        let start = sys::now();
+        loop {
+            match conn.word(layout::RESENT_TO) {
+                0 if sys::now() - start < CLAIMED_NS => sys::yield_now(),
+                // It has gone, or never means to answer: nothing can be lost that it has not lost itself.
+                0 => break Some(written),
+                to => break Some((to - 1).clamp(written.saturating_sub(MOST_UNREAD), written)),
+            }
+        }
+    } else {
+        recalled
+    };
+    match from {
+        Some(from) => {
+            tx.resend = from;
+            conn.put(TCP_AT, from + 1);
+            conn.tx.set_path(path::RESEND);
+        }
+        None => {
+            conn.put(TCP_AT, written + 1);
+            conn.tx.set_path(path::LAST);
+        }
+    }
+    conn.set(flag::NEVER | flag::DEMOTING);
+}
 
 fn leave(conn: &'static Conn, fd: i32, reason: Reason, recall: bool) {
     if conn.state() == state::OFFERED && !rendezvous::withdraw(conn) {
@@ -82,8 +172,7 @@ fn leave(conn: &'static Conn, fd: i32, reason: Reason, recall: bool) {
     }
     if matches!(conn.tx.path(), path::SMALL | path::BIG) {
         io::wake(conn, fd, &mut tx, trip::RX | trip::TX);
-        conn.put(TCP_AT, tx.ring.position() + 1);
-        conn.tx.set_path(path::LAST);
+        to_tcp(conn, &mut tx, None);
     }
     conn.set(flag::NEVER | flag::DEMOTING);
 }
@@ -127,13 +216,10 @@ pub(crate) fn asked(conn: &'static Conn, fd: i32, tx: &mut Held<'_, Tx>) {
     }
     if notes & note::RECALL != 0 {
         let from = conn.word(RECALL_AT);
-        if from > tx.ring.position() || tx.ring.position() - from > (layout::SMALL + layout::BIG) as u64 {
+        if from > tx.ring.position() || tx.ring.position() - from > MOST_UNREAD {
             conn.break_off(fd);
         } else {
-            tx.resend = from;
-            conn.put(TCP_AT, from + 1);
-            conn.tx.set_path(path::RESEND);
-            conn.set(flag::NEVER | flag::DEMOTING);
+            to_tcp(conn, tx, Some(from));
             resend(conn, fd, tx);
             return;
         }
@@ -142,9 +228,7 @@ pub(crate) fn asked(conn: &'static Conn, fd: i32, tx: &mut Held<'_, Tx>) {
         conn.tell(note::DEMOTE);
         io::wake(conn, fd, tx, trip::RX | trip::TX);
     }
-    conn.put(TCP_AT, tx.ring.position() + 1);
-    conn.tx.set_path(path::LAST);
-    conn.set(flag::NEVER | flag::DEMOTING);
+    to_tcp(conn, tx, None);
 }
 
 /// Sends recalled bytes by tcp, as many as it takes now; true when all are sent.

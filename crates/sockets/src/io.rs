@@ -281,7 +281,7 @@ fn learn_boundary(conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>) -> Result<(), Err
 
 /// The position at which the ring that we read ends, `u64::MAX` if it goes on.
 #[inline(always)]
-fn until(conn: &Conn, ring: u32) -> u64 {
+pub(crate) fn until(conn: &Conn, ring: u32) -> u64 {
     if ring == path::SMALL { conn.word(BIG_AT).wrapping_sub(1) } else { u64::MAX }
 }
 

@@ -430,6 +430,7 @@ fn offer(conn: &'static Conn, index: u32, other: &Post) {
         return;
     };
     settle(conn, link, index, slot, read);
+    conn.pending_cookie.store(other.cookie, Ordering::Relaxed);
     conn.state.store(state::OFFERED, Ordering::Release);
     conn.managed_is(true);
     // The peer may use the ring as soon as it has the offer: epoll sets must know before.
@@ -591,6 +592,7 @@ fn settle(conn: &'static Conn, link: &Link, index: u32, slot: usize, read: u64) 
 /// Both ends agree: from now on each writer changes over when it next writes.
 fn promoted(conn: &'static Conn) {
     conn.set_reason(Reason::None);
+    conn.put(layout::FD, conn.descriptor() as u64 + 1);
     unpost(conn);
     report::add(report::at::PROMOTED, 1);
 }
@@ -687,4 +689,4 @@ fn parse(address: &libc::sockaddr_storage) -> Option<Addr> {
     }
 }
 
-const SO_COOKIE: i32 = 57;
+pub const SO_COOKIE: i32 = 57;

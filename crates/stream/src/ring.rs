@@ -170,6 +170,11 @@ impl Consumer {
         }
     }
 
+    /// Goes `len` bytes on without telling the writer: for a copy of the reading end that only looks.
+    pub fn skip(&mut self, len: usize) {
+        self.read += len as u64;
+    }
+
     /// Gives `len` bytes back to the writer: puts the read position into the word `back` of the peer's segment.
     #[inline(always)]
     pub fn consume<R: Remote>(&mut self, remote: &R, back: usize, len: usize) {

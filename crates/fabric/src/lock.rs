@@ -52,10 +52,14 @@ impl Lock {
         self.0.compare_exchange(0, tid, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 
-    /// Releases.
+    /// Releases. A full fence: what was stored before is visible before anything that the caller loads afterwards is loaded.
     #[inline(always)]
     pub fn unlock(&self) {
-        if self.0.swap(0, Ordering::Release) & WAITERS != 0 {
+        let was = self.0.swap(0, Ordering::SeqCst);
+        // On x86 the swap itself is one.
+        #[cfg(any(loom, not(target_arch = "x86_64")))]
+        crate::sync::fence(Ordering::SeqCst);
+        if was & WAITERS != 0 {
             futex_wake(&self.0, 1);
         }
     }

@@ -7,7 +7,7 @@
 //! Rule F2: whatever is read through [`Local`] came from a peer that may be hostile. Callers read a word once and check its
 //! range before they use it.
 
-use crate::sync::{AtomicU64, Ordering, fence};
+use crate::sync::{AtomicU64, Ordering};
 use crate::trip;
 
 /// Memory that this process exports.
@@ -34,12 +34,15 @@ pub trait Remote {
     /// # Safety
     /// `from` must be valid for `len` bytes of reads. The target range is checked by the provider.
     unsafe fn put(&self, offset: usize, from: *const u8, len: usize);
+    /// Says that the line at `offset` will soon be put to. Only where it is near, as a cache line; elsewhere nothing.
+    fn expect_put(&self, _offset: usize) {}
     /// Puts one word, after everything put before it (release).
     fn put_word(&self, offset: usize, value: u64);
     /// Stimulates the tripwire at `offset`: if it is armed for any of `interest`, disarms it and returns what it held.
     /// Contains the full fence between "data put" and "armed?" without which a wake-up is lost.
     fn stimulate(&self, offset: usize, interest: u64) -> u64;
-    /// Whether the tripwire at `offset` is armed for any of `interest`; with the same fence, but leaves it armed.
+    /// Whether the tripwire at `offset` is armed for any of `interest`; leaves it armed. Without the fence, which the caller has had
+    /// since it put its data: to release a [`crate::lock::Lock`] is one.
     fn armed(&self, offset: usize, interest: u64) -> bool;
     /// Sets bits of a word in the peer's segment and returns what it held (hints).
     fn or_word(&self, offset: usize, bits: u64) -> u64;
@@ -59,6 +62,8 @@ pub trait Mapped {
     /// # Safety
     /// `from` must be valid for `len` bytes of reads.
     unsafe fn copy_in(&self, offset: usize, from: *const u8, len: usize);
+    /// Says that the line at `offset` will soon be written.
+    fn expect(&self, _offset: usize) {}
 }
 
 impl<M: Mapped> Local for M {
@@ -93,6 +98,10 @@ impl<M: Mapped> Remote for M {
         unsafe { self.copy_in(offset, from, len) };
     }
     #[inline(always)]
+    fn expect_put(&self, offset: usize) {
+        self.expect(offset);
+    }
+    #[inline(always)]
     fn put_word(&self, offset: usize, value: u64) {
         self.atomic(offset).store(value, Ordering::Release);
     }
@@ -102,7 +111,6 @@ impl<M: Mapped> Remote for M {
     }
     #[inline(always)]
     fn armed(&self, offset: usize, interest: u64) -> bool {
-        fence(Ordering::SeqCst);
         self.atomic(offset).load(Ordering::Relaxed) & interest != 0
     }
     #[inline(always)]

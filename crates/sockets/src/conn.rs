@@ -104,6 +104,9 @@ pub struct Rx {
     /// An error that the kernel told while we waited: for the next call.
     pub error: i32,
     pub learned: Learned,
+    /// Small reads in a row, without a write of ours between them; and what we had written.
+    pub streak: u32,
+    pub answered: u64,
 }
 
 /// The writing direction, under its lock.

@@ -1,7 +1,7 @@
 //! Sending and receiving on a managed connection: one whose calls are ours. Each direction takes bytes over the path that it is on and
 //! changes over where the writer announced it. What blocks, and how, is in `wait.rs`.
 
-use fabric::sync::Ordering;
+use fabric::sync::{Ordering, spin_hint};
 use fabric::sys::{self, Errno};
 use fabric::{Local, Remote, bell, hints, trip};
 use stream::spin::{ticks, ticks_of};
@@ -60,10 +60,11 @@ pub fn recv(conn: &'static Conn, fd: i32, iov: &[libc::iovec], flags: i32) -> Wa
             rendezvous::answered(conn);
         }
         let Some(mut rx) = conn.lock_rx() else { return Way::Done(Err(Errno::EINTR)) };
-        let mut room = false;
-        let tried = take(conn, fd, &mut rx, iov, done, flags, &mut room);
+        let tried = take(conn, fd, &mut rx, iov, done, flags);
+        // To release the lock is the fence between what was given back and whether a writer waits for it.
         drop(rx);
-        if room {
+        let freed = matches!(tried, Tried::Bytes(_)) && flags & libc::MSG_PEEK == 0;
+        if freed && on_ring(conn.rx.path()) && conn.theirs().armed(conn.at(TRIP), trip::TX) {
             fire(conn, fd, trip::TX);
         }
         let or_done = |result| Way::Done(if done > 0 { Ok(done) } else { result });
@@ -111,7 +112,16 @@ pub fn send(conn: &'static Conn, fd: i32, iov: &[libc::iovec], flags: i32) -> Wa
         }
         let Some(mut tx) = conn.lock_tx() else { return Way::Done(Err(Errno::EINTR)) };
         let tried = give(conn, fd, &mut tx, iov, done, flags);
+        // To release the lock is the fence between what was published and whether anybody waits for it, or recalls it.
         drop(tx);
+        if matches!(tried, Tried::Bytes(_)) && on_ring(conn.tx.path()) {
+            if conn.theirs().armed(conn.at(TRIP), trip::RX) {
+                fire(conn, fd, trip::RX);
+            }
+            if conn.notes() & note::RECALL != 0 {
+                demote::attend(conn, fd);
+            }
+        }
         let or_done = |result| Way::Done(if done > 0 { Ok(done) } else { result });
         match tried {
             Tried::Bytes(count) => {
@@ -140,7 +150,11 @@ pub fn send(conn: &'static Conn, fd: i32, iov: &[libc::iovec], flags: i32) -> Wa
     }
 }
 
-/// One attempt to read, under the lock. `room` is set if a writer waits for what was freed.
+fn on_ring(path: u32) -> bool {
+    matches!(path, path::SMALL | path::BIG)
+}
+
+/// One attempt to read, under the lock.
 fn take(
     conn: &'static Conn,
     fd: i32,
@@ -148,7 +162,6 @@ fn take(
     iov: &[libc::iovec],
     skip: usize,
     flags: i32,
-    room: &mut bool,
 ) -> Tried {
     let mine = conn.mine();
     loop {
@@ -164,6 +177,7 @@ fn take(
             }
             ring @ (path::SMALL | path::BIG) => {
                 let want = total(iov) - skip;
+                gather(conn, rx);
                 let ready = rx.ring.ready(&mine, conn.at(W), want, || until(conn, ring));
                 let Ok(ready) = ready else {
                     conn.break_off(fd);
@@ -172,7 +186,6 @@ fn take(
                 if ready > 0 && !conn.has(flag::BROKEN) {
                     let count = ready.min(want);
                     copy_out(conn, rx, iov, skip, count, flags);
-                    *room = flags & libc::MSG_PEEK == 0 && conn.theirs().armed(conn.at(TRIP), trip::TX);
                     return Tried::Bytes(count);
                 }
                 match empty(conn, fd, rx, ring) {
@@ -285,6 +298,28 @@ pub(crate) fn until(conn: &Conn, ring: u32) -> u64 {
     if ring == path::SMALL { conn.word(BIG_AT).wrapping_sub(1) } else { u64::MAX }
 }
 
+/// Lets a stream of small messages gather a little. A reader that takes each one as it comes makes the line with the write position go
+/// to and fro for each, which costs the writer more than the message; a few at a time cost one.
+#[inline(always)]
+fn gather(conn: &Conn, rx: &mut Held<'_, Rx>) {
+    if rx.streak >= STREAK && rx.ring.known() == 0 {
+        let written = conn.counters.ring_out.load(Ordering::Relaxed);
+        if written != rx.answered {
+            (rx.streak, rx.answered) = (0, written);
+            return;
+        }
+        let until = ticks() + process::gather_ticks();
+        while ticks() < until {
+            spin_hint();
+        }
+    }
+}
+
+/// So many small reads in a row are a stream, not requests and answers.
+const STREAK: u32 = 32;
+/// What is small.
+const SMALL_READ: usize = 8 << 10;
+
 fn copy_out(conn: &Conn, rx: &mut Held<'_, Rx>, iov: &[libc::iovec], skip: usize, count: usize, flags: i32) {
     let (mine, theirs, back) = (conn.mine(), conn.theirs(), conn.at(R));
     let discard = flags & libc::MSG_TRUNC != 0;
@@ -306,6 +341,7 @@ fn copy_out(conn: &Conn, rx: &mut Held<'_, Rx>, iov: &[libc::iovec], skip: usize
             at += piece;
         }
     });
+    rx.streak = if count < SMALL_READ { rx.streak.saturating_add(1) } else { 0 };
     if !peek {
         conn.counters.ring_in.store(rx.ring.position(), Ordering::Relaxed);
     }
@@ -567,12 +603,6 @@ fn give(
                 }
                 let count = room.min(want);
                 copy_in(conn, tx, iov, skip, count);
-                wake(conn, fd, tx, trip::RX);
-                // The fence in `wake` stands between what was published and this: a reader that recalls sees the bytes, or we
-                // see that it recalls.
-                if conn.notes() & note::RECALL != 0 {
-                    attend(conn, fd, tx);
-                }
                 return Tried::Bytes(count);
             }
             path::RESEND => {
@@ -663,6 +693,7 @@ fn copy_in(conn: &Conn, tx: &mut Held<'_, Tx>, iov: &[libc::iovec], skip: usize,
 }
 
 /// What the peer has told that a writer must act on; true if the path has changed.
+#[inline(always)]
 pub(crate) fn attend(conn: &'static Conn, fd: i32, tx: &mut Held<'_, Tx>) -> bool {
     let notes = conn.notes();
     let now = ticks();

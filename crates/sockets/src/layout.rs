@@ -49,23 +49,24 @@ pub const KICKS: usize = 32;
 pub const FIRED: usize = 40;
 /// The peer's descriptor of its end, plus one: a hint.
 pub const FD: usize = 48;
-// Second line: put by the peer as the consumer of what we write.
+// Second line: put by the peer as the consumer of what we write, at every read.
 /// Read position of the ring that we write.
 pub const R: usize = 64;
-/// Bits of [`note`].
-pub const NOTES: usize = 80;
-/// With [`note::RECALL`]: the position from which our bytes are to go by tcp.
-pub const RECALL_AT: usize = 88;
-/// With [`note::RECALL`], if the peer has sent recalled bytes in our stead (see [`CLAIM`]): up to this position, plus one.
-pub const RESENT_TO: usize = 112;
-/// Answer to our offer: 0, or bits [`ACCEPTED`], [`REFUSED`], [`CANCELLED`].
-pub const STATE: usize = 96;
 /// Processor on which the peer last began to wait, plus one.
-pub const CPU: usize = 104;
+pub const CPU: usize = 72;
 // Third line: the tripwire, armed by us, fired by the peer.
 pub const TRIP: usize = 128;
 /// Who sends the bytes that we have recalled: [`BY_WRITER`] set by the peer, [`BY_READER`] by us; the first one does it.
 pub const CLAIM: usize = 136;
+// Fourth line: put by the peer now and then, looked at by us at every write.
+/// Bits of [`note`].
+pub const NOTES: usize = 192;
+/// With [`note::RECALL`]: the position from which our bytes are to go by tcp.
+pub const RECALL_AT: usize = 200;
+/// With [`note::RECALL`], if the peer has sent recalled bytes in our stead (see [`CLAIM`]): up to this position, plus one.
+pub const RESENT_TO: usize = 208;
+/// Answer to our offer: 0, or bits [`ACCEPTED`], [`REFUSED`], [`CANCELLED`].
+pub const STATE: usize = 216;
 
 pub const ACCEPTED: u64 = 1;
 pub const REFUSED: u64 = 2;

@@ -16,6 +16,7 @@ static OPTIONS: Cell = Cell(UnsafeCell::new(Options::DEFAULT));
 static STARTED: AtomicU32 = AtomicU32::new(0);
 static PID: AtomicU32 = AtomicU32::new(0);
 static SPIN_TICKS: AtomicU64 = AtomicU64::new(0);
+static GATHER_TICKS: AtomicU64 = AtomicU64::new(0);
 static BELL: [AtomicU32; BELLS] = [const { AtomicU32::new(0) }; BELLS];
 static BELL_USERS: [AtomicU32; BELLS] = [const { AtomicU32::new(0) }; BELLS];
 /// Why nothing in this process is to be promoted: a [`crate::reason::Reason`], or 0.
@@ -28,6 +29,7 @@ pub fn start(options: Options) {
     unsafe { *OPTIONS.0.get() = options };
     SPIN_TICKS
         .store(if one_cpu() { 0 } else { stream::spin::ticks_of(options.spin_ns()) }, Ordering::Relaxed);
+    GATHER_TICKS.store(stream::spin::ticks_of(GATHER_NS), Ordering::Relaxed);
     STARTED.store(1, Ordering::Release);
 }
 
@@ -65,6 +67,14 @@ pub fn options() -> &'static Options {
 pub fn spin_ticks() -> u64 {
     SPIN_TICKS.load(Ordering::Relaxed)
 }
+
+/// How long a stream of small messages is let gather (see `io::gather`), in ticks.
+#[inline(always)]
+pub fn gather_ticks() -> u64 {
+    GATHER_TICKS.load(Ordering::Relaxed)
+}
+
+const GATHER_NS: u64 = 500;
 
 /// The process's id.
 #[inline(always)]

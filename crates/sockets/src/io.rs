@@ -31,6 +31,7 @@ pub(crate) enum Tried {
     Kernel,
 }
 
+const SIOCATMARK: u64 = 0x8905;
 /// Between two looks at the kernel for the connection's life, in ns.
 const LOOK_NS: u64 = 100_000;
 const LOOK_TX_NS: u64 = 10_000_000;
@@ -93,14 +94,15 @@ pub fn recv(conn: &'static Conn, fd: i32, iov: &[libc::iovec], flags: i32) -> Wa
 
 /// Sends `iov`, as sendmsg() with `flags` does.
 pub fn send(conn: &'static Conn, fd: i32, iov: &[libc::iovec], flags: i32) -> Way {
+    if flags & libc::MSG_OOB != 0 && conn.state() != state::PLAIN {
+        // Before anything is offered, too: the kernel counts the urgent byte, a reader does not.
+        demote::now(conn, fd, Reason::Urgent);
+    }
     if !conn.is_managed() {
         rendezvous::tick(conn, fd);
         if !conn.is_managed() {
             return Way::Kernel;
         }
-    }
-    if flags & libc::MSG_OOB != 0 {
-        demote::now(conn, fd, Reason::Urgent);
     }
     let want = total(iov);
     let mut done = 0;
@@ -221,7 +223,12 @@ fn take_early(
         None => {
             // Bytes that were there before we found nothing announced come before the boundary; later ones may be kicks, or
             // what follows a demotion. So: look how many there are, look at the announcement, then take so many.
-            let waiting = sys::ioctl_int(fd, libc::FIONREAD).unwrap_or(0) as usize;
+            let mut waiting = sys::ioctl_int(fd, libc::FIONREAD).unwrap_or(0) as usize;
+            if waiting == 0 && at_mark(fd) {
+                // FIONREAD counts up to the mark of urgent data, and a read goes on behind it.
+                waiting = kernel_recv(fd, iov, skip, usize::MAX, flags | libc::MSG_PEEK | libc::MSG_DONTWAIT)
+                    .unwrap_or(0);
+            }
             if conn.word(SMALL_AT) != 0 {
                 return None;
             }
@@ -259,6 +266,11 @@ fn take_early(
 fn at_end(fd: i32) -> bool {
     let mut poll = [libc::pollfd { fd, events: libc::POLLRDHUP, revents: 0 }];
     sys::ppoll(&mut poll, Some(0)).unwrap_or(0) > 0
+}
+
+/// Whether the next byte to be read is urgent data, which a read leaves out.
+fn at_mark(fd: i32) -> bool {
+    sys::ioctl_int(fd, SIOCATMARK).is_ok_and(|at| at != 0)
 }
 
 /// Once the writer has announced the ring: how many bytes of tcp come before it.

@@ -130,6 +130,13 @@ pub fn madvise(at: *mut u8, len: usize, advice: i32) {
     let _ = call!(madvise, at, len, advice);
 }
 
+/// Whether there is memory at an address.
+pub fn is_mapped(at: *const u8) -> bool {
+    let mut resident = 0u8;
+    let page = at.addr() & !4095;
+    !matches!(call!(mincore, page, 1, &raw mut resident), Err(Errno::ENOMEM))
+}
+
 /// Closes.
 pub fn close(fd: i32) {
     let _ = call!(close, fd);

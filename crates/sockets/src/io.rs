@@ -9,7 +9,7 @@ use stream::spin::{ticks, ticks_of};
 use crate::conn::{Conn, Held, Rx, Tx, flag, path, state};
 use crate::layout::{self, BIG_AT, KICKS, R, SMALL_AT, TCP_AT, TRIP, W, note};
 use crate::reason::Reason;
-use crate::{demote, diag, epoll, link, process, rendezvous, report, wait};
+use crate::{demote, diag, epoll, faults, link, process, rendezvous, report, wait};
 
 /// How a call is to be carried out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,6 +52,11 @@ pub fn recv(conn: &'static Conn, fd: i32, iov: &[libc::iovec], flags: i32) -> Wa
     let want = total(iov);
     if want == 0 {
         return Way::Done(Ok(0));
+    }
+    if faults::suspect(iov)
+        && let Some(way) = faults::recv(conn, fd, iov, flags)
+    {
+        return way;
     }
     let all = flags & libc::MSG_WAITALL != 0 && flags & libc::MSG_PEEK == 0;
     let mut done = 0;
@@ -103,6 +108,11 @@ pub fn send(conn: &'static Conn, fd: i32, iov: &[libc::iovec], flags: i32) -> Wa
         if !conn.is_managed() {
             return Way::Kernel;
         }
+    }
+    if faults::suspect(iov)
+        && let Some(way) = faults::send(conn, fd, iov, flags)
+    {
+        return way;
     }
     let want = total(iov);
     let mut done = 0;
@@ -307,7 +317,7 @@ fn copy_out(conn: &Conn, rx: &mut Held<'_, Rx>, iov: &[libc::iovec], skip: usize
         while at < len {
             let piece = (len - at).min(PIECE);
             if !discard {
-                // SAFETY: the program vouches for its buffers; `ready` vouched for count bytes of ring.
+                // SAFETY: the program vouches for its buffers (what `faults` does not catch ends it); `ready` vouched for count bytes of ring.
                 unsafe { rx.ring.peek(&mine, ahead, to.add(at), piece) };
             }
             if peek {
@@ -658,7 +668,7 @@ fn copy_in(conn: &Conn, tx: &mut Held<'_, Tx>, iov: &[libc::iovec], skip: usize,
         let mut at = 0;
         while at < len {
             let piece = (len - at).min(PIECE - unpublished);
-            // SAFETY: the program vouches for its buffers; `room` vouched for count bytes of ring.
+            // SAFETY: the program vouches for its buffers (what `faults` does not catch ends it); `room` vouched for count bytes of ring.
             unsafe { tx.ring.put(&theirs, from.add(at), piece) };
             at += piece;
             unpublished += piece;

@@ -9,6 +9,7 @@ pub mod conn;
 pub mod demote;
 pub mod diag;
 pub mod epoll;
+pub mod faults;
 pub mod fork;
 pub mod home;
 pub mod io;

@@ -7,6 +7,7 @@ pub mod board;
 pub mod close;
 pub mod conn;
 pub mod demote;
+pub mod descriptors;
 pub mod diag;
 pub mod epoll;
 pub mod faults;

@@ -153,6 +153,10 @@ static void bad_vector(int fd) {
         verify(your_key, got, data, 5);
         got += 5;
         EQUAL(send(fd, bad, 0, 0), 0);
+        ERRNO(poll(bad, 1, 0), EFAULT);
+        ERRNO(select(fd + 1, bad, NULL, NULL, NULL), EFAULT);
+        ERRNO(setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, bad, 4), EFAULT);
+        ERRNO(ioctl(fd, FIONREAD, bad), EFAULT);
         order(SEND_ASLEEP, 10);
         ERRNO(recv(fd, NULL, 10, 0), EFAULT);
         take(fd, 10);

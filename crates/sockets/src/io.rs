@@ -135,9 +135,14 @@ pub fn send(conn: &'static Conn, fd: i32, iov: &[libc::iovec], flags: i32) -> Wa
             Tried::End => return Way::Done(Ok(done)),
             Tried::Error(errno) => return or_done(Err(errno)),
             Tried::Kernel if done == 0 => return Way::Kernel,
-            // The rest by the kernel: it blocks or not as it should.
+            // The rest by the kernel, which blocks or not as it should, unless calls have become ours again.
+            Tried::Kernel if conn.enter_kernel() => {
+                let rest = kernel_send(fd, iov, done, usize::MAX, flags);
+                conn.leave_kernel();
+                return Way::Done(Ok(done + rest.unwrap_or(0)));
+            }
             Tried::Kernel => {
-                return Way::Done(Ok(done + kernel_send(fd, iov, done, usize::MAX, flags).unwrap_or(0)));
+                conn.is_managed();
             }
             Tried::Not if flags & libc::MSG_DONTWAIT != 0 || conn.has(flag::NONBLOCK) => {
                 epoll::want_room(conn);
@@ -207,14 +212,14 @@ fn take_early(
     skip: usize,
     flags: i32,
 ) -> Option<Tried> {
-    if rx.error != 0 && (!conn.is_managed() || conn.word(SMALL_AT) == 0) {
+    if rx.error != 0 && (!conn.is_managed_now() || conn.word(SMALL_AT) == 0) {
         // Told to a waiter, and to nobody else; what the kernel had ready was read before it slept.
         return Some(match Errno::new(core::mem::take(&mut rx.error)) {
             Errno::ECONNRESET if died_unread(conn) == Some(false) => Tried::End,
             errno => Tried::Error(errno),
         });
     }
-    if !conn.is_managed() {
+    if !conn.is_managed_now() {
         return Some(Tried::Kernel);
     }
     if conn.has(flag::BROKEN) {
@@ -456,7 +461,9 @@ pub(crate) fn progress(conn: &'static Conn, fd: i32, rx: &mut Held<'_, Rx>) {
         let before = conn.rx.path();
         match before {
             path::TCP
-                if conn.is_managed() && learn_boundary(conn, fd, rx).is_ok() && rx.tcp_left == Some(0) =>
+                if conn.is_managed_now()
+                    && learn_boundary(conn, fd, rx).is_ok()
+                    && rx.tcp_left == Some(0) =>
             {
                 conn.rx.set_path(path::SMALL);
             }
@@ -557,7 +564,7 @@ fn give(
     loop {
         match conn.tx.path() {
             path::TCP => {
-                if !conn.is_managed() {
+                if !conn.is_managed_now() {
                     return Tried::Kernel;
                 }
                 if want > 0 && switch(conn, fd) {

@@ -559,6 +559,11 @@ fn begin(conn: &'static Conn) -> Result<u64, Reason> {
     if !conn.manage() {
         return Err(Reason::Busy);
     }
+    // A call that began when an earlier offer had made it managed may still be reading. From here on none begins.
+    let (Some(_tx), Some(_rx)) = (conn.tx.lock(), conn.rx.lock()) else {
+        conn.managed_is(false);
+        return Err(Reason::Busy);
+    };
     diag::read(conn.descriptor()).map_err(|_| {
         conn.managed_is(false);
         Reason::Half

@@ -132,6 +132,49 @@ static void bad_pointer(int fd) {
     leave(fd);
 }
 
+/* Of several buffers one is bad. */
+static void bad_vector(int fd) {
+    static char data[70000];
+    void *volatile bad = (void *)8;
+    struct iovec out[2] = {{data, 5}, {bad, 100}};
+    struct msghdr in = {.msg_iov = out, .msg_iovlen = 2};
+    for (int i = 0; i < 5; i++) {
+        ERRNO(writev(fd, out, 2), EFAULT);
+        ERRNO(writev(fd, bad, 2), EFAULT);
+        ERRNO(sendmsg(fd, bad, 0), EFAULT);
+        ERRNO(recvmsg(fd, bad, MSG_DONTWAIT), EFAULT);
+        ERRNO(recv(fd, bad, 10, MSG_DONTWAIT), EAGAIN);
+        ERRNO(recvmsg(fd, &in, MSG_DONTWAIT), EAGAIN);
+        ask(SEND, 50);
+        wait_queued(fd, 50);
+        ERRNO(recvmsg(fd, &in, 0), EFAULT);
+        take(fd, 45);
+        EQUAL(recvmsg(fd, &in, 0), 5);
+        verify(your_key, got, data, 5);
+        got += 5;
+        EQUAL(send(fd, bad, 0, 0), 0);
+        ERRNO(poll(bad, 1, 0), EFAULT);
+        ERRNO(select(fd + 1, bad, NULL, NULL, NULL), EFAULT);
+        ERRNO(setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, bad, 4), EFAULT);
+        ERRNO(ioctl(fd, FIONREAD, bad), EFAULT);
+        order(SEND_ASLEEP, 10);
+        ERRNO(recv(fd, NULL, 10, 0), EFAULT);
+        take(fd, 10);
+    }
+    /* What was sent before the bad one counts. */
+    fill(my_key, sent, data, sizeof data);
+    out[0].iov_len = sizeof data;
+    ssize_t n = writev(fd, out, 2);
+    CHECK(n > 0 && n <= (ssize_t)sizeof data);
+    sent += n;
+    ask(READ, n);
+    ask(END_WR, 0);
+    EQUAL(recv(fd, bad, 10, 0), 0);
+    CHECK(shutdown(fd, SHUT_WR) == 0);
+    ERRNO(send(fd, bad, 10, MSG_NOSIGNAL), EPIPE);
+    leave(fd);
+}
+
 const struct example examples[] = {
     {"peek", puppet, peek, 0},
     {"peek_end", puppet, peek_end, 0},
@@ -141,5 +184,6 @@ const struct example examples[] = {
     {"more", puppet, more, 0},
     {"zero_length", puppet, zero_length, 0},
     {"bad_pointer", puppet, bad_pointer, 0},
+    {"bad_vector", puppet, bad_vector, 0},
     {0},
 };

@@ -138,6 +138,13 @@ pub fn madvise(at: *mut u8, len: usize, advice: i32) {
     let _ = call!(madvise, at, len, advice);
 }
 
+/// Whether there is memory at an address.
+pub fn is_mapped(at: *const u8) -> bool {
+    let mut resident = 0u8;
+    let page = at.addr() & !4095;
+    !matches!(call!(mincore, page, 1, &raw mut resident), Err(Errno::ENOMEM))
+}
+
 /// Closes.
 pub fn close(fd: i32) {
     let _ = call!(close, fd);
@@ -274,6 +281,11 @@ pub fn ppoll(fds: &mut [libc::pollfd], nanos: Option<u64>) -> Result<usize, Errn
     call!(ppoll, fds.as_mut_ptr(), fds.len(), at, 0, 8)
 }
 
+/// Whether a read of `fd` would not block, be it for what is there or for its end.
+pub fn readable(fd: i32) -> bool {
+    ppoll(&mut [libc::pollfd { fd, events: libc::POLLIN, revents: 0 }], Some(0)).is_ok_and(|ready| ready > 0)
+}
+
 /// Makes an epoll set.
 pub fn epoll_create() -> Result<i32, Errno> {
     call!(epoll_create1, libc::EPOLL_CLOEXEC).map(|fd| fd as i32)
@@ -314,11 +326,18 @@ pub fn timespec(nanos: u64) -> libc::timespec {
     libc::timespec { tv_sec: (nanos / 1_000_000_000) as i64, tv_nsec: (nanos % 1_000_000_000) as i64 }
 }
 
-/// The soft limit of descriptors.
-pub fn nofile_limit() -> u64 {
+/// The limits of descriptors.
+pub fn nofile_limit() -> libc::rlimit {
     let mut limit = libc::rlimit { rlim_cur: 1024, rlim_max: 1024 };
     let _ = call!(prlimit64, 0, libc::RLIMIT_NOFILE, 0, &raw mut limit);
-    limit.rlim_cur
+    limit
+}
+
+/// Sets the limits of descriptors; says what they were, in one step.
+pub fn swap_nofile_limit(limit: libc::rlimit) -> Result<libc::rlimit, Errno> {
+    let mut was = limit;
+    call!(prlimit64, 0, libc::RLIMIT_NOFILE, &raw const limit, &raw mut was)?;
+    Ok(was)
 }
 
 /// Processors that this process may run on.

@@ -6,7 +6,7 @@ use fabric::sys;
 use libc::{FILE, cmsghdr, msghdr};
 use sockets::reason::Reason;
 use sockets::table::{self, Entry};
-use sockets::{demote, process};
+use sockets::{demote, faults, process};
 
 use crate::next::hooks;
 use crate::start;
@@ -32,7 +32,7 @@ pub fn handing_over() {
 pub unsafe fn passing(message: *const msghdr) {
     // SAFETY: the caller vouches for the message; the macros walk its control part as the kernel does.
     unsafe {
-        if message.is_null() || (*message).msg_controllen == 0 || (*message).msg_control.is_null() {
+        if faults::low(message) || (*message).msg_controllen == 0 || faults::low((*message).msg_control) {
             return;
         }
         let mut part: *const cmsghdr = libc::CMSG_FIRSTHDR(message);

@@ -6,7 +6,7 @@ use libc::{sockaddr, socklen_t};
 use sockets::conn::{Conn, flag};
 use sockets::reason::Reason;
 use sockets::table::{self, Entry};
-use sockets::{close as ending, demote, epoll, fork, io, process, real, rendezvous};
+use sockets::{close as ending, demote, epoll, faults, fork, io, process, real, rendezvous};
 
 use crate::next::hooks;
 
@@ -186,27 +186,27 @@ hooks! {
     fn ioctl(next; fd: c_int, request: c_ulong, arg: *mut c_void) -> c_int {
         let Some(conn) = table::conn(fd) else { return next(fd, request, arg) };
         match request {
-            libc::FIONREAD if !arg.is_null() => match io::unread(conn, fd) {
+            libc::FIONREAD if !faults::low(arg) => match io::unread(conn, fd) {
                 Some(count) => {
                     *arg.cast::<c_int>() = count;
                     0
                 }
                 None => next(fd, request, arg),
             },
-            libc::TIOCOUTQ if !arg.is_null() => match io::unsent(conn) {
+            libc::TIOCOUTQ if !faults::low(arg) => match io::unsent(conn) {
                 Some(count) => {
                     *arg.cast::<c_int>() = count;
                     0
                 }
                 None => next(fd, request, arg),
             },
-            SIOCATMARK if !arg.is_null() && io::before_mark(conn, fd) => {
+            SIOCATMARK if !faults::low(arg) && io::before_mark(conn, fd) => {
                 *arg.cast::<c_int>() = 0;
                 0
             }
             libc::FIONBIO => {
                 let result = next(fd, request, arg);
-                if result == 0 && !arg.is_null() {
+                if result == 0 && !faults::low(arg) {
                     if *arg.cast::<c_int>() != 0 { conn.set(flag::NONBLOCK) } else { conn.clear(flag::NONBLOCK) }
                 }
                 result
@@ -234,9 +234,9 @@ hooks! {
     }
     fn setsockopt(next; fd: c_int, level: c_int, name: c_int, value: *const c_void, len: socklen_t) -> c_int {
         let Some(conn) = table::conn(fd) else { return next(fd, level, name, value, len) };
-        let number = if value.is_null() || len < 4 { 0 } else { value.cast::<c_int>().read_unaligned() };
+        let number = if faults::low(value) || len < 4 { 0 } else { value.cast::<c_int>().read_unaligned() };
         match (level, name) {
-            (libc::IPPROTO_TCP, libc::TCP_NODELAY | libc::TCP_CORK) if conn.is_managed() && len >= 4 && !value.is_null() => {
+            (libc::IPPROTO_TCP, libc::TCP_NODELAY | libc::TCP_CORK) if conn.is_managed() && len >= 4 && !faults::low(value) => {
                 let kept = if name == libc::TCP_NODELAY { flag::NODELAY } else { flag::CORK };
                 if number != 0 { conn.set(kept) } else { conn.clear(kept) }
                 return 0;

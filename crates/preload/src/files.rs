@@ -5,7 +5,7 @@ use libc::{iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t, 
 use sockets::conn::{Conn, flag};
 use sockets::io::{self, Way};
 use sockets::reason::Reason;
-use sockets::{demote, real, table};
+use sockets::{demote, faults, real, table};
 
 use crate::next::{answer, hooks};
 
@@ -26,7 +26,7 @@ fn one(buffer: *const c_void, len: size_t) -> [iovec; 1] {
 /// # Safety
 /// As for readv: `iov` holds `count` buffers, if `count` is sane.
 unsafe fn many<'a>(iov: *const iovec, count: usize) -> Option<&'a [iovec]> {
-    if count == 0 || count > 1024 || iov.is_null() {
+    if count == 0 || count > 1024 || faults::low(iov) {
         return None; // The kernel's error, or nothing to do.
     }
     // SAFETY: the caller vouches for it.
@@ -127,7 +127,7 @@ hooks! {
         got
     }
     fn recvmsg(next; fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
-        if table::conn(fd).is_none() || message.is_null() {
+        if table::conn(fd).is_none() || faults::low(message) {
             return next(fd, message, flags);
         }
         match many((*message).msg_iov, (*message).msg_iovlen) {
@@ -149,7 +149,7 @@ hooks! {
     }
     fn recvmmsg(next; fd: c_int, messages: *mut mmsghdr, count: u32, flags: c_int, timeout: *mut timespec) -> c_int {
         match table::conn(fd) {
-            Some(conn) if conn.is_managed() => {
+            Some(conn) if conn.is_managed() && !faults::low(messages) => {
                 let mut done = 0;
                 // Blocks for the first message only: a stream's later messages are what is there (recvmmsg(2), BUGS).
                 while done < count {
@@ -210,7 +210,7 @@ hooks! {
         send_out(fd, &one(buffer, len), flags, || next(fd, buffer, len, flags, to, to_len))
     }
     fn sendmsg(next; fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
-        if message.is_null() {
+        if faults::low(message) {
             return next(fd, message, flags);
         }
         let Some(conn) = table::conn(fd) else {
@@ -226,6 +226,9 @@ hooks! {
         }
     }
     fn sendmmsg(next; fd: c_int, messages: *mut mmsghdr, count: u32, flags: c_int) -> c_int {
+        if faults::low(messages) {
+            return next(fd, messages, count, flags);
+        }
         if table::conn(fd).is_none() {
             for index in 0..count as usize {
                 crate::exec::passing(&raw const (*messages.add(index)).msg_hdr);

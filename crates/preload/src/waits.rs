@@ -3,7 +3,7 @@
 use core::ffi::c_int;
 use fabric::sys::{self, Errno};
 use libc::{epoll_event, fd_set, nfds_t, pollfd, sigset_t, timespec, timeval};
-use sockets::{epoll, poll as ours, table};
+use sockets::{epoll, faults, poll as ours, table};
 
 use crate::next::{answer, hooks};
 
@@ -35,7 +35,7 @@ unsafe fn polled(
     mask: *const sigset_t,
     next: impl FnOnce() -> c_int,
 ) -> c_int {
-    if fds.is_null() || count == 0 || count > 1 << 20 {
+    if faults::low(fds) || count == 0 || count > 1 << 20 {
         return next();
     }
     // SAFETY: the caller vouches for it.
@@ -60,6 +60,9 @@ unsafe fn select_with(
     mask: *const sigset_t,
     next: impl FnOnce() -> c_int,
 ) -> c_int {
+    if sets.iter().any(|&set| !set.is_null() && faults::low(set)) {
+        return next();
+    }
     let words = (count.clamp(0, 1 << 20) as usize).div_ceil(64);
     // SAFETY: a set has a bit for each descriptor below count.
     let has = |set: *mut fd_set, fd: usize| unsafe {
@@ -206,10 +209,10 @@ hooks! {
         fd
     }
     fn epoll_ctl(next; set: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
-        if event.is_null() && op != libc::EPOLL_CTL_DEL {
+        if faults::low(event) && op != libc::EPOLL_CTL_DEL {
             return next(set, op, fd, event);
         }
-        let given = if event.is_null() { None } else { Some(event.read_unaligned()) };
+        let given = if faults::low(event) { None } else { Some(event.read_unaligned()) };
         match epoll::control(set, op, fd, given) {
             Some(result) => answer(result.map(|()| 0)) as c_int,
             None => next(set, op, fd, event),

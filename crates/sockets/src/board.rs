@@ -7,8 +7,8 @@ use fabric::sync::{AtomicI32, AtomicU64, Ordering};
 use fabric::sys::{self, Errno};
 
 use crate::conn::Addr;
-use crate::process;
 use crate::reason::Reason;
+use crate::{descriptors, process};
 
 /// One posted end.
 #[repr(C)]
@@ -180,14 +180,14 @@ fn board() -> Result<i32, Reason> {
 
 #[cold]
 fn open() -> Result<i32, Reason> {
-    let opened = try_open();
+    let opened = descriptors::made(try_open);
     let value = match opened {
-        Ok(fd) => process::hide(fd) + 1,
+        Ok(fd) => descriptors::hide(fd) + 1,
         Err(_) => -1,
     };
     match BOARD.compare_exchange(0, value, Ordering::AcqRel, Ordering::Acquire) {
         Ok(_) => {}
-        Err(_) if value > 0 => process::unhide(value - 1),
+        Err(_) if value > 0 => descriptors::unhide(value - 1),
         Err(_) => {}
     }
     board()

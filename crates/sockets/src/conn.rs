@@ -376,6 +376,7 @@ impl Conn {
         self.state.load(Ordering::Acquire)
     }
 
+    /// Whether calls on it are ours. Not under the lock of a direction: [`Conn::is_managed_now`].
     #[inline(always)]
     pub fn is_managed(&self) -> bool {
         match self.managed.load(Ordering::Acquire) {
@@ -383,6 +384,13 @@ impl Conn {
             1 => true,
             _ => self.settled(),
         }
+    }
+
+    /// As [`Conn::is_managed`], under the lock of a direction: not yet, while it is being changed. Whoever changes it needs that lock,
+    /// so it must not be waited for.
+    #[inline(always)]
+    pub fn is_managed_now(&self) -> bool {
+        self.managed.load(Ordering::Acquire) == 1
     }
 
     /// Waits for the thread that is changing it.

@@ -4,6 +4,7 @@
 use fabric::sys::{self, Errno};
 
 use crate::conn::Addr;
+use crate::descriptors;
 
 /// The kernel's record of a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,7 +15,8 @@ pub struct Record {
 
 /// Looks up the established TCP socket whose own address is `own` and whose peer is `peer`.
 pub fn lookup(own: Addr, peer: Addr) -> Result<Record, Errno> {
-    let fd = sys::socket(libc::AF_NETLINK, libc::SOCK_RAW | libc::SOCK_CLOEXEC, libc::NETLINK_SOCK_DIAG)?;
+    let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
+    let fd = descriptors::made(|| sys::socket(libc::AF_NETLINK, kind, libc::NETLINK_SOCK_DIAG))?;
     let result = ask(fd, own, peer);
     sys::close(fd);
     result

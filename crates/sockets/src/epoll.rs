@@ -17,7 +17,7 @@ use crate::conn::{Conn, flag, path, state};
 use crate::layout::{QUEUES, W};
 use crate::reason::Reason;
 use crate::table::{self, Entry};
-use crate::{demote, link, process, ready, real, rendezvous, thread, wait};
+use crate::{demote, descriptors, link, process, ready, real, rendezvous, thread, wait};
 
 /// An epoll set.
 pub struct Set {
@@ -570,12 +570,12 @@ impl Set {
         if known != 0 {
             return Ok(known - 1);
         }
-        let inner = process::hide(sys::epoll_create()?);
+        let inner = descriptors::hide(descriptors::made(sys::epoll_create)?);
         let at = core::ptr::from_ref(self) as u64;
         if let Err(errno) =
             sys::epoll_ctl(self.fd.load(Ordering::Relaxed), libc::EPOLL_CTL_ADD, inner, ready::IN, at)
         {
-            process::unhide(inner);
+            descriptors::unhide(inner);
             return Err(errno);
         }
         if let Some(bell) = process::claim_bell(0) {
@@ -619,7 +619,7 @@ impl Set {
         }
         let inner = self.inner.swap(0, Ordering::AcqRel);
         if inner != 0 {
-            process::unhide(inner - 1);
+            descriptors::unhide(inner - 1);
         }
         self.moved.store(0, Ordering::Relaxed);
         self.used.store(0, Ordering::Release);

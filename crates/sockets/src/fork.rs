@@ -6,13 +6,14 @@ use fabric::trip;
 
 use crate::conn::{flag, state};
 use crate::table::{self, Entry};
-use crate::{epoll, home, link, process, rendezvous, thread, wait};
+use crate::{descriptors, epoll, home, link, process, rendezvous, thread, wait};
 
 /// Which of the process's own locks fork() holds, as bits.
 static FROZEN: AtomicU32 = AtomicU32::new(0);
 const STATES: u32 = 1;
 const SETS: u32 = 2;
 const LINKS: u32 = 4;
+const LIMIT: u32 = 8;
 
 /// Before fork(), in the parent: every connection gets one more holder for each descriptor, and the locks that lie in the process's
 /// own memory are taken, so that the child does not get one that is held by a thread it does not have.
@@ -34,12 +35,18 @@ pub fn prepare() {
     if link::freeze() {
         frozen |= LINKS;
     }
+    if descriptors::freeze() {
+        frozen |= LIMIT;
+    }
     FROZEN.store(frozen, Ordering::Relaxed);
 }
 
 /// After it, in the parent.
 pub fn parent() {
     let frozen = FROZEN.swap(0, Ordering::Relaxed);
+    if frozen & LIMIT != 0 {
+        descriptors::thaw();
+    }
     if frozen & LINKS != 0 {
         link::thaw();
     }
@@ -55,6 +62,7 @@ pub fn parent() {
 pub fn child() {
     FROZEN.store(0, Ordering::Relaxed);
     thread::forget();
+    descriptors::forked();
     process::forked();
     rendezvous::forked();
     link::forked();

@@ -6,7 +6,7 @@ use fabric::shm::Map;
 use fabric::sync::{AtomicU32, AtomicU64, Ordering};
 
 use crate::conn::{Conn, state};
-use crate::process;
+use crate::{descriptors, process};
 
 /// Name of the memfd, by which `shunt stat` finds it.
 pub const NAME: &CStr = c"shunt:home";
@@ -43,9 +43,9 @@ fn header() -> Option<&'static Header> {
 
 #[cold]
 fn create() -> Option<u64> {
-    let (map, fd) = Map::create(NAME, BYTES).ok()?;
+    let (map, fd) = descriptors::made(|| Map::create(NAME, BYTES)).ok()?;
     // The descriptor stays open: it is how others find the home.
-    let fd = process::hide(fd);
+    let fd = descriptors::hide(fd);
     let at = map.base() as u64;
     // SAFETY: as in `header`.
     let header = unsafe { &*(at as *const Header) };
@@ -57,7 +57,7 @@ fn create() -> Option<u64> {
         Err(other) => {
             // SAFETY: nobody has seen our mapping.
             unsafe { map.unmap() };
-            process::unhide(fd);
+            descriptors::unhide(fd);
             Some(other)
         }
     }

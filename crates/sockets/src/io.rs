@@ -9,7 +9,7 @@ use stream::spin::{ticks, ticks_of};
 use crate::conn::{Conn, Held, Rx, Tx, flag, path, state};
 use crate::layout::{self, BIG_AT, FIRED, KICKS, R, SMALL_AT, TCP_AT, TRIP, W, note};
 use crate::reason::Reason;
-use crate::{demote, diag, epoll, link, process, rendezvous, report, wait};
+use crate::{demote, diag, epoll, faults, link, process, rendezvous, report, wait};
 
 /// How a call is to be carried out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,6 +31,7 @@ pub(crate) enum Tried {
     Kernel,
 }
 
+const SIOCATMARK: u64 = 0x8905;
 /// Between two looks at the kernel for the connection's life, in ns.
 const LOOK_NS: u64 = 100_000;
 const LOOK_TX_NS: u64 = 10_000_000;
@@ -51,6 +52,11 @@ pub fn recv(conn: &'static Conn, fd: i32, iov: &[libc::iovec], flags: i32) -> Wa
     let want = total(iov);
     if want == 0 {
         return Way::Done(Ok(0));
+    }
+    if faults::suspect(iov)
+        && let Some(way) = faults::recv(conn, fd, iov, flags)
+    {
+        return way;
     }
     let all = flags & libc::MSG_WAITALL != 0 && flags & libc::MSG_PEEK == 0;
     let mut done = 0;
@@ -94,14 +100,20 @@ pub fn recv(conn: &'static Conn, fd: i32, iov: &[libc::iovec], flags: i32) -> Wa
 
 /// Sends `iov`, as sendmsg() with `flags` does.
 pub fn send(conn: &'static Conn, fd: i32, iov: &[libc::iovec], flags: i32) -> Way {
+    if flags & libc::MSG_OOB != 0 && conn.state() != state::PLAIN {
+        // Before anything is offered, too: the kernel counts the urgent byte, a reader does not.
+        demote::now(conn, fd, Reason::Urgent);
+    }
     if !conn.is_managed() {
         rendezvous::tick(conn, fd);
         if !conn.is_managed() {
             return Way::Kernel;
         }
     }
-    if flags & libc::MSG_OOB != 0 {
-        demote::now(conn, fd, Reason::Urgent);
+    if faults::suspect(iov)
+        && let Some(way) = faults::send(conn, fd, iov, flags)
+    {
+        return way;
     }
     let want = total(iov);
     let mut done = 0;
@@ -133,9 +145,14 @@ pub fn send(conn: &'static Conn, fd: i32, iov: &[libc::iovec], flags: i32) -> Wa
             Tried::End => return Way::Done(Ok(done)),
             Tried::Error(errno) => return or_done(Err(errno)),
             Tried::Kernel if done == 0 => return Way::Kernel,
-            // The rest by the kernel: it blocks or not as it should.
+            // The rest by the kernel, which blocks or not as it should, unless calls have become ours again.
+            Tried::Kernel if conn.enter_kernel() => {
+                let rest = kernel_send(fd, iov, done, usize::MAX, flags);
+                conn.leave_kernel();
+                return Way::Done(Ok(done + rest.unwrap_or(0)));
+            }
             Tried::Kernel => {
-                return Way::Done(Ok(done + kernel_send(fd, iov, done, usize::MAX, flags).unwrap_or(0)));
+                conn.is_managed();
             }
             Tried::Not if flags & libc::MSG_DONTWAIT != 0 || conn.has(flag::NONBLOCK) => {
                 epoll::want_room(conn);
@@ -208,14 +225,14 @@ fn take_early(
     skip: usize,
     flags: i32,
 ) -> Option<Tried> {
-    if rx.error != 0 && (!conn.is_managed() || conn.word(SMALL_AT) == 0) {
+    if rx.error != 0 && (!conn.is_managed_now() || conn.word(SMALL_AT) == 0) {
         // Told to a waiter, and to nobody else; what the kernel had ready was read before it slept.
         return Some(match Errno::new(core::mem::take(&mut rx.error)) {
             Errno::ECONNRESET if died_unread(conn) == Some(false) => Tried::End,
             errno => Tried::Error(errno),
         });
     }
-    if !conn.is_managed() {
+    if !conn.is_managed_now() {
         return Some(Tried::Kernel);
     }
     if conn.has(flag::BROKEN) {
@@ -234,7 +251,12 @@ fn take_early(
         None => {
             // Bytes that were there before we found nothing announced come before the boundary; later ones may be kicks, or
             // what follows a demotion. So: look how many there are, look at the announcement, then take so many.
-            let waiting = sys::ioctl_int(fd, libc::FIONREAD).unwrap_or(0) as usize;
+            let mut waiting = sys::ioctl_int(fd, libc::FIONREAD).unwrap_or(0) as usize;
+            if waiting == 0 && at_mark(fd) {
+                // FIONREAD counts up to the mark of urgent data, and a read goes on behind it.
+                waiting = kernel_recv(fd, iov, skip, usize::MAX, flags | libc::MSG_PEEK | libc::MSG_DONTWAIT)
+                    .unwrap_or(0);
+            }
             if conn.word(SMALL_AT) != 0 {
                 return None;
             }
@@ -272,6 +294,11 @@ fn take_early(
 fn at_end(fd: i32) -> bool {
     let mut poll = [libc::pollfd { fd, events: libc::POLLRDHUP, revents: 0 }];
     sys::ppoll(&mut poll, Some(0)).unwrap_or(0) > 0
+}
+
+/// Whether the next byte to be read is urgent data, which a read leaves out.
+fn at_mark(fd: i32) -> bool {
+    sys::ioctl_int(fd, SIOCATMARK).is_ok_and(|at| at != 0)
 }
 
 /// Once the writer has announced the ring: how many bytes of tcp come before it.
@@ -330,7 +357,7 @@ fn copy_out(conn: &Conn, rx: &mut Held<'_, Rx>, iov: &[libc::iovec], skip: usize
         while at < len {
             let piece = (len - at).min(PIECE);
             if !discard {
-                // SAFETY: the program vouches for its buffers; `ready` vouched for count bytes of ring.
+                // SAFETY: the program vouches for its buffers (what `faults` does not catch ends it); `ready` vouched for count bytes of ring.
                 unsafe { rx.ring.peek(&mine, ahead, to.add(at), piece) };
             }
             if peek {
@@ -470,7 +497,9 @@ pub(crate) fn progress(conn: &'static Conn, fd: i32, rx: &mut Held<'_, Rx>) {
         let before = conn.rx.path();
         match before {
             path::TCP
-                if conn.is_managed() && learn_boundary(conn, fd, rx).is_ok() && rx.tcp_left == Some(0) =>
+                if conn.is_managed_now()
+                    && learn_boundary(conn, fd, rx).is_ok()
+                    && rx.tcp_left == Some(0) =>
             {
                 conn.rx.set_path(path::SMALL);
             }
@@ -571,7 +600,7 @@ fn give(
     loop {
         match conn.tx.path() {
             path::TCP => {
-                if !conn.is_managed() {
+                if !conn.is_managed_now() {
                     return Tried::Kernel;
                 }
                 if want > 0 && switch(conn, fd) {
@@ -676,7 +705,7 @@ fn copy_in(conn: &Conn, tx: &mut Held<'_, Tx>, iov: &[libc::iovec], skip: usize,
         let mut at = 0;
         while at < len {
             let piece = (len - at).min(PIECE - unpublished);
-            // SAFETY: the program vouches for its buffers; `room` vouched for count bytes of ring.
+            // SAFETY: the program vouches for its buffers (what `faults` does not catch ends it); `room` vouched for count bytes of ring.
             unsafe { tx.ring.put(&theirs, from.add(at), piece) };
             at += piece;
             unpublished += piece;

@@ -13,7 +13,7 @@ use core::cell::UnsafeCell;
 use crate::conn::Conn;
 use crate::layout::{self, BELLS, SLOTS};
 use crate::reason::Reason;
-use crate::{process, thread};
+use crate::{descriptors, process, thread};
 
 /// Links that a process can have.
 pub const LINKS: usize = 4096;
@@ -340,16 +340,16 @@ pub fn find(token: u64, skip_full: impl Fn(&Link) -> bool) -> Option<(u32, u32)>
 
 /// Opens a link to the process whose rendezvous socket has `token`: sends HELLO, does not wait.
 pub fn open(token: u64, own_token: u64) -> Result<u32, Reason> {
+    let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     let socket =
-        sys::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0)
-            .map_err(|_| Reason::NoDescriptors)?;
-    let socket = process::hide(socket);
+        descriptors::made(|| sys::socket(libc::AF_UNIX, kind, 0)).map_err(|_| Reason::NoDescriptors)?;
+    let socket = descriptors::hide(socket);
     let (address, len) = crate::rendezvous::address(token);
     let asked = match sys::connect(socket, (&raw const address).cast(), len) {
         Ok(()) => credentials(socket).and_then(|peer| start(token, socket, 0, peer, own_token)),
         Err(_) => Err(Reason::Unpaired),
     };
-    asked.inspect_err(|_| process::unhide(socket))
+    asked.inspect_err(|_| descriptors::unhide(socket))
 }
 
 /// Answers a HELLO on a socket that our listener accepted.
@@ -371,7 +371,7 @@ pub fn answer(socket: i32, own_token: u64) -> Result<u32, Reason> {
     }
     if done.is_err() {
         for &fd in fds[1..].iter().filter(|&&fd| fd >= 0) {
-            process::unhide(fd);
+            descriptors::unhide(fd);
         }
     }
     done
@@ -405,7 +405,7 @@ pub fn progress(index: u32) -> Result<bool, Reason> {
         }
         Err(reason) => {
             for &fd in fds[1..].iter().filter(|&&fd| fd >= 0) {
-                process::unhide(fd);
+                descriptors::unhide(fd);
             }
             fail(index);
             Err(reason)
@@ -448,10 +448,11 @@ impl Drop for RegistryGuard {
 
 /// Enters a link into the registry with our segment made and sent.
 fn start(token: u64, socket: i32, parity: u32, peer: (u32, u32), own_token: u64) -> Result<u32, Reason> {
-    let (mine, memfd) = Map::create(c"shunt:link", layout::SEGMENT).map_err(|errno| match errno {
-        Errno::EMFILE | Errno::ENFILE => Reason::NoDescriptors,
-        _ => Reason::NoMemory,
-    })?;
+    let (mine, memfd) =
+        descriptors::made(|| Map::create(c"shunt:link", layout::SEGMENT)).map_err(|errno| match errno {
+            Errno::EMFILE | Errno::ENFILE => Reason::NoDescriptors,
+            _ => Reason::NoMemory,
+        })?;
     let sent = send(socket, &Hello::new(own_token), memfd);
     sys::close(memfd);
     let added = sent.and_then(|()| {
@@ -531,11 +532,11 @@ fn fail(index: u32) {
 }
 
 fn release(link: &Link) {
-    process::unhide(link.socket.load(Ordering::Relaxed));
+    descriptors::unhide(link.socket.load(Ordering::Relaxed));
     for bell in &link.bells {
         let fd = bell.swap(0, Ordering::AcqRel);
         if fd != 0 {
-            process::unhide(fd as i32 - 1);
+            descriptors::unhide(fd as i32 - 1);
         }
     }
     if let Some(mut inner) = link.lock() {
@@ -600,6 +601,11 @@ fn receive(socket: i32) -> Result<(Hello, [i32; 1 + BELLS]), Reason> {
     message.msg_iovlen = 1;
     message.msg_control = control.0.as_mut_ptr().cast();
     message.msg_controllen = CONTROL;
+    if !sys::readable(socket) {
+        return Err(Reason::Linking);
+    }
+    // A descriptor that finds no number is lost: there must be room for them from the start.
+    let raised = descriptors::Raised::new();
     let got = match sys::recvmsg(socket, &mut message, libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC) {
         Ok(got) => got,
         Err(Errno::EAGAIN | Errno::EINTR) => return Err(Reason::Linking),
@@ -612,14 +618,15 @@ fn receive(socket: i32) -> Result<(Hello, [i32; 1 + BELLS]), Reason> {
             let fd = i32::from_ne_bytes(core::array::from_fn(|i| bytes[i]));
             match fds.get_mut(index) {
                 Some(place) if index == 0 => *place = fd,
-                Some(place) => *place = process::hide(fd),
+                Some(place) => *place = descriptors::hide(fd),
                 None => sys::close(fd),
             }
         }
     }
+    drop(raised);
     if got != size_of::<Hello>() || fds[0] < 0 {
         for (index, &fd) in fds.iter().enumerate().filter(|&(_, &fd)| fd >= 0) {
-            if index == 0 { sys::close(fd) } else { process::unhide(fd) }
+            if index == 0 { sys::close(fd) } else { descriptors::unhide(fd) }
         }
         return Err(if got == 0 { Reason::PeerGone } else { Reason::OtherVersion });
     }

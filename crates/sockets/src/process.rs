@@ -1,12 +1,12 @@
-//! What the process knows of itself: its id, its options, its own descriptors kept out of the program's way, whether promotion is on.
+//! What the process knows of itself: its id, its options, its bells, whether promotion is on.
 
 use core::cell::UnsafeCell;
 use fabric::sync::{AtomicU32, AtomicU64, Ordering};
 use fabric::{bell, sys};
 use options::{Options, PathMode};
 
+use crate::descriptors::{hide, made, unhide};
 use crate::layout::BELLS;
-use crate::table::{self, Entry};
 
 struct Cell(UnsafeCell<Options>);
 // SAFETY: written once by `start`, before STARTED is set; read only after.
@@ -102,31 +102,6 @@ pub fn barred() -> u32 {
     BARRED.load(Ordering::Relaxed)
 }
 
-/// Moves a descriptor of our own out of the program's way (lowest-fd order, rule S2) and marks it as ours.
-pub fn hide(fd: i32) -> i32 {
-    let moved = match sys::fcntl(fd, libc::F_DUPFD_CLOEXEC, hidden_from() as usize) {
-        Ok(moved) => {
-            sys::close(fd);
-            moved
-        }
-        Err(_) => fd,
-    };
-    table::swap(moved, Entry::Own);
-    moved
-}
-
-/// Closes a descriptor of our own.
-pub fn unhide(fd: i32) {
-    table::swap(fd, Entry::None);
-    sys::close(fd);
-}
-
-/// Our descriptors begin here: near the soft limit, but not so high that the kernel's table grows for it.
-fn hidden_from() -> i32 {
-    let soft = sys::nofile_limit().min(8192) as i32;
-    soft - soft / 4
-}
-
 /// The bell with this number, made when first asked for; `None` without descriptors or with `bells` off.
 pub fn bell_fd(index: usize) -> Option<i32> {
     if !options().bells {
@@ -136,7 +111,7 @@ pub fn bell_fd(index: usize) -> Option<i32> {
     if known != 0 {
         return Some(known as i32 - 1);
     }
-    let fd = hide(bell::create().ok()?);
+    let fd = hide(made(bell::create).ok()?);
     match BELL[index].compare_exchange(0, fd as u32 + 1, Ordering::AcqRel, Ordering::Acquire) {
         Ok(_) => Some(fd),
         Err(other) => {

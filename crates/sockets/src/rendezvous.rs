@@ -14,7 +14,7 @@ use crate::layout::{self, ACCEPTED, CANCELLED, REFUSED, STATE};
 use crate::link::{self, Link};
 use crate::reason::Reason;
 use crate::table::{self, Entry};
-use crate::{diag, process, report, wait};
+use crate::{descriptors, diag, process, report, wait};
 
 /// Between two looks for links and offers, in ns; and the longest pause of one connection.
 const SERVE_NS: u64 = 200_000;
@@ -275,7 +275,7 @@ pub fn forked() {
     STATES.reset();
     let listener = LISTENER.swap(0, Ordering::AcqRel);
     if listener > 0 {
-        process::unhide(listener - 1);
+        descriptors::unhide(listener - 1);
     }
     TOKEN.store(0, Ordering::Relaxed);
     let at = POSTED_AT.load(Ordering::Acquire);
@@ -457,11 +457,11 @@ fn serve() {
     let token = TOKEN.load(Ordering::Acquire);
     let listener = LISTENER.load(Ordering::Acquire);
     if listener > 0 && token != 0 {
-        while let Ok(socket) = sys::accept(listener - 1, libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK) {
-            let socket = process::hide(socket);
+        while let Ok(socket) = accept(listener - 1) {
+            let socket = descriptors::hide(socket);
             if let Err(reason) = link::answer(socket, token) {
                 report::count_reason(reason);
-                process::unhide(socket);
+                descriptors::unhide(socket);
             }
         }
     }
@@ -469,6 +469,15 @@ fn serve() {
         while let Some(message) = link::link(index).hear() {
             hear(index, &message);
         }
+    }
+}
+
+fn accept(listener: i32) -> Result<i32, sys::Errno> {
+    let accept = || sys::accept(listener, libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK);
+    match accept() {
+        // The kernel says so whether or not somebody waits.
+        Err(sys::Errno::EMFILE) if sys::readable(listener) => descriptors::made(accept),
+        result => result,
     }
 }
 
@@ -556,6 +565,11 @@ fn begin(conn: &'static Conn) -> Result<u64, Reason> {
     if crate::epoll::untimely(conn) || !conn.manage() {
         return Err(Reason::Busy);
     }
+    // A call that began when an earlier offer had made it managed may still be reading. From here on none begins.
+    let (Some(_tx), Some(_rx)) = (conn.tx.lock(), conn.rx.lock()) else {
+        conn.managed_is(false);
+        return Err(Reason::Busy);
+    };
     diag::read(conn.descriptor()).map_err(|_| {
         conn.managed_is(false);
         Reason::Half
@@ -625,20 +639,20 @@ fn listen() -> Result<u64, Reason> {
     if LISTENER.load(Ordering::Acquire) > 0 {
         return Ok(TOKEN.load(Ordering::Acquire));
     }
+    let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     let socket =
-        sys::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0)
-            .map_err(|_| Reason::NoDescriptors)?;
+        descriptors::made(|| sys::socket(libc::AF_UNIX, kind, 0)).map_err(|_| Reason::NoDescriptors)?;
     let token = sys::random() | 1;
     let (name, len) = address(token);
     if sys::bind(socket, (&raw const name).cast(), len).and_then(|()| sys::listen(socket, 512)).is_err() {
         sys::close(socket);
         return Err(Reason::NoListener);
     }
-    let socket = process::hide(socket);
+    let socket = descriptors::hide(socket);
     // Two threads may get here at once: the token is the winner's.
     match LISTENER.compare_exchange(0, socket + 1, Ordering::AcqRel, Ordering::Acquire) {
         Ok(_) => TOKEN.store(token, Ordering::Release),
-        Err(_) => process::unhide(socket),
+        Err(_) => descriptors::unhide(socket),
     }
     match TOKEN.load(Ordering::Acquire) {
         0 => Err(Reason::Busy),

@@ -1,0 +1,160 @@
+//! Descriptors of our own, kept out of the program's way: it counts on getting the lowest number that is free, and on getting all
+//! numbers below its limit (RLIMIT_NOFILE).
+//!
+//! Under a large limit ours lie in its upper part, where no program gets to. Under a small one they lie above it: the soft limit is
+//! raised for the moment in which a number is given out, never above the hard one. During that moment (some microseconds, when the
+//! process meets a new peer) other threads of the program can see the raised limit; one that runs out of numbers right then gets a
+//! high one instead of EMFILE, and a child made right then by vfork() or posix_spawn() keeps the raised limit. fork() waits for the
+//! moment to pass. Where the hard limit leaves no room, ours are the highest numbers that are free; with none free nothing of ours
+//! can be made, and connections stay on tcp.
+
+use fabric::lock::Lock;
+use fabric::sync::{AtomicU32, Ordering};
+use fabric::sys::{self, Errno};
+
+use crate::table::{self, Entry};
+use crate::thread;
+
+/// Limits from here on are large.
+const LARGE: u64 = 4096;
+/// Under a large limit, ours begin below this, so that the kernel's table does not grow for them.
+const HIGH: u64 = 8192;
+/// Under a small limit, ours begin here if the hard limit allows: a program may raise its soft limit to the usual 1024 later.
+const USUAL: u64 = 1024;
+/// How many numbers above the soft limit are ours, at most.
+const ROOM: u64 = 8192;
+
+/// Held while the limit is raised. A leaf: nothing is locked under it.
+static RAISING: Lock = Lock::unlocked();
+/// While it is raised: where our numbers begin. 0 if it is not.
+static FLOOR: AtomicU32 = AtomicU32::new(0);
+
+/// Makes something that takes a descriptor, if need be by a number above the limit, to be hidden or closed by the caller.
+pub fn made<T>(make: impl Fn() -> Result<T, Errno>) -> Result<T, Errno> {
+    match make() {
+        Err(Errno::EMFILE) => {
+            let _raised = Raised::new();
+            make()
+        }
+        result => result,
+    }
+}
+
+/// Moves a descriptor of our own out of the program's way (lowest-fd order, rule S2) and marks it as ours.
+pub fn hide(fd: i32) -> i32 {
+    let moved = match moved(fd) {
+        Some(moved) => {
+            sys::close(fd);
+            moved
+        }
+        None => fd,
+    };
+    table::swap(moved, Entry::Own);
+    moved
+}
+
+/// Closes a descriptor of our own.
+pub fn unhide(fd: i32) {
+    table::swap(fd, Entry::None);
+    sys::close(fd);
+}
+
+/// A copy of `fd` where ours belong; `None` if `fd` may as well stay.
+fn moved(fd: i32) -> Option<i32> {
+    let raised = Raised::new();
+    let copy = |from: u64| sys::fcntl(fd, libc::F_DUPFD_CLOEXEC, from as usize);
+    if raised.floor != 0 {
+        if fd as u64 >= raised.floor {
+            return None;
+        }
+        if let Ok(moved) = copy(raised.floor) {
+            return Some(moved);
+        }
+    }
+    drop(raised);
+    let soft = sys::nofile_limit().rlim_cur.min(HIGH);
+    let from = soft - soft / 4;
+    if soft >= LARGE {
+        return copy(from).ok();
+    }
+    // The highest that is free.
+    (from.max(fd as u64 + 1)..soft)
+        .rev()
+        .filter(|&number| !table::is_own(number as i32))
+        .find_map(|number| copy(number).ok())
+}
+
+/// The soft limit, raised if it is small and the hard limit allows it; put back when dropped.
+pub(crate) struct Raised {
+    /// Where our numbers begin; 0 if the limit has not been raised.
+    floor: u64,
+    /// What is to be put back, and what it was raised to.
+    limits: Option<(libc::rlimit, libc::rlimit)>,
+    locked: bool,
+}
+
+impl Raised {
+    pub(crate) fn new() -> Raised {
+        if !RAISING.lock(thread::tid()) {
+            // Inside another one of this thread, or in a signal handler that interrupted one.
+            return Raised { floor: FLOOR.load(Ordering::Relaxed).into(), limits: None, locked: false };
+        }
+        let (floor, limits) = match raise() {
+            Some((floor, limits)) => (floor, Some(limits)),
+            None => (0, None),
+        };
+        FLOOR.store(floor as u32, Ordering::Relaxed);
+        Raised { floor, limits, locked: true }
+    }
+}
+
+impl Drop for Raised {
+    fn drop(&mut self) {
+        if let Some((limit, raised)) = self.limits {
+            put_back(limit, raised);
+        }
+        if self.locked {
+            FLOOR.store(0, Ordering::Relaxed);
+            RAISING.unlock();
+        }
+    }
+}
+
+/// Raises the soft limit: where our numbers begin, the limits before, and now.
+fn raise() -> Option<(u64, (libc::rlimit, libc::rlimit))> {
+    let seen = sys::nofile_limit();
+    let (soft, hard) = (seen.rlim_cur, seen.rlim_max);
+    if soft >= LARGE || hard <= soft {
+        return None;
+    }
+    let floor = soft.max(USUAL.min(hard - hard / 4));
+    let raised = libc::rlimit { rlim_cur: hard.min(floor + ROOM), rlim_max: hard };
+    // Another thread of the program may have set it since: what is put back is what was there.
+    let was = sys::swap_nofile_limit(raised).ok()?;
+    Some((floor, (was, raised)))
+}
+
+/// Puts the limit back, unless another thread of the program has set it meanwhile: then that one stands.
+fn put_back(limit: libc::rlimit, raised: libc::rlimit) {
+    if let Ok(found) = sys::swap_nofile_limit(limit)
+        && (found.rlim_cur, found.rlim_max) != (raised.rlim_cur, raised.rlim_max)
+    {
+        let _ = sys::swap_nofile_limit(found);
+    }
+}
+
+/// Before fork(): no limit is raised until [`thaw`], so that no child begins with one. False if this thread has raised it.
+pub fn freeze() -> bool {
+    RAISING.lock(thread::tid())
+}
+
+/// After fork(), in the parent.
+pub fn thaw() {
+    RAISING.unlock();
+}
+
+/// In the child of fork().
+pub fn forked() {
+    RAISING.reset();
+    FLOOR.store(0, Ordering::Relaxed);
+}

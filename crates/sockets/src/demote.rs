@@ -10,7 +10,7 @@ use fabric::{Local, Remote, trip};
 use crate::conn::{Conn, Held, Rx, Tx, flag, path, state};
 use crate::layout::{self, NOTES, RECALL_AT, TCP_AT, W, note};
 use crate::reason::Reason;
-use crate::{io, link, process, rendezvous, report, wait};
+use crate::{descriptors, io, link, rendezvous, report, wait};
 
 /// Takes the connection back to tcp for good. Bytes in the ring are read from there first; nothing is waited for.
 pub fn now(conn: &'static Conn, fd: i32, reason: Reason) {
@@ -80,7 +80,7 @@ fn send_for_peer(conn: &'static Conn, rx: &Held<'_, Rx>) -> bool {
     let pid = link::link(conn.link.load(Ordering::Relaxed)).peer_pid.load(Ordering::Relaxed);
     let Some(theirs) = hint.checked_sub(1).and_then(|fd| i32::try_from(fd).ok()) else { return false };
     let Ok(socket) = sys::descriptor_of(pid, theirs) else { return false };
-    let socket = process::hide(socket);
+    let socket = descriptors::hide(socket);
     let cookie = sys::getsockopt::<u64>(socket, libc::SOL_SOCKET, rendezvous::SO_COOKIE);
     let proved = cookie == Ok(conn.pending_cookie.load(Ordering::Relaxed));
     let claimed = proved
@@ -109,7 +109,7 @@ fn send_for_peer(conn: &'static Conn, rx: &Held<'_, Rx>) -> bool {
         }
         conn.put(layout::RESENT_TO, ring.position() + 1);
     }
-    process::unhide(socket);
+    descriptors::unhide(socket);
     claimed
 }
 

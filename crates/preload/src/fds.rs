@@ -37,6 +37,10 @@ fn duplicated(from: c_int, to: c_int) {
             if let Some(Entry::Conn(old)) = table::swap(to, Entry::Conn(conn)) {
                 ending::abandon(old);
             }
+            if to <= libc::STDERR_FILENO {
+                // printf() and scanf() would write and read past us.
+                demote::hand_over(conn, to, Reason::Stdio);
+            }
         }
         Entry::Set(set) => {
             epoll::duplicated(set);

@@ -404,8 +404,13 @@ impl Set {
             let member = guard.member(fd);
             if op == libc::EPOLL_CTL_DEL {
                 if known {
-                    member.flags &= LISTED;
-                    member.conn = None;
+                    // Still in the inner set, if an offer was taken back: until it is promoted again, or closed.
+                    member.flags &= LISTED | INNER;
+                    if member.flags & INNER == 0 {
+                        member.conn = None;
+                    } else {
+                        conn.set(flag::PARKED);
+                    }
                     conn.epolls.fetch_sub(1, Ordering::AcqRel);
                 }
                 return Ok(());
@@ -417,7 +422,7 @@ impl Set {
                 conn: Some(conn),
                 data,
                 events,
-                flags: member.flags & LISTED | PRESENT,
+                flags: member.flags & (LISTED | INNER) | PRESENT,
                 next: member.next,
                 seen: registered,
                 life: 0,
@@ -490,8 +495,9 @@ impl Set {
             drop(guard);
             return demote::now(conn, fd, Reason::NoDescriptors);
         };
-        // Writable at once, so adding it wakes whoever sleeps on the set: they look at the list.
-        if sys::epoll_ctl(inner, libc::EPOLL_CTL_ADD, fd, EDGES, fd as u64).is_err() {
+        // Writable at once, so adding (or changing) it wakes whoever sleeps on the set: they look at the list.
+        let op = if member.flags & INNER != 0 { libc::EPOLL_CTL_MOD } else { libc::EPOLL_CTL_ADD };
+        if sys::epoll_ctl(inner, op, fd, EDGES, fd as u64).is_err() {
             drop(guard);
             return demote::now(conn, fd, Reason::NoDescriptors);
         }
@@ -523,8 +529,10 @@ impl Set {
 
     fn drop_member(&self, guard: &mut Guard<'_>, fd: i32) {
         let member = *guard.member(fd);
-        if member.flags & MOVED != 0 {
+        if member.flags & INNER != 0 {
             let _ = sys::epoll_ctl(self.inner.load(Ordering::Acquire) - 1, libc::EPOLL_CTL_DEL, fd, 0, 0);
+        }
+        if member.flags & MOVED != 0 {
             self.moved.fetch_sub(1, Ordering::AcqRel);
         }
         if let Some(conn) = member.conn {
@@ -557,7 +565,7 @@ impl Set {
                 && guard.member(fd).flags & MOVED != 0
             {
                 // The other process may go on with the same kernel set: its registration stays, as with tcp.
-                guard.member(fd).flags &= !MOVED;
+                guard.member(fd).flags &= !(MOVED | INNER);
                 self.moved.fetch_sub(1, Ordering::AcqRel);
             }
             self.drop_member(&mut guard, fd);

@@ -322,6 +322,10 @@ fn try_post(conn: &'static Conn, fd: i32) -> Result<(), Reason> {
     if conn.has(flag::SHUT_WR | flag::SHUT_RD) {
         return Err(Reason::Half);
     }
+    if fd <= libc::STDERR_FILENO {
+        // The streams of stdio, which write and read past us, may be on it.
+        return Err(Reason::Stdio);
+    }
     let own = parse(&sys::getsockname(fd).map_err(|_| Reason::NotTcp)?).ok_or(Reason::NotTcp)?;
     let peer = match sys::getpeername(fd) {
         Ok(address) => parse(&address).ok_or(Reason::NotTcp)?,

@@ -12,7 +12,7 @@ static void add(int set, int fd, uint32_t events) {
 /* ---- a server: THREADS threads wait on one set for CONNECTIONS connections ---- */
 
 enum { THREADS = 4, CONNECTIONS = 32, REQUESTS = 100, SIZE = 300 };
-static int shared_set, stop_fd;
+static int shared_set, outer_set = -1, stop_fd;
 static uint32_t shared_mode;
 static atomic_int closed_connections;
 static struct state {
@@ -56,8 +56,16 @@ static void *serve_thread(void *unused) {
     (void)unused;
     for (;;) {
         struct epoll_event events[8];
-        int n = epoll_wait(shared_set, events, 8, -1);
-        CHECK(n > 0);
+        int n;
+        if (outer_set >= 0) {
+            EQUAL(epoll_wait(outer_set, events, 1, -1), 1);
+            EQUAL(events[0].data.fd, shared_set);
+            n = epoll_wait(shared_set, events, 8, 0); /* another thread may have taken it */
+            CHECK(n >= 0);
+        } else {
+            n = epoll_wait(shared_set, events, 8, -1);
+            CHECK(n > 0);
+        }
         for (int i = 0; i < n; i++) {
             if (events[i].data.fd == stop_fd) return NULL;
             struct state *s = &states[events[i].data.fd];
@@ -77,6 +85,7 @@ static void threads_server(int listener, uint32_t mode) {
     shared_set = epoll_create1(0);
     stop_fd = eventfd(0, 0);
     add(shared_set, stop_fd, EPOLLIN);
+    if (outer_set >= 0) add(outer_set, shared_set, EPOLLIN);
     for (int i = 0; i < 1024; i++) pthread_mutex_init(&states[i].mutex, NULL);
     for (int i = 0; i < THREADS; i++) CHECK(pthread_create(&threads[i], NULL, serve_thread, NULL) == 0);
     for (int i = 0; i < CONNECTIONS; i++) add(shared_set, fds[i] = answer(listener), EPOLLIN | mode);
@@ -89,6 +98,11 @@ static void threads_edge(int listener) { threads_server(listener, EPOLLET); }
 static void threads_one_shot(int listener) { threads_server(listener, EPOLLONESHOT); }
 static void threads_edge_one_shot(int listener) { threads_server(listener, EPOLLET | EPOLLONESHOT); }
 static void threads_exclusive(int listener) { threads_server(listener, EPOLLEXCLUSIVE); }
+
+static void threads_nested(int listener) {
+    outer_set = epoll_create1(0); /* the threads wait on it for the other set */
+    threads_server(listener, 0);
+}
 
 static void requests_client(int unused) {
     (void)unused;
@@ -554,6 +568,7 @@ const struct example examples[] = {
     {"threads_one_shot", threads_one_shot, requests_client, RAW},
     {"threads_edge_one_shot", threads_edge_one_shot, requests_client, RAW},
     {"threads_exclusive", threads_exclusive, requests_client, RAW},
+    {"threads_nested", threads_nested, requests_client, RAW},
     {"mixed", mixed_server, mixed_client, RAW},
     {"nested", puppet, nested, 0},
     {"nested_level", puppet, nested_level, 0},

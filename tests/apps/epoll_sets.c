@@ -325,6 +325,26 @@ static void nested_level(int fd) {
     leave(fd);
 }
 
+/* The outer set is asked, and the inner one by poll, without waiting, over and over, while a message comes and after it was read. */
+static void nested_busy(int fd) {
+    int inner = epoll_create1(0), outer = epoll_create1(0);
+    struct epoll_event event;
+    add(inner, fd, EPOLLIN);
+    add(outer, inner, EPOLLIN);
+    for (int i = 0; i < 200; i++) {
+        struct pollfd p = {inner, POLLIN, 0};
+        order(SEND, 10);
+        double start = now();
+        while (i % 2 ? poll(&p, 1, 0) == 0 : epoll_wait(outer, &event, 1, 0) == 0) CHECK(now() - start < 20);
+        EQUAL(epoll_wait(inner, &event, 1, 0), 1);
+        take(fd, 10);
+        for (int again = 0; again < 20; again++) EQUAL(i % 2 ? poll(&p, 1, 0) : epoll_wait(outer, &event, 1, 0), 0);
+        hear();
+    }
+    close(inner), close(outer);
+    leave(fd);
+}
+
 /* The inner set is edge-triggered in the outer one: each arrival is an edge, also when the bytes before are still unread. */
 static void nested_edge(int fd) {
     int inner = epoll_create1(0), outer = epoll_create1(0);
@@ -572,6 +592,7 @@ const struct example examples[] = {
     {"mixed", mixed_server, mixed_client, RAW},
     {"nested", puppet, nested, 0},
     {"nested_level", puppet, nested_level, 0},
+    {"nested_busy", puppet, nested_busy, 0},
     {"nested_edge", puppet, nested_edge, 0},
     {"nested_edge_member", puppet, nested_edge_member, 0},
     {"nested_one_shot", puppet, nested_one_shot, 0},

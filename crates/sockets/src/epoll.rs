@@ -650,27 +650,27 @@ impl Set {
         if self.refs.fetch_sub(1, Ordering::AcqRel) != 1 {
             return;
         }
-        if let Some(mut guard) = self.lock() {
+        let mut held = self.lock();
+        if let Some(guard) = &mut held {
             let members = guard.state().members;
             if self.inner.load(Ordering::Acquire) != 0 || !members.is_null() {
                 for fd in 0..table::top().min(MEMBERS as i32) {
                     if guard.member(fd).flags & PRESENT != 0 {
-                        self.drop_member(&mut guard, fd);
+                        self.drop_member(guard, fd);
                     }
                 }
             }
             *guard.state() = State { members, head: 0, tail: 0, listed: 0 };
             sys::madvise(members.cast(), MEMBERS * size_of::<Member>(), libc::MADV_DONTNEED);
-            // Under the lock, as those who settle all sets may come by.
-            let inner = self.inner.swap(0, Ordering::AcqRel);
-            if inner != 0 {
-                process::unhide(inner - 1);
-            }
-            let lamp = self.lamp.swap(0, Ordering::AcqRel);
-            if lamp != 0 {
-                process::unhide(lamp - 1);
+        }
+        // Under the lock, as those who settle all sets may come by.
+        for own in [&self.inner, &self.lamp] {
+            let fd = own.swap(0, Ordering::AcqRel);
+            if fd != 0 {
+                process::unhide(fd - 1);
             }
         }
+        drop(held);
         if self.watched.swap(0, Ordering::SeqCst) != 0 {
             self.sleepers.fetch_sub(1, Ordering::SeqCst);
             WATCHED.fetch_sub(1, Ordering::SeqCst);

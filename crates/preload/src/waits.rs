@@ -24,7 +24,7 @@ unsafe fn from_timespec(time: *const timespec) -> Result<Option<u64>, ()> {
     }
 }
 
-/// poll() by the kernel, or ours if a connection among the descriptors is managed.
+/// poll() by the kernel, or ours if a connection among the descriptors is managed, or an epoll set among them.
 ///
 /// # Safety
 /// As for poll.
@@ -74,7 +74,7 @@ unsafe fn select_with(
     for fd in 0..count.max(0) as usize {
         if wanted(fd) {
             total += 1;
-            tracked |= table::conn(fd as i32).is_some();
+            tracked |= table::conn(fd as i32).is_some() || table::set(fd as i32).is_some();
         }
     }
     if !tracked {
@@ -215,7 +215,10 @@ hooks! {
         let given = if faults::low(event) { None } else { Some(event.read_unaligned()) };
         match epoll::control(set, op, fd, given) {
             Some(result) => answer(result.map(|()| 0)) as c_int,
-            None => next(set, op, fd, event),
+            None => {
+                epoll::nest(set, fd);
+                next(set, op, fd, event)
+            }
         }
     }
     fn epoll_wait(next; set: c_int, events: *mut epoll_event, max: c_int, millis: c_int) -> c_int {

@@ -5,6 +5,11 @@
 //!
 //! Level-triggered members stay on the list while they are ready. Edge-triggered ones leave it when reported and are armed at once;
 //! one-shot ones leave it and are not armed until EPOLL_CTL_MOD.
+//!
+//! Whoever waits on E from outside asks the kernel, which sees the inner set only: kicks that were taken long ago, edges of adding,
+//! the bell, but not that a member on the list is still ready. So sets that are *watched* (they are, or were, members of another
+//! set or given to poll) are *settled* before the kernel is asked about them: what is pending in the inner set is taken out, and
+//! a lamp, an eventfd in the inner set, is lit if a member is ready and put out if none is.
 
 use core::cell::UnsafeCell;
 use fabric::lock::Lock;
@@ -32,7 +37,14 @@ pub struct Set {
     has_bell: AtomicU32,
     /// Members in the inner set.
     moved: AtomicU32,
+    /// Threads asleep on the set; being watched counts as one, that never ends.
     sleepers: AtomicU32,
+    /// Whether the set may be waited on from outside: through another set, or in poll.
+    watched: AtomicU32,
+    /// Whether one of its members is a set of ours.
+    holds: AtomicU32,
+    /// What makes a watched set readable while a promoted member is ready, +1; made when first lit.
+    lamp: AtomicI32,
     kernel_asked: AtomicU64,
     /// The last call had no place left, or told only what it had told before: the kernel's members may be waiting.
     crowded: AtomicU32,
@@ -90,9 +102,15 @@ const KERNEL_NS: u64 = 50_000;
 const PUT_OFF_MOST: u32 = 16;
 /// Data of the bell in an inner set; descriptors are smaller.
 const BELL_DATA: u64 = u64::MAX;
+/// Data of the lamp there.
+const LAMP_DATA: u64 = u64::MAX - 1;
+/// How often a set is looked at while the answer to an offer is being taken by another thread.
+const SETTLE_TRIES: u32 = 1000;
 
 static SETS_AT: AtomicU64 = AtomicU64::new(0);
 static QUEUES_TAKEN: AtomicU32 = AtomicU32::new(0);
+/// How many sets are watched.
+static WATCHED: AtomicU32 = AtomicU32::new(0);
 
 /// The program has made an epoll set.
 pub fn created(fd: i32) {
@@ -159,6 +177,40 @@ pub fn control(set_fd: i32, op: i32, fd: i32, event: Option<libc::epoll_event>) 
         return None;
     }
     Some(set.control(op, fd, conn, event))
+}
+
+/// epoll_ctl() on what is no connection, before the kernel does it: a set inside a set is noted.
+pub fn nest(set_fd: i32, fd: i32) {
+    if let Some(outer) = table::set(set_fd)
+        && watch(fd)
+    {
+        outer.holds.store(1, Ordering::SeqCst);
+        settle();
+    }
+}
+
+/// The descriptor is going to be waited on from outside, if it is one of our sets; says whether it is.
+pub fn watch(fd: i32) -> bool {
+    let Some(set) = table::set(fd) else { return false };
+    if set.watched.swap(1, Ordering::SeqCst) == 0 {
+        set.sleepers.fetch_add(1, Ordering::SeqCst);
+        WATCHED.fetch_add(1, Ordering::SeqCst);
+    }
+    true
+}
+
+/// Settles all watched sets: what the kernel says of them is right then, and what comes later wakes whoever waits on them.
+pub fn settle() {
+    let mut left = WATCHED.load(Ordering::SeqCst);
+    for set in (0..SETS).map_while(set) {
+        if left == 0 {
+            return;
+        }
+        if set.watched.load(Ordering::SeqCst) != 0 {
+            left -= 1;
+            set.settle();
+        }
+    }
 }
 
 /// A connection was promoted: sets that have it as a member take it over.
@@ -606,28 +658,38 @@ impl Set {
         if self.refs.fetch_sub(1, Ordering::AcqRel) != 1 {
             return;
         }
-        if let Some(mut guard) = self.lock() {
+        let mut held = self.lock();
+        if let Some(guard) = &mut held {
             let members = guard.state().members;
             if self.inner.load(Ordering::Acquire) != 0 || !members.is_null() {
                 for fd in 0..table::top().min(MEMBERS as i32) {
                     if guard.member(fd).flags & PRESENT != 0 {
-                        self.drop_member(&mut guard, fd);
+                        self.drop_member(guard, fd);
                     }
                 }
             }
             *guard.state() = State { members, head: 0, tail: 0, listed: 0 };
             sys::madvise(members.cast(), MEMBERS * size_of::<Member>(), libc::MADV_DONTNEED);
         }
+        // Under the lock, as those who settle all sets may come by.
+        for own in [&self.inner, &self.lamp] {
+            let fd = own.swap(0, Ordering::AcqRel);
+            if fd != 0 {
+                descriptors::unhide(fd - 1);
+            }
+        }
+        drop(held);
+        if self.watched.swap(0, Ordering::SeqCst) != 0 {
+            self.sleepers.fetch_sub(1, Ordering::SeqCst);
+            WATCHED.fetch_sub(1, Ordering::SeqCst);
+        }
+        self.holds.store(0, Ordering::SeqCst);
         if self.has_bell.swap(0, Ordering::AcqRel) != 0 {
             process::release_bell(0);
         }
         let queue = self.queue.swap(0, Ordering::AcqRel);
         if queue != 0 {
             QUEUES_TAKEN.fetch_and(!(1 << (queue - 1)), Ordering::AcqRel);
-        }
-        let inner = self.inner.swap(0, Ordering::AcqRel);
-        if inner != 0 {
-            descriptors::unhide(inner - 1);
         }
         self.moved.store(0, Ordering::Relaxed);
         self.used.store(0, Ordering::Release);
@@ -747,6 +809,10 @@ impl Set {
             scan.arm_sleep(queue as usize - 1, mode, 0);
             hints::fence_before_sleep();
         }
+        if self.lamp.load(Ordering::Acquire) != 0 && nanos != Some(0) {
+            // Nothing was ready just now: a lamp that is still lit would keep us awake.
+            self.settle();
+        }
         // Another thread may have put a member on the list after we looked and before we counted as a sleeper.
         let listed = self.lock().is_some_and(|mut guard| guard.state().listed > 0);
         let waiting = listed || queue != 0 && scan.any(queue as usize - 1);
@@ -771,7 +837,8 @@ impl Set {
 
     /// On the way out: if others sleep on the set while there is more to do, one of them is woken.
     fn pass_on(&self) {
-        if self.sleepers.load(Ordering::SeqCst) == 0 {
+        // Those who watch from outside settle the set themselves.
+        if self.sleepers.load(Ordering::SeqCst) <= self.watched.load(Ordering::SeqCst) {
             return;
         }
         let queue = self.queue.load(Ordering::Acquire);
@@ -825,10 +892,78 @@ impl Set {
     /// Takes hints, goes once through the list, and reports what is ready.
     fn collect(&self, scan: &link::Scan, places: &mut [libc::epoll_event]) -> Result<usize, Errno> {
         let mut guard = self.lock().ok_or(Errno::EINTR)?;
-        self.list_hinted(scan, &mut guard);
+        Ok(self.go_through(scan, &mut guard, Some(places)).0)
+    }
+
+    /// For sets that are watched: puts right whether the kernel thinks that the set is readable, and sees to it that whatever comes
+    /// from now on wakes those who wait on it from outside.
+    #[cold]
+    fn settle(&'static self) {
+        for _ in 0..SETTLE_TRIES {
+            let scan = link::scan();
+            let Some(mut guard) = self.lock() else { return };
+            let inner = self.inner.load(Ordering::Acquire);
+            if inner == 0 {
+                return;
+            }
+            self.drain_inner(&mut guard);
+            let queue = self.queue.load(Ordering::Acquire);
+            if queue != 0 {
+                let mode = if self.has_bell.load(Ordering::Acquire) != 0 { trip::BELL } else { trip::KICK };
+                scan.arm_sleep(queue as usize - 1, mode, 0);
+                hints::fence_before_sleep();
+            }
+            let (ready, undecided) = self.go_through(&scan, &mut guard, None);
+            if ready > 0 || !undecided {
+                return self.light(&mut guard, inner - 1, ready > 0);
+            }
+            drop(guard);
+            drop(scan);
+            sys::yield_now();
+        }
+    }
+
+    /// Lights the lamp, or puts it out. That it is lit is asked of the kernel: parent and child of fork() have the same one.
+    fn light(&self, guard: &mut Guard<'_>, inner: i32, ready: bool) {
+        if self.lamp.load(Ordering::Acquire) == 0 {
+            if !ready {
+                return;
+            }
+            let made = bell::create().map(descriptors::hide).and_then(|lamp| {
+                sys::epoll_ctl(inner, libc::EPOLL_CTL_ADD, lamp, ready::IN, LAMP_DATA)
+                    .map(|()| lamp)
+                    .inspect_err(|_| descriptors::unhide(lamp))
+            });
+            match made {
+                Ok(lamp) => self.lamp.store(lamp + 1, Ordering::Release),
+                // Without one an edge has to do, until somebody takes it.
+                Err(_) => return self.nudge(guard.state().head as i32 - 1),
+            }
+        }
+        let lamp = self.lamp.load(Ordering::Acquire) - 1;
+        let mut poll = [libc::pollfd { fd: lamp, events: libc::POLLIN, revents: 0 }];
+        let lit = sys::ppoll(&mut poll, Some(0)).unwrap_or(0) > 0;
+        if ready && !lit {
+            bell::ring(lamp);
+        } else if lit && !ready {
+            bell::silence(lamp);
+        }
+    }
+
+    /// Takes hints and goes once through the list. With `places`: reports there what is ready. Without: looks only; what is ready stays
+    /// on the list as it is, but armed, as those who watch from outside are to learn of more. Says how many are ready, and whether
+    /// there was one of which that is being decided.
+    fn go_through(
+        &self,
+        scan: &link::Scan,
+        guard: &mut Guard<'_>,
+        mut places: Option<&mut [libc::epoll_event]>,
+    ) -> (usize, bool) {
+        self.list_hinted(scan, guard);
         let mut count = 0;
+        let mut undecided = false;
         for _ in 0..guard.state().listed {
-            if count == places.len() {
+            if places.as_ref().is_some_and(|places| count == places.len()) {
                 break;
             }
             let Some(fd) = guard.unlist_first() else { break };
@@ -838,7 +973,7 @@ impl Set {
                 continue;
             }
             if !matches!(table::entry(fd), Entry::Conn(other) if core::ptr::eq(other, conn)) {
-                self.drop_member(&mut guard, fd);
+                self.drop_member(guard, fd);
                 continue;
             }
             let edge = member.events & ET != 0;
@@ -860,6 +995,9 @@ impl Set {
                 }
             } else {
                 let interest = if want & ready::OUT != 0 { trip::RX | trip::TX } else { trip::RX };
+                if places.is_none() {
+                    arm(conn, interest);
+                }
                 match ready::events(conn, fd, want) {
                     Some(0) => {
                         arm(conn, interest);
@@ -869,10 +1007,11 @@ impl Set {
                 }
             };
             let Some(got) = got else {
-                self.move_out(&mut guard, fd);
+                self.move_out(guard, fd);
                 continue;
             };
             if got & ready::AGAIN != 0 {
+                undecided = true;
                 guard.list(fd);
                 continue;
             }
@@ -888,6 +1027,11 @@ impl Set {
                 if !fresh {
                     continue;
                 }
+                if places.is_none() {
+                    guard.list(fd);
+                    count += 1;
+                    continue;
+                }
                 if room {
                     conn.clear(flag::TX_FULL);
                 }
@@ -895,8 +1039,12 @@ impl Set {
                 (place.seen, place.life) = (seen, life);
                 place.flags &= !FRESH;
             }
-            places[count] = libc::epoll_event { events: got, u64: member.data };
             count += 1;
+            let Some(places) = &mut places else {
+                guard.list(fd);
+                continue;
+            };
+            places[count - 1] = libc::epoll_event { events: got, u64: member.data };
             if member.events & ONESHOT != 0 {
                 guard.member(fd).flags |= SPENT;
             } else if !edge {
@@ -910,7 +1058,7 @@ impl Set {
                 guard.list(fd);
             }
         }
-        Ok(count)
+        (count, undecided)
     }
 
     /// The kernel's part of the set: events of its own members go to `places`, those of the inner set onto the list. Says how many
@@ -921,6 +1069,11 @@ impl Set {
         nanos: Option<u64>,
         mask: *const libc::sigset_t,
     ) -> Result<(usize, bool), Errno> {
+        let mut nanos = nanos;
+        if self.holds.load(Ordering::SeqCst) != 0 {
+            self.meet_nested(nanos, mask)?;
+            nanos = Some(0);
+        }
         let began = self.clock.fetch_add(1, Ordering::AcqRel);
         let millis = nanos.map_or(-1, |nanos| nanos.div_ceil(1_000_000).min(i32::MAX as u64) as i32);
         // SAFETY: the places are the program's, the mask too.
@@ -951,7 +1104,33 @@ impl Set {
         Ok((count, place.is_some()))
     }
 
+    /// With sets inside: sleeps in poll instead of epoll_wait, which would report a set that only seems to be ready, and take the edge
+    /// or the one shot of its registration.
+    #[cold]
+    fn meet_nested(&self, nanos: Option<u64>, mask: *const libc::sigset_t) -> Result<(), Errno> {
+        settle();
+        if nanos == Some(0) {
+            return Ok(());
+        }
+        let mut poll = libc::pollfd { fd: self.fd.load(Ordering::Relaxed), events: libc::POLLIN, revents: 0 };
+        let timeout = nanos.map(sys::timespec);
+        let at = timeout.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
+        // SAFETY: one place, the timeout is null or valid, the mask is the program's.
+        if unsafe { real::ppoll()(&raw mut poll, 1, at, mask) } < 0 {
+            return Err(Errno::new(real::errno()));
+        }
+        settle();
+        Ok(())
+    }
+
     fn ask_inner(&self) {
+        if let Some(mut guard) = self.lock() {
+            self.drain_inner(&mut guard);
+        }
+    }
+
+    /// Takes what is pending in the inner set: members go onto the list.
+    fn drain_inner(&self, guard: &mut Guard<'_>) {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; 64];
         let inner = self.inner.load(Ordering::Acquire) - 1;
         loop {
@@ -974,14 +1153,12 @@ impl Set {
                         rendezvous::answered(conn);
                     }
                 }
-                if let Some(mut guard) = self.lock() {
-                    let member = guard.member(fd);
-                    if member.flags & MOVED != 0 {
-                        if member.conn.is_some_and(|conn| is_edge(conn, event.events)) {
-                            member.flags |= FRESH;
-                        }
-                        guard.list(fd);
+                let member = guard.member(fd);
+                if member.flags & MOVED != 0 {
+                    if member.conn.is_some_and(|conn| is_edge(conn, event.events)) {
+                        member.flags |= FRESH;
                     }
+                    guard.list(fd);
                 }
             }
             if count < 64 {

@@ -1,6 +1,7 @@
 //! poll() over a mixture of the kernel's descriptors and promoted connections; select() is turned into it. First what is ready
 //! without waiting, then a short spin, then tripwires armed for every promoted member and a sleep in the kernel's poll, where the
-//! companions stand for their connections.
+//! companions stand for their connections. Epoll sets among the descriptors are settled before the kernel is asked about them; that
+//! one seemed readable in its sleep is only a reason to look again.
 
 use fabric::bell;
 use fabric::sync::Ordering;
@@ -10,7 +11,7 @@ use stream::spin::{Learned, NO_CPU, Spun, ticks};
 
 use crate::conn::{Conn, flag};
 use crate::wait::{self, Seen};
-use crate::{process, ready, real, rendezvous, table};
+use crate::{epoll, process, ready, real, rendezvous, table};
 
 /// Connections that a poll of the kernel's is waiting on: they are not promoted meanwhile, as nobody would wake it.
 pub struct InKernel<'a>(&'a [libc::pollfd], usize);
@@ -27,7 +28,10 @@ impl Drop for InKernel<'_> {
 /// connections that are still on tcp.
 pub fn by_kernel(fds: &[libc::pollfd]) -> Option<InKernel<'_>> {
     let mut entered = InKernel(fds, 0);
+    // Sets without promoted members, too: one may be promoted while the kernel waits.
+    let mut sets = false;
     for poll in fds {
+        sets |= table::set(poll.fd).is_some();
         if let Some(conn) = table::conn(poll.fd) {
             if !conn.is_managed() {
                 rendezvous::tick(conn, poll.fd);
@@ -38,7 +42,7 @@ pub fn by_kernel(fds: &[libc::pollfd]) -> Option<InKernel<'_>> {
         }
         entered.1 += 1;
     }
-    Some(entered)
+    if sets { None } else { Some(entered) }
 }
 
 /// poll(); `nanos` `None` waits for ever.
@@ -49,8 +53,8 @@ pub fn poll(
 ) -> Result<usize, Errno> {
     let deadline = nanos.map(|nanos| sys::now().saturating_add(nanos));
     let mut learned = LEARNED.load();
-    // One more place for the bell.
-    let Some(mut scratch) = Scratch::new(fds.len() + 1) else { return Err(Errno::ENOMEM) };
+    // One more place for the bell, and for each descriptor one more to note how it is waited for.
+    let Some(mut scratch) = Scratch::new(2 * fds.len() + 1) else { return Err(Errno::ENOMEM) };
     loop {
         // Before the survey: what comes during it must show as a change.
         let seen = fingerprint(fds);
@@ -58,13 +62,13 @@ pub fn poll(
         if ready > 0 || nanos == Some(0) {
             return Ok(ready);
         }
-        let limit = process::spin_ticks();
-        let only = fds.iter().find_map(|poll| table::conn(poll.fd).filter(|conn| conn.is_managed()));
+        let only = fds.iter().find_map(|poll| managed(poll.fd));
+        let limit = if only.is_some() { process::spin_ticks() } else { 0 };
         let peer = only.map_or(NO_CPU, wait::meet);
         let spun = learned.spin(limit, peer, || fingerprint(fds) != seen);
         let before = ticks();
         let slept = if spun == Spun::Won { Ok(()) } else { sleep(fds, &mut scratch, deadline, mask, seen) };
-        if spun != Spun::Won {
+        if spun != Spun::Won && only.is_some() {
             learned.slept(ticks() - before, limit);
         }
         LEARNED.store(learned);
@@ -82,7 +86,8 @@ pub fn poll(
 /// What is ready now, without waiting: rings first, the kernel's in one call.
 fn survey(fds: &mut [libc::pollfd], scratch: &mut Scratch) -> Result<usize, Errno> {
     let polls = scratch.polls();
-    let mut others = 0;
+    let mut others = false;
+    let mut sets = false;
     for (place, poll) in polls.iter_mut().zip(fds.iter_mut()) {
         *place = *poll;
         place.revents = 0;
@@ -93,12 +98,21 @@ fn survey(fds: &mut [libc::pollfd], scratch: &mut Scratch) -> Result<usize, Errn
             poll.revents = events as i16;
             place.fd = -1;
         } else {
-            others += 1;
+            others = true;
+            sets |= epoll::watch(poll.fd);
         }
     }
-    if others > 0 {
-        let count = fds.len();
-        sys::ppoll(&mut polls[..count], Some(0))?;
+    if others {
+        let polls = &mut polls[..fds.len()];
+        if sets {
+            epoll::settle();
+        }
+        sys::ppoll(polls, Some(0))?;
+        if polls.iter().any(|poll| poll.revents != 0 && table::set(poll.fd).is_some()) {
+            // It may be a wake-up for something that was seen before the wake-up came: only what stays when that is taken counts.
+            epoll::settle();
+            sys::ppoll(polls, Some(0))?;
+        }
         for (place, poll) in polls.iter().zip(fds.iter_mut()) {
             if place.fd >= 0 {
                 poll.revents = place.revents;
@@ -136,12 +150,18 @@ fn sleep(
     mask: *const libc::sigset_t,
     seen: u64,
 ) -> Result<(), Errno> {
-    let bell = process::claim_bell(1);
+    let bell = if fds.iter().any(|poll| managed(poll.fd).is_some()) { process::claim_bell(1) } else { None };
     let (mode, id) = if bell.is_some() { (trip::BELL, 1) } else { (trip::KICK, 0) };
-    let polls = scratch.polls();
-    for (place, poll) in polls.iter_mut().zip(fds) {
+    let count = fds.len();
+    let (polls, ways) = scratch.polls().split_at_mut(count + 1);
+    for ((place, way), poll) in polls.iter_mut().zip(&mut *ways).zip(fds) {
         *place = libc::pollfd { revents: 0, ..*poll };
-        let Some(conn) = managed(poll.fd) else { continue };
+        way.events = NOT_OURS;
+        let Some(conn) = table::conn(poll.fd) else { continue };
+        way.events = way_of(conn);
+        if way.events == IN_KERNEL {
+            continue;
+        }
         conn.waiters.fetch_add(1, Ordering::AcqRel);
         conn.counters.sleeps.fetch_add(1, Ordering::Relaxed);
         let interest = if poll.events & libc::POLLOUT != 0 { trip::RX | trip::TX } else { trip::RX };
@@ -154,7 +174,6 @@ fn sleep(
         place.events =
             out | poll.events & libc::POLLPRI | if told { 0 } else { libc::POLLIN | libc::POLLRDHUP };
     }
-    let count = fds.len();
     polls[count] = libc::pollfd { fd: bell.unwrap_or(-1), events: libc::POLLIN, revents: 0 };
     let mut result = Ok(());
     if fingerprint(fds) == seen {
@@ -166,9 +185,11 @@ fn sleep(
             result = Err(Errno::new(real::errno()));
         }
     }
-    for poll in fds {
-        if let Some(conn) = managed(poll.fd) {
-            conn.waiters.fetch_sub(1, Ordering::AcqRel);
+    for (way, poll) in ways.iter().zip(fds) {
+        match table::conn(poll.fd) {
+            Some(conn) if way.events == WAITER => drop(conn.waiters.fetch_sub(1, Ordering::AcqRel)),
+            Some(conn) if way.events == IN_KERNEL => conn.leave_kernel(),
+            _ => {}
         }
     }
     if let Some(bell) = bell {
@@ -189,6 +210,24 @@ fn sleep(
     result
 }
 
+/// How a descriptor is waited for in a sleep: kept in a pollfd that the kernel is not given.
+const NOT_OURS: i16 = 0;
+/// As a promoted connection.
+const WAITER: i16 = 1;
+/// As one of the kernel's, which is not promoted meanwhile.
+const IN_KERNEL: i16 = 2;
+
+fn way_of(conn: &'static Conn) -> i16 {
+    loop {
+        if conn.is_managed() {
+            return WAITER;
+        }
+        if conn.enter_kernel() {
+            return IN_KERNEL;
+        }
+    }
+}
+
 /// Room for pollfds: on the stack, or mapped when there are many.
 struct Scratch {
     few: [libc::pollfd; Self::FEW],
@@ -197,7 +236,7 @@ struct Scratch {
 }
 
 impl Scratch {
-    const FEW: usize = 64;
+    const FEW: usize = 2 * 64 + 1;
 
     fn new(len: usize) -> Option<Scratch> {
         let many = if len > Self::FEW {

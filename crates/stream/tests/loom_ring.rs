@@ -239,7 +239,9 @@ fn wait<L: Local>(wait: Wait, local: &L, interest: u64, mut there: impl FnMut() 
                 continue;
             }
             Wait::SleepWithoutFence => local.set_word(TRIP, trip::armed(interest, trip::BELL, 0)),
-            _ => trip::arm(local, TRIP, |_| trip::armed(interest, trip::BELL, 0)),
+            _ => {
+                trip::arm(local, TRIP, |_| trip::armed(interest, trip::BELL, 0));
+            }
         }
         if wait == Wait::SleepWithoutLook || !there() {
             sleep();

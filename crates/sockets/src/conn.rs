@@ -121,7 +121,9 @@ pub struct Tx {
     pub debt: u64,
     /// How often the ring was full.
     pub full: u32,
+    /// When the kernel was last asked about the connection's life, in ticks, and what we had read by then.
     pub looked: u64,
+    pub heard: u64,
     pub learned: Learned,
     /// Position of the first recalled byte still to be sent by tcp.
     pub resend: u64,

@@ -205,7 +205,8 @@ fn take(
                     copy_out(conn, rx, iov, skip, count, flags);
                     return Tried::Bytes(count);
                 }
-                match empty(conn, fd, rx, ring) {
+                let blocks = flags & libc::MSG_DONTWAIT == 0 && !conn.has(flag::NONBLOCK);
+                match empty(conn, fd, rx, ring, blocks) {
                     Some(Tried::Kernel) => return from_kernel(conn, fd, rx, iov, skip, flags),
                     Some(tried) => return tried,
                     None => continue,
@@ -375,7 +376,7 @@ fn copy_out(conn: &Conn, rx: &mut Held<'_, Rx>, iov: &[libc::iovec], skip: usize
 }
 
 /// The ring is empty: is it the end of the ring, of the connection, or is there just nothing? `None`: look again.
-fn empty(conn: &'static Conn, fd: i32, rx: &mut Held<'_, Rx>, ring: u32) -> Option<Tried> {
+fn empty(conn: &'static Conn, fd: i32, rx: &mut Held<'_, Rx>, ring: u32, blocks: bool) -> Option<Tried> {
     let (mine, position) = (conn.mine(), rx.ring.position());
     if ring == path::SMALL && conn.word(BIG_AT) == position + 1 {
         move_to_big(conn, rx);
@@ -394,7 +395,10 @@ fn empty(conn: &'static Conn, fd: i32, rx: &mut Held<'_, Rx>, ring: u32) -> Opti
     let now = ticks();
     let told =
         conn.has(flag::PEER_FIN | flag::PEER_HUP) || conn.notes() & (note::CLOSED | note::SHUT_WR) != 0;
-    if !told && now.wrapping_sub(rx.looked) < ticks_of(LOOK_NS) {
+    // One that will sleep in the kernel is told there. But not beside others, or such as were killed or jumped out of their sleep: there
+    // a kick that nobody has taken would wake it again and again.
+    let told_asleep = blocks && conn.waiters.load(Ordering::Acquire) == 0;
+    if !told && (told_asleep || now.wrapping_sub(rx.looked) < ticks_of(LOOK_NS)) {
         return Some(Tried::Not);
     }
     rx.looked = now;
@@ -731,8 +735,13 @@ pub(crate) fn attend(conn: &'static Conn, fd: i32, tx: &mut Held<'_, Tx>) -> boo
         if now.wrapping_sub(tx.looked) < ticks_of(LOOK_TX_NS) || conn.queue.load(Ordering::Relaxed) != 0 {
             return false;
         }
-        // A peer that was killed has told nothing: its end of the companion is closed, yet it did not say that it shut it.
         tx.looked = now;
+        // Who answers, lives.
+        let heard = conn.counters.ring_in.load(Ordering::Relaxed);
+        if core::mem::replace(&mut tx.heard, heard) != heard {
+            return false;
+        }
+        // A peer that was killed has told nothing: its end of the companion is closed, yet it did not say that it shut it.
         let mut poll = [libc::pollfd { fd, events: libc::POLLRDHUP, revents: 0 }];
         let told = if sys::ppoll(&mut poll, Some(0)).unwrap_or(0) > 0 { poll[0].revents } else { 0 };
         let gone = told & (libc::POLLHUP | libc::POLLERR) != 0

@@ -1,0 +1,332 @@
+//! The members of an epoll set: EPOLL_CTL_ADD, MOD and DEL, and the moves between the program's set, which is the kernel's, and the
+//! inner one.
+
+use super::*;
+
+impl Set {
+    pub(super) fn has(&self, conn: &'static Conn, fd: i32) -> bool {
+        (fd as usize) < MEMBERS
+            && self.lock().is_some_and(|mut guard| {
+                let member = guard.member(fd);
+                member.flags & PRESENT != 0 && member.conn.is_some_and(|other| core::ptr::eq(other, conn))
+            })
+    }
+
+    pub(super) fn control(
+        &'static self,
+        op: i32,
+        fd: i32,
+        conn: &'static Conn,
+        event: Option<libc::epoll_event>,
+    ) -> Result<(), Errno> {
+        let set = self.fd.load(Ordering::Relaxed);
+        let (events, data) = event.map_or((0, 0), |event| (event.events, event.u64));
+        if op == libc::EPOLL_CTL_MOD && events & ONESHOT != 0 && !conn.is_managed() {
+            conn.arming.store(u64::from(thread::tid()) << 32 | set as u64, Ordering::Release);
+            rendezvous::tick(conn, fd);
+            conn.arming.store(0, Ordering::Release);
+        }
+        {
+            let mut guard = self.lock().ok_or(Errno::EINTR)?;
+            let member = guard.member(fd);
+            let known =
+                member.flags & PRESENT != 0 && member.conn.is_some_and(|other| core::ptr::eq(other, conn));
+            if known && member.flags & MOVED != 0 {
+                match op {
+                    libc::EPOLL_CTL_ADD => return Err(Errno::EEXIST),
+                    libc::EPOLL_CTL_MOD => {
+                        member.events = events;
+                        member.data = data;
+                        member.flags = member.flags & !SPENT | FRESH;
+                        guard.list(fd);
+                        drop(guard);
+                        if self.sleepers.load(Ordering::Acquire) != 0 {
+                            self.nudge(fd);
+                        }
+                        return Ok(());
+                    }
+                    libc::EPOLL_CTL_DEL => {
+                        self.park(&mut guard, fd, conn);
+                        return Ok(());
+                    }
+                    _ => return Err(Errno::EINVAL),
+                }
+            }
+            if !known && op == libc::EPOLL_CTL_ADD && conn.is_managed() {
+                return self.add_moved(guard, fd, conn, events, data);
+            }
+            if !known && op != libc::EPOLL_CTL_ADD && member.flags & INNER != 0 {
+                return Err(Errno::ENOENT);
+            }
+            sys::epoll_ctl(set, op, fd, events, data)?;
+            let registered = self.clock.fetch_add(1, Ordering::AcqRel);
+            let member = guard.member(fd);
+            if op == libc::EPOLL_CTL_DEL {
+                if known {
+                    // Still in the inner set, if an offer was taken back: until it is promoted again, or closed.
+                    member.flags &= LISTED | INNER;
+                    if member.flags & INNER == 0 {
+                        member.conn = None;
+                    } else {
+                        conn.set(flag::PARKED);
+                    }
+                    conn.epolls.fetch_sub(1, Ordering::AcqRel);
+                }
+                return Ok(());
+            }
+            if !known {
+                conn.epolls.fetch_add(1, Ordering::AcqRel);
+            }
+            *member = Member {
+                conn: Some(conn),
+                data,
+                events,
+                flags: member.flags & (LISTED | INNER) | PRESENT,
+                next: member.next,
+                seen: registered,
+                life: 0,
+            };
+        }
+        if conn.is_managed() {
+            self.move_in(fd, true);
+        }
+        Ok(())
+    }
+
+    /// EPOLL_CTL_ADD of a connection that is managed already.
+    pub(super) fn add_moved(
+        &'static self,
+        mut guard: Guard<'_>,
+        fd: i32,
+        conn: &'static Conn,
+        events: u32,
+        data: u64,
+    ) -> Result<(), Errno> {
+        let inner = self.inner()?;
+        let member = *guard.member(fd);
+        let parked = member.flags & INNER != 0 && member.conn.is_some_and(|other| core::ptr::eq(other, conn));
+        if !parked {
+            sys::epoll_ctl(inner, libc::EPOLL_CTL_ADD, fd, EDGES, fd as u64)?;
+        }
+        let flags = member.flags & LISTED | PRESENT | MOVED | FRESH | INNER;
+        *guard.member(fd) =
+            Member { conn: Some(conn), data, events, flags, next: member.next, seen: 0, life: 0 };
+        conn.epolls.fetch_add(1, Ordering::AcqRel);
+        conn.queue.store(self.queue.load(Ordering::Acquire), Ordering::Release);
+        self.moved.fetch_add(1, Ordering::AcqRel);
+        guard.list(fd);
+        drop(guard);
+        if self.sleepers.load(Ordering::SeqCst) != 0 {
+            self.nudge(fd);
+        }
+        Ok(())
+    }
+
+    /// EPOLL_CTL_DEL of a promoted member: it stays in the inner set, where its events are nobody's.
+    pub(super) fn park(&self, guard: &mut Guard<'_>, fd: i32, conn: &'static Conn) {
+        let member = guard.member(fd);
+        member.flags &= LISTED | INNER;
+        conn.set(flag::PARKED);
+        self.moved.fetch_sub(1, Ordering::AcqRel);
+        if conn.epolls.fetch_sub(1, Ordering::AcqRel) == 1 {
+            conn.queue.store(0, Ordering::Release);
+        }
+    }
+
+    /// Takes a member out of the kernel's set and into the inner one. `armed`: the program has just registered it.
+    pub(super) fn move_in(&'static self, fd: i32, armed: bool) {
+        let Some(mut guard) = self.lock() else { return };
+        let member = *guard.member(fd);
+        let Some(conn) = member.conn else { return };
+        if member.flags & PRESENT == 0 {
+            return;
+        }
+        if member.flags & MOVED != 0 {
+            // It has another slot now, whose tripwire nobody has armed.
+            guard.list(fd);
+            drop(guard);
+            if self.sleepers.load(Ordering::SeqCst) != 0 {
+                self.nudge(fd);
+            }
+            return;
+        }
+        let Ok(inner) = self.inner() else {
+            drop(guard);
+            return demote::now(conn, fd, Reason::NoDescriptors);
+        };
+        // Writable at once, so adding (or changing) it wakes whoever sleeps on the set: they look at the list.
+        let op = if member.flags & INNER != 0 { libc::EPOLL_CTL_MOD } else { libc::EPOLL_CTL_ADD };
+        if sys::epoll_ctl(inner, op, fd, EDGES, fd as u64).is_err() {
+            drop(guard);
+            return demote::now(conn, fd, Reason::NoDescriptors);
+        }
+        let _ = sys::epoll_ctl(self.fd.load(Ordering::Relaxed), libc::EPOLL_CTL_DEL, fd, 0, 0);
+        // The kernel may have had an edge for it that nobody has taken yet.
+        let untold = armed
+            || member.seen >= self.emptied.load(Ordering::Acquire)
+            || sys::ioctl_int(fd, libc::FIONREAD).unwrap_or(0) > 0;
+        let place = guard.member(fd);
+        place.flags |= INNER | if untold { MOVED | FRESH } else { MOVED };
+        place.seen = 0;
+        conn.queue.store(self.queue.load(Ordering::Acquire), Ordering::Release);
+        self.moved.fetch_add(1, Ordering::AcqRel);
+        guard.list(fd);
+    }
+
+    /// Gives a member back to the kernel's set: its connection is on tcp for good.
+    pub(super) fn move_out(&self, guard: &mut Guard<'_>, fd: i32) {
+        let member = *guard.member(fd);
+        if member.flags & MOVED == 0 {
+            return;
+        }
+        let _ = sys::epoll_ctl(self.inner.load(Ordering::Acquire) - 1, libc::EPOLL_CTL_DEL, fd, 0, 0);
+        let events = if member.flags & SPENT != 0 { ONESHOT } else { member.events };
+        let _ = sys::epoll_ctl(self.fd.load(Ordering::Relaxed), libc::EPOLL_CTL_ADD, fd, events, member.data);
+        guard.member(fd).flags &= !(MOVED | SPENT | INNER);
+        self.moved.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    pub(super) fn drop_member(&self, guard: &mut Guard<'_>, fd: i32) {
+        let member = *guard.member(fd);
+        if member.flags & INNER != 0 {
+            let _ = sys::epoll_ctl(self.inner.load(Ordering::Acquire) - 1, libc::EPOLL_CTL_DEL, fd, 0, 0);
+        }
+        if member.flags & MOVED != 0 {
+            self.moved.fetch_sub(1, Ordering::AcqRel);
+        }
+        if let Some(conn) = member.conn {
+            conn.epolls.fetch_sub(1, Ordering::AcqRel);
+            conn.queue.store(0, Ordering::Release);
+        }
+        let place = guard.member(fd);
+        place.flags &= LISTED;
+        place.conn = None;
+    }
+
+    pub(super) fn forget(&self, conn: &'static Conn, fd: i32, stays: bool) {
+        if fd as usize >= MEMBERS {
+            return;
+        }
+        let Some(mut guard) = self.lock() else { return };
+        let member = *guard.member(fd);
+        if member.flags & (PRESENT | INNER) == INNER {
+            let _ = sys::epoll_ctl(self.inner.load(Ordering::Acquire) - 1, libc::EPOLL_CTL_DEL, fd, 0, 0);
+            guard.member(fd).flags &= LISTED;
+            guard.member(fd).conn = None;
+            return;
+        }
+        if member.flags & PRESENT != 0 && member.conn.is_some_and(|other| core::ptr::eq(other, conn)) {
+            if stays {
+                self.move_out(&mut guard, fd);
+            }
+            if conn.has(flag::SHARED)
+                && conn.refs.load(Ordering::Acquire) > 1
+                && guard.member(fd).flags & MOVED != 0
+            {
+                // The other process may go on with the same kernel set: its registration stays, as with tcp.
+                guard.member(fd).flags &= !(MOVED | INNER);
+                self.moved.fetch_sub(1, Ordering::AcqRel);
+            }
+            self.drop_member(&mut guard, fd);
+        }
+    }
+
+    /// The inner set, made when first needed. Under the lock.
+    pub(super) fn inner(&'static self) -> Result<i32, Errno> {
+        let known = self.inner.load(Ordering::Acquire);
+        if known != 0 {
+            return Ok(known - 1);
+        }
+        let inner = descriptors::hide(descriptors::made(sys::epoll_create)?);
+        let at = core::ptr::from_ref(self) as u64;
+        if let Err(errno) =
+            sys::epoll_ctl(self.fd.load(Ordering::Relaxed), libc::EPOLL_CTL_ADD, inner, ready::IN, at)
+        {
+            descriptors::unhide(inner);
+            return Err(errno);
+        }
+        if let Some(bell) = process::claim_bell(0) {
+            let added = sys::epoll_ctl(inner, libc::EPOLL_CTL_ADD, bell, ready::IN | ET, BELL_DATA);
+            self.has_bell.store(u32::from(added.is_ok()), Ordering::Release);
+        }
+        let taken = QUEUES_TAKEN.load(Ordering::Relaxed);
+        if let Some(queue) = (0..QUEUES as u32).find(|queue| taken & 1 << queue == 0)
+            && QUEUES_TAKEN
+                .compare_exchange(taken, taken | 1 << queue, Ordering::AcqRel, Ordering::Relaxed)
+                .is_ok()
+        {
+            self.queue.store(queue + 1, Ordering::Release);
+        }
+        self.inner.store(inner + 1, Ordering::Release);
+        Ok(inner)
+    }
+
+    pub(super) fn release(&'static self) {
+        if self.refs.fetch_sub(1, Ordering::AcqRel) != 1 {
+            return;
+        }
+        let mut held = self.lock();
+        if let Some(guard) = &mut held {
+            let members = guard.state().members;
+            if self.inner.load(Ordering::Acquire) != 0 || !members.is_null() {
+                for fd in 0..table::top().min(MEMBERS as i32) {
+                    if guard.member(fd).flags & PRESENT != 0 {
+                        self.drop_member(guard, fd);
+                    }
+                }
+            }
+            *guard.state() = State { members, head: 0, tail: 0, listed: 0 };
+            sys::madvise(members.cast(), MEMBERS * size_of::<Member>(), libc::MADV_DONTNEED);
+        }
+        // Under the lock, as those who settle all sets may come by.
+        for own in [&self.inner, &self.lamp] {
+            let fd = own.swap(0, Ordering::AcqRel);
+            if fd != 0 {
+                descriptors::unhide(fd - 1);
+            }
+        }
+        drop(held);
+        self.unwatch();
+        self.holds.store(0, Ordering::SeqCst);
+        if self.has_bell.swap(0, Ordering::AcqRel) != 0 {
+            process::release_bell(0);
+        }
+        let queue = self.queue.swap(0, Ordering::AcqRel);
+        if queue != 0 {
+            QUEUES_TAKEN.fetch_and(!(1 << (queue - 1)), Ordering::AcqRel);
+        }
+        self.moved.store(0, Ordering::Relaxed);
+        self.used.store(0, Ordering::Release);
+    }
+
+    pub(super) fn list_and_wake(&self, fd: i32) {
+        if let Some(mut guard) = self.lock()
+            && guard.member(fd).flags & MOVED != 0
+        {
+            guard.list(fd);
+        }
+        if self.sleepers.load(Ordering::Acquire) != 0 {
+            self.nudge(fd);
+        }
+    }
+
+    /// Puts all promoted members on the list.
+    pub(super) fn list_all(&self) {
+        let Some(mut guard) = self.lock() else { return };
+        if self.moved.load(Ordering::Acquire) == 0 {
+            return;
+        }
+        for fd in 0..table::top().min(MEMBERS as i32) {
+            if guard.member(fd).flags & MOVED != 0 {
+                guard.list(fd);
+            }
+        }
+    }
+
+    /// Wakes a thread that sleeps on the set: re-arming an edge that is there (writable) is an event.
+    pub(super) fn nudge(&self, fd: i32) {
+        let edges = ready::IN | ready::OUT | ready::RDHUP | libc::EPOLLPRI as u32 | ET;
+        let _ =
+            sys::epoll_ctl(self.inner.load(Ordering::Acquire) - 1, libc::EPOLL_CTL_MOD, fd, edges, fd as u64);
+    }
+}

@@ -1,0 +1,126 @@
+//! Sets that are waited on from outside, through another set or in poll: settled before the kernel is asked about them.
+
+use super::*;
+
+/// How many sets are watched.
+static WATCHED: AtomicU32 = AtomicU32::new(0);
+/// How often a set is looked at while the answer to an offer is being taken by another thread.
+const SETTLE_TRIES: u32 = 1000;
+
+/// epoll_ctl() on what is no connection, before the kernel does it: a set inside a set is noted.
+pub fn nest(set_fd: i32, fd: i32) {
+    if let Some(outer) = table::set(set_fd)
+        && watch(fd)
+    {
+        outer.holds.store(1, Ordering::SeqCst);
+        settle();
+    }
+}
+
+/// The descriptor is going to be waited on from outside, if it is one of our sets; says whether it is.
+pub fn watch(fd: i32) -> bool {
+    let Some(set) = table::set(fd) else { return false };
+    if set.watched.swap(1, Ordering::SeqCst) == 0 {
+        set.sleepers.fetch_add(1, Ordering::SeqCst);
+        WATCHED.fetch_add(1, Ordering::SeqCst);
+    }
+    true
+}
+
+/// Settles all watched sets: what the kernel says of them is right then, and what comes later wakes whoever waits on them.
+pub fn settle() {
+    let mut left = WATCHED.load(Ordering::SeqCst);
+    for set in (0..SETS).map_while(set) {
+        if left == 0 {
+            return;
+        }
+        if set.watched.load(Ordering::SeqCst) != 0 {
+            left -= 1;
+            set.settle();
+        }
+    }
+}
+
+impl Set {
+    /// The set is at its end.
+    pub(super) fn unwatch(&self) {
+        if self.watched.swap(0, Ordering::SeqCst) != 0 {
+            self.sleepers.fetch_sub(1, Ordering::SeqCst);
+            WATCHED.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+
+    /// For sets that are watched: puts right whether the kernel thinks that the set is readable, and sees to it that whatever comes
+    /// from now on wakes those who wait on it from outside.
+    #[cold]
+    pub(super) fn settle(&'static self) {
+        for _ in 0..SETTLE_TRIES {
+            let scan = link::scan();
+            let Some(mut guard) = self.lock() else { return };
+            let inner = self.inner.load(Ordering::Acquire);
+            if inner == 0 {
+                return;
+            }
+            self.drain_inner(&mut guard);
+            let queue = self.queue.load(Ordering::Acquire);
+            if queue != 0 {
+                let mode = if self.has_bell.load(Ordering::Acquire) != 0 { trip::BELL } else { trip::KICK };
+                scan.arm_sleep(queue as usize - 1, mode, 0);
+                hints::fence_before_sleep();
+            }
+            let (ready, undecided) = self.go_through(&scan, &mut guard, None);
+            if ready > 0 || !undecided {
+                return self.light(&mut guard, inner - 1, ready > 0);
+            }
+            drop(guard);
+            drop(scan);
+            sys::yield_now();
+        }
+    }
+
+    /// Lights the lamp, or puts it out. That it is lit is asked of the kernel: parent and child of fork() have the same one.
+    pub(super) fn light(&self, guard: &mut Guard<'_>, inner: i32, ready: bool) {
+        if self.lamp.load(Ordering::Acquire) == 0 {
+            if !ready {
+                return;
+            }
+            let made = bell::create().map(descriptors::hide).and_then(|lamp| {
+                sys::epoll_ctl(inner, libc::EPOLL_CTL_ADD, lamp, ready::IN, LAMP_DATA)
+                    .map(|()| lamp)
+                    .inspect_err(|_| descriptors::unhide(lamp))
+            });
+            match made {
+                Ok(lamp) => self.lamp.store(lamp + 1, Ordering::Release),
+                // Without one an edge has to do, until somebody takes it.
+                Err(_) => return self.nudge(guard.state().head as i32 - 1),
+            }
+        }
+        let lamp = self.lamp.load(Ordering::Acquire) - 1;
+        let mut poll = [libc::pollfd { fd: lamp, events: libc::POLLIN, revents: 0 }];
+        let lit = sys::ppoll(&mut poll, Some(0)).unwrap_or(0) > 0;
+        if ready && !lit {
+            bell::ring(lamp);
+        } else if lit && !ready {
+            bell::silence(lamp);
+        }
+    }
+
+    /// With sets inside: sleeps in poll instead of epoll_wait, which would report a set that only seems to be ready, and take the edge
+    /// or the one shot of its registration.
+    #[cold]
+    pub(super) fn meet_nested(&self, nanos: Option<u64>, mask: *const libc::sigset_t) -> Result<(), Errno> {
+        settle();
+        if nanos == Some(0) {
+            return Ok(());
+        }
+        let mut poll = libc::pollfd { fd: self.fd.load(Ordering::Relaxed), events: libc::POLLIN, revents: 0 };
+        let timeout = nanos.map(sys::timespec);
+        let at = timeout.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
+        // SAFETY: one place, the timeout is null or valid, the mask is the program's.
+        if unsafe { real::ppoll()(&raw mut poll, 1, at, mask) } < 0 {
+            return Err(Errno::new(real::errno()));
+        }
+        settle();
+        Ok(())
+    }
+}

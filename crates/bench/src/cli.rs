@@ -33,7 +33,7 @@ ENVIRONMENT
 ";
 
 pub const DEMO_HELP: &str = "\
-usage: shunt demo [--plot FILE.png] [--duration S]
+usage: shunt demo [--plot FILE.png | DIR] [--duration S]
 
 Runs an unmodified redis-server and redis-benchmark (GET and SET, 50 connections) plain and under Shunt, in turns, and
 prints the comparison. Takes about half a minute and saves a plot, ./shunt-demo.png where nothing else is said.
@@ -116,7 +116,7 @@ pub fn parse_bench(args: &[OsString]) -> Result<Parsed<BenchOptions>, String> {
 }
 
 pub fn parse_demo(args: &[OsString]) -> Result<Parsed<DemoOptions>, String> {
-    let mut options = DemoOptions { plot: PathBuf::from("shunt-demo.png"), duration: 1.5 };
+    let mut options = DemoOptions { plot: PathBuf::from(crate::demo::PLOT), duration: 1.5 };
     let mut args = Args::new(args);
     while let Some(word) = args.word()? {
         match word.as_str() {

@@ -11,18 +11,24 @@ use crate::pairs::Ends;
 use crate::plot;
 use crate::results::{Place, Results, Side, Target, Unit};
 use std::fmt::Write;
+use std::fs::OpenOptions;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 const ROUNDS: usize = 3;
 const BAR: usize = 40;
 const GROUP: &str = "demo";
+/// The name of the plot where none is given.
+pub const PLOT: &str = "shunt-demo.png";
 
 pub fn run(options: &DemoOptions) -> ExitCode {
-    let outcome = Session::new(ROUNDS, options.duration).and_then(|mut session| {
+    let outcome = place(&options.plot).and_then(|picture| {
+        let mut session = Session::new(ROUNDS, options.duration)?;
         measure(&mut session)?;
         print!("{}", table(&session.results, session.cpus, has_utf8()));
-        plot::demo(&session.results, &options.plot)?;
-        println!("\nPlot: {}", options.plot.display());
+        plot::demo(&session.results, &picture)?;
+        println!("\nPlot: {}", picture.display());
         Ok(())
     });
     match outcome {
@@ -33,6 +39,23 @@ pub fn run(options: &DemoOptions) -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Where the plot goes; a directory gets it under its usual name. Found out before anything is measured.
+fn place(asked: &Path) -> Result<PathBuf> {
+    let picture = if asked.is_dir() { asked.join(PLOT) } else { asked.to_path_buf() };
+    let cannot =
+        |error: io::Error| Error::Failed(format!("cannot write the plot {}: {error}", picture.display()));
+    if let Some(parent) = picture.parent() {
+        std::fs::create_dir_all(parent).map_err(cannot)?;
+    }
+    let there = picture.exists();
+    OpenOptions::new().append(true).create(true).open(&picture).map_err(cannot)?;
+    if !there {
+        // Nothing is left behind if the measuring fails.
+        std::fs::remove_file(&picture).map_err(cannot)?;
+    }
+    Ok(picture)
 }
 
 fn measure(session: &mut Session) -> Result<()> {
@@ -148,5 +171,16 @@ mod tests {
             table.contains("60.0 k/s") && table.contains("900 k/s") && table.contains("15.0 x"),
             "{table}"
         );
+    }
+
+    #[test]
+    fn a_directory_gets_the_plot_and_a_bad_place_is_told_first() {
+        let dir = std::env::temp_dir().join(format!("shunt-demo-{}", std::process::id()));
+        std::fs::create_dir(&dir).unwrap();
+        assert_eq!(place(&dir).unwrap(), dir.join(PLOT));
+        assert_eq!(place(&dir.join("new/x.png")).unwrap(), dir.join("new/x.png"));
+        assert!(!dir.join(PLOT).exists() && !dir.join("new/x.png").exists());
+        assert!(place(Path::new("/proc/x.png")).is_err());
+        std::fs::remove_dir_all(&dir).unwrap();
     }
 }

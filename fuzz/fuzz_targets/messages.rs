@@ -40,6 +40,11 @@ impl Local for Scribbled<'_> {
         self.word(offset)
     }
 
+    fn replace_word(&self, offset: usize, old: u64, _: u64) -> Result<(), u64> {
+        let held = self.word(offset);
+        if held == old { Ok(()) } else { Err(held) }
+    }
+
     unsafe fn get(&self, offset: usize, _: *mut u8, len: usize) {
         assert!(offset <= SEGMENT && len <= SEGMENT - offset, "{len} bytes at {offset}");
     }

@@ -139,8 +139,8 @@ pub fn closed(set: &'static Set) {
 pub fn freeze() -> bool {
     let tid = thread::tid();
     for index in 0..SETS {
-        if !set(index).is_none_or(|set| set.lock.lock(tid)) {
-            (0..index).filter_map(set).for_each(|before| before.lock.unlock());
+        if !set(index).is_none_or(|set| !set.in_use() || set.lock.lock(tid)) {
+            thaw_below(index);
             return false;
         }
     }
@@ -149,12 +149,20 @@ pub fn freeze() -> bool {
 
 /// After fork(), in the parent.
 pub fn thaw() {
-    (0..SETS).filter_map(set).for_each(|set| set.lock.unlock());
+    thaw_below(SETS);
+}
+
+/// Releases what this thread has; a set that was made meanwhile is another one's.
+fn thaw_below(end: usize) {
+    let tid = thread::tid();
+    for set in (0..end).filter_map(set).filter(|set| set.lock.owner() == tid) {
+        set.lock.unlock();
+    }
 }
 
 /// In the child of fork(): event queues and the bell are the parent's.
 pub fn forked() {
-    (0..SETS).filter_map(set).for_each(|set| set.lock.reset());
+    (0..SETS).filter_map(set).filter(|set| set.in_use()).for_each(|set| set.lock.reset());
     table::for_each(|_, entry| {
         if let Entry::Set(set) = entry {
             set.queue.store(0, Ordering::Relaxed);
@@ -359,6 +367,10 @@ impl Guard<'_> {
 }
 
 impl Set {
+    fn in_use(&self) -> bool {
+        self.used.load(Ordering::Acquire) != 0
+    }
+
     fn lock(&self) -> Option<Guard<'_>> {
         self.lock.lock(thread::tid()).then_some(Guard(self))
     }

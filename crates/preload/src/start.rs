@@ -3,8 +3,8 @@
 use core::cell::UnsafeCell;
 use core::ffi::{CStr, c_char, c_int};
 use fabric::sync::{AtomicUsize, Ordering};
-use options::LogTarget;
-use sockets::{process, real, report};
+use options::LogLevel;
+use sockets::{log, process, real, report};
 
 use crate::next::Next;
 use crate::{end, fds, options_of};
@@ -26,18 +26,16 @@ unsafe extern "C" fn start(_argc: c_int, _argv: *const *const c_char, env: *cons
         if let Some(path) = options.report {
             report::open(path.as_c_str());
         }
-        if problems > 0
-            && let LogTarget::Stderr = options.log
-        {
-            // Asked for: the command says which; here only that there are some, as nothing may be formatted this early.
-            let _ = fabric::sys::write(2, b"shunt: some options are not understood; see 'shunt doctor'\n");
-        }
         process::start(options);
         real::set(
             core::mem::transmute::<usize, real::Recv>(RECV.get()),
             core::mem::transmute::<usize, real::Ppoll>(PPOLL.get()),
             core::mem::transmute::<usize, real::EpollPwait>(EPOLL_PWAIT.get()),
         );
+        if problems > 0 {
+            // The command says which.
+            log::note(LogLevel::Warn, "some options are not understood; see 'shunt doctor'");
+        }
         libc::pthread_atfork(Some(fds::before_fork), Some(fds::parent_of_fork), Some(fds::child_of_fork));
     }
 }

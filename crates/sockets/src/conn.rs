@@ -7,13 +7,13 @@ use fabric::lock::Lock;
 use fabric::shm::Map;
 use fabric::sync::{AtomicU32, AtomicU64, Ordering};
 use fabric::{Local, Remote, sys};
+use options::LogLevel;
 use stream::ring::{Consumer, Producer};
 use stream::spin::Learned;
 
-use crate::layout;
-use crate::link;
 use crate::reason::Reason;
 use crate::thread;
+use crate::{layout, link, log};
 
 /// An address as IPv6 has it (IPv4 is mapped), port in host order.
 #[repr(C)]
@@ -412,7 +412,10 @@ impl Conn {
     }
 
     pub fn set_reason(&self, reason: Reason) {
-        self.reason.store(reason as u32, Ordering::Relaxed);
+        let was = self.reason.swap(reason as u32, Ordering::Relaxed);
+        if reason != Reason::None && was != reason as u32 {
+            log::connection(LogLevel::Debug, self, reason.text());
+        }
     }
 
     /// Tells the peer something; bits are only ever added, under the tx lock or at the end.
@@ -512,6 +515,7 @@ impl Conn {
         self.set(flag::BROKEN | flag::NEVER);
         self.set_reason(Reason::Broken);
         crate::report::count_reason(Reason::Broken);
+        log::on_tcp(self, Reason::Broken);
         let _ = sys::shutdown(fd, libc::SHUT_RDWR);
     }
 }

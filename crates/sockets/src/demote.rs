@@ -10,7 +10,7 @@ use fabric::{Local, Remote, trip};
 use crate::conn::{Conn, Held, Rx, Tx, flag, path, state};
 use crate::layout::{self, NOTES, RECALL_AT, TCP_AT, W, note};
 use crate::reason::Reason;
-use crate::{descriptors, io, link, rendezvous, report, wait};
+use crate::{descriptors, io, link, log, rendezvous, report, wait};
 
 /// Takes the connection back to tcp for good. Bytes in the ring are read from there first; nothing is waited for.
 pub fn now(conn: &'static Conn, fd: i32, reason: Reason) {
@@ -161,6 +161,7 @@ fn leave(conn: &'static Conn, fd: i32, reason: Reason, recall: bool) {
         report::count_reason(reason);
         report::add(report::at::DEMOTED, 1);
         conn.set_reason(reason);
+        log::on_tcp(conn, reason);
     }
     if recall && let Some(rx) = conn.lock_rx() {
         conn.set(flag::RECALLED);
@@ -213,6 +214,7 @@ pub(crate) fn asked(conn: &'static Conn, fd: i32, tx: &mut Held<'_, Tx>) {
         conn.set_reason(reason);
         report::count_reason(reason);
         report::add(report::at::DEMOTED, 1);
+        log::on_tcp(conn, reason);
     }
     if notes & note::RECALL != 0 {
         let from = conn.word(RECALL_AT);

@@ -9,7 +9,7 @@ use stream::spin::{ticks, ticks_of};
 use crate::conn::{Conn, Held, Rx, Tx, flag, path, state};
 use crate::layout::{self, BIG_AT, FIRED, KICKS, R, SMALL_AT, TCP_AT, TRIP, W, note};
 use crate::reason::Reason;
-use crate::{demote, diag, epoll, faults, link, process, rendezvous, report, wait};
+use crate::{demote, diag, epoll, faults, link, log, process, rendezvous, report, wait};
 
 /// How a call is to be carried out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -679,6 +679,7 @@ pub(crate) fn switch(conn: &Conn, fd: i32) -> bool {
             conn.set(flag::NEVER);
             conn.set_reason(Reason::Counting);
             report::count_reason(Reason::Counting);
+            log::on_tcp(conn, Reason::Counting);
             false
         }
     }

@@ -16,6 +16,7 @@ pub mod home;
 pub mod io;
 pub mod layout;
 pub mod link;
+pub mod log;
 pub mod poll;
 pub mod process;
 pub mod ready;

@@ -31,6 +31,7 @@ pub fn start(options: Options) {
         .store(if one_cpu() { 0 } else { stream::spin::ticks_of(options.spin_ns()) }, Ordering::Relaxed);
     GATHER_TICKS.store(stream::spin::ticks_of(GATHER_NS), Ordering::Relaxed);
     STARTED.store(1, Ordering::Release);
+    crate::log::start(&options);
 }
 
 /// Whether the machine has one processor only, so that a peer cannot run while we spin. How many this process may use says nothing:

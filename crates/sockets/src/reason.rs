@@ -8,6 +8,13 @@ macro_rules! reasons {
         pub enum Reason { $(#[doc = $text] $name = $code,)* }
         /// The texts, by code.
         pub const NAMES: &[&str] = &[$($text),*];
+
+        impl Reason {
+            /// The reason in words.
+            pub fn text(self) -> &'static str {
+                NAMES[self as usize]
+            }
+        }
     };
 }
 

@@ -5,6 +5,7 @@ use fabric::lock::Lock;
 use fabric::queue::MESSAGE;
 use fabric::sync::{AtomicI32, AtomicU64, Ordering};
 use fabric::{Local, Remote, sys, trip};
+use options::LogLevel;
 use stream::ring::{Consumer, Producer};
 use stream::spin::{ticks, ticks_of};
 
@@ -14,7 +15,7 @@ use crate::layout::{self, ACCEPTED, CANCELLED, REFUSED, STATE};
 use crate::link::{self, Link};
 use crate::reason::Reason;
 use crate::table::{self, Entry};
-use crate::{descriptors, diag, process, report, wait};
+use crate::{descriptors, diag, log, process, report, wait};
 
 /// Between two looks for links and offers, in ns; and the longest pause of one connection.
 const SERVE_NS: u64 = 200_000;
@@ -226,9 +227,12 @@ pub fn give_up(conn: &'static Conn, reason: Reason) {
 }
 
 fn stop(conn: &'static Conn, reason: Reason) {
-    conn.set(flag::NEVER);
-    conn.set_reason(reason);
-    report::count_reason(reason);
+    if !conn.has(flag::NEVER) {
+        conn.set(flag::NEVER);
+        conn.set_reason(reason);
+        report::count_reason(reason);
+        log::on_tcp(conn, reason);
+    }
     unpost(conn);
     for from in [state::NEW, state::POSTED] {
         let _ = conn.state.compare_exchange(from, state::PLAIN, Ordering::AcqRel, Ordering::Relaxed);
@@ -404,6 +408,7 @@ fn approach(conn: &'static Conn, other: &Post) {
                 Ok(_) => conn.set_reason(Reason::Linking),
                 Err(reason) => {
                     report::count_reason(reason);
+                    log::on_tcp(conn, reason);
                     wait_longer(conn, reason);
                 }
             }
@@ -610,6 +615,7 @@ fn settle(conn: &'static Conn, link: &Link, index: u32, slot: usize, read: u64) 
 /// Both ends agree: from now on each writer changes over when it next writes.
 fn promoted(conn: &'static Conn) {
     conn.set_reason(Reason::None);
+    log::connection(LogLevel::Info, conn, "in memory");
     conn.put(layout::FD, conn.descriptor() as u64 + 1);
     unpost(conn);
     report::add(report::at::PROMOTED, 1);

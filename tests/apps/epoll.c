@@ -1,6 +1,7 @@
 /* epoll on one connection: level, edge and one shot; EPOLLOUT as writers use it; MOD, DEL and ADD in every order; what the kernel
  * says of wrong calls; the user's 64 bits come back unchanged; the other side's end in all its forms. */
 #include "pair.h"
+#include <sys/syscall.h>
 
 static const uint64_t COOKIE = 0xdeadbeefcafef00dull;
 
@@ -138,6 +139,37 @@ static void one_shot(int fd) {
         EQUAL(wait_set(set, 0), 0);
     }
     close(set);
+    leave(fd);
+}
+
+/* The same calls made through syscall(), as some run-time systems do. */
+static void by_syscall(int fd) {
+    int set = syscall(SYS_epoll_create1, EPOLL_CLOEXEC), one = 1;
+    struct epoll_event event = {.events = EPOLLIN, .data.u64 = COOKIE};
+    unsigned char data[100];
+    CHECK(set >= 0);
+    CHECK(syscall(SYS_setsockopt, fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one) == 0);
+    CHECK(syscall(SYS_epoll_ctl, set, EPOLL_CTL_ADD, fd, &event) == 0);
+    for (int i = 0; i < 100; i++) {
+        struct pollfd p = {fd, POLLIN, 0};
+        struct timespec none = {0, 0};
+        EQUAL(syscall(SYS_epoll_pwait, set, &event, 1, 0, NULL, 8), 0);
+        EQUAL(syscall(SYS_ppoll, &p, 1, &none, NULL, 8), 0);
+        ask(SEND, 100);
+        EQUAL(syscall(SYS_epoll_pwait, set, &event, 1, 5000, NULL, 8), 1);
+        EQUAL(event.events, EPOLLIN);
+        EQUAL(event.data.u64, COOKIE);
+        EQUAL(syscall(SYS_ppoll, &p, 1, NULL, NULL, 8), 1);
+        EQUAL(p.revents, POLLIN);
+        int waiting = 0;
+        while (waiting < 100) CHECK(syscall(SYS_ioctl, fd, FIONREAD, &waiting) == 0);
+        EQUAL(syscall(SYS_recvfrom, fd, data, sizeof data, 0, NULL, NULL), 100);
+        verify(your_key, got, data, 100);
+        got += 100;
+    }
+    CHECK(syscall(SYS_dup3, set, fd + 50, O_CLOEXEC) == fd + 50);
+    CHECK(syscall(SYS_close, set) == 0);
+    EQUAL(wait_set(fd + 50, 0), 0);
     leave(fd);
 }
 
@@ -560,6 +592,7 @@ const struct example examples[] = {
     {"edge_both", puppet, edge_both, 0},
     {"edge_loop", puppet, edge_loop, 0},
     {"one_shot", puppet, one_shot, 0},
+    {"by_syscall", puppet, by_syscall, 0},
     {"one_shot_kept", puppet, one_shot_kept, 0},
     {"one_shot_unfired", puppet, one_shot_unfired, 0},
     {"room_level", puppet, room_level, 0},

@@ -21,7 +21,7 @@ fn closing(fd: c_int) -> bool {
         _ => {
             match table::swap(fd, Entry::None) {
                 Some(Entry::Conn(conn)) => ending::descriptor(conn, fd),
-                Some(Entry::Set(set)) => epoll::closed(set),
+                Some(Entry::Set(set)) => epoll::closed(set, fd),
                 _ => {}
             }
             true

@@ -7,7 +7,7 @@ use sockets::table::{self, Entry};
 use sockets::{demote, process};
 
 use crate::next::hooks;
-use crate::{exec, fds, files};
+use crate::{exec, fds, files, transfer, waits};
 
 hooks! {
     fn syscall(next; number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long {
@@ -20,6 +20,41 @@ hooks! {
             libc::SYS_sendto => files::sendto(a as c_int, b as *const _, c, d as c_int, e as *const _, f as u32) as c_long,
             libc::SYS_recvmsg => files::recvmsg(a as c_int, b as *mut _, c as c_int) as c_long,
             libc::SYS_sendmsg => files::sendmsg(a as c_int, b as *const _, c as c_int) as c_long,
+            libc::SYS_recvmmsg => files::recvmmsg(a as c_int, b as *mut _, c as u32, d as c_int, e as *mut _).into(),
+            libc::SYS_sendmmsg => files::sendmmsg(a as c_int, b as *mut _, c as u32, d as c_int).into(),
+            libc::SYS_sendfile => transfer::sendfile(a as c_int, b as c_int, c as *mut _, d) as c_long,
+            libc::SYS_splice => {
+                transfer::splice(a as c_int, b as *mut _, c as c_int, d as *mut _, e, f as c_uint) as c_long
+            }
+            libc::SYS_tee => transfer::tee(a as c_int, b as c_int, c, d as c_uint) as c_long,
+            libc::SYS_connect => fds::connect(a as c_int, b as *const _, c as u32).into(),
+            libc::SYS_accept => fds::accept(a as c_int, b as *mut _, c as *mut _).into(),
+            libc::SYS_accept4 => fds::accept4(a as c_int, b as *mut _, c as *mut _, d as c_int).into(),
+            libc::SYS_setsockopt => {
+                fds::setsockopt(a as c_int, b as c_int, c as c_int, d as *const _, e as u32).into()
+            }
+            libc::SYS_getsockopt => {
+                fds::getsockopt(a as c_int, b as c_int, c as c_int, d as *mut _, e as *mut _).into()
+            }
+            libc::SYS_ioctl => fds::ioctl(a as c_int, b as _, c as *mut _).into(),
+            libc::SYS_epoll_create1 => waits::epoll_create1(a as c_int).into(),
+            libc::SYS_epoll_ctl => waits::epoll_ctl(a as c_int, b as c_int, c as c_int, d as *mut _).into(),
+            libc::SYS_epoll_pwait => {
+                waits::epoll_pwait(a as c_int, b as *mut _, c as c_int, d as c_int, e as *const _).into()
+            }
+            libc::SYS_ppoll => waits::ppoll(a as *mut _, b as _, c as *const _, d as *const _).into(),
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_epoll_create => waits::epoll_create(a as c_int).into(),
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_epoll_wait => waits::epoll_wait(a as c_int, b as *mut _, c as c_int, d as c_int).into(),
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_poll => waits::poll(a as *mut _, b as _, c as c_int).into(),
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_select => {
+                waits::select(a as c_int, b as *mut _, c as *mut _, d as *mut _, e as *mut _).into()
+            }
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_dup2 => fds::dup2(a as c_int, b as c_int).into(),
             libc::SYS_close => fds::close(a as c_int).into(),
             libc::SYS_close_range => fds::close_range(a as c_uint, b as c_uint, c as c_int).into(),
             libc::SYS_dup => fds::dup(a as c_int).into(),

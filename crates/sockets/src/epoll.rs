@@ -131,7 +131,15 @@ pub fn duplicated(set: &'static Set) {
 }
 
 /// A descriptor of the set is about to be closed.
-pub fn closed(set: &'static Set) {
+pub fn closed(set: &'static Set, fd: i32) {
+    if set.fd.load(Ordering::Relaxed) == fd {
+        // Another number stands for it from now on, if there is one.
+        table::for_each(|other, entry| {
+            if matches!(entry, Entry::Set(same) if core::ptr::eq(same, set)) {
+                set.fd.store(other, Ordering::Relaxed);
+            }
+        });
+    }
     set.release();
 }
 

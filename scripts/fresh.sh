@@ -98,6 +98,8 @@ inside() {
     # shellcheck disable=SC2016 # $1 is the inner shell's
     unshare --mount --pid --ipc --fork --kill-child sh -ec '
         root=$1; shift
+        # So that / is a mount point inside, as on a machine: tests make mount namespaces of their own.
+        mount --bind "$root" "$root"
         mount -t proc proc "$root/proc"
         mount -t sysfs -o ro sys "$root/sys" 2>/dev/null || mount --rbind /sys "$root/sys"
         mount --rbind /dev "$root/dev"

@@ -7,6 +7,7 @@
 //! cannot fail shows nothing.
 #![cfg(loom)]
 
+use fabric::lock::Lock;
 use fabric::model::{ASLEEP, Bell, Flaw, Flawed, Segment, check, must_fail, sleep};
 use fabric::{Local, Remote, hints, trip};
 use loom::thread;
@@ -73,6 +74,44 @@ fn trip_scenario<R: Remote + Send + 'static>(open: fn(&Segment) -> R, arm: fn(&S
     let armed = owner.join().unwrap();
     let kicks: u64 = writers.into_iter().map(|writer| writer.join().unwrap()).sum();
     assert!(kicks <= armed, "{kicks} kicks for {armed} armings");
+}
+
+// --- a writer that publishes under a lock, releases it, and only then looks whether anybody is armed ---
+
+#[test]
+fn to_release_a_lock_is_the_writers_fence() {
+    check(None, || release_scenario(Lock::unlock));
+}
+
+#[test]
+fn nothing_less_than_the_release_will_do() {
+    must_fail(None, ASLEEP, || release_scenario(|_| ()));
+}
+
+fn release_scenario(release: fn(&Lock)) {
+    let segment = Segment::new(2, 0);
+    let mine = segment.clone();
+    let owner = thread::spawn(move || {
+        while mine.word(DATA) != 1 {
+            arm(&mine);
+            if mine.word(DATA) == 1 {
+                break;
+            }
+            sleep();
+        }
+    });
+    let bell = Bell::of(&owner);
+    let writer = thread::spawn(move || {
+        let lock = Lock::new();
+        assert!(lock.lock(1));
+        segment.put_word(DATA, 1);
+        release(&lock);
+        if segment.armed(TRIP, trip::RX) && segment.stimulate(TRIP, trip::RX) != 0 {
+            bell.ring();
+        }
+    });
+    owner.join().unwrap();
+    writer.join().unwrap();
 }
 
 // --- hints: two setters, one taker that sleeps ---

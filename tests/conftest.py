@@ -38,6 +38,7 @@ def pytest_configure(config):
         if set(chosen) != {"plain"} and modes.library() is None:
             pytest.exit("libshunt.so is not there: build it (cargo build --release), or set SHUNT_LIB to it, "
                         "or choose `--modes plain`", 4)
+        config.staged = modes.stage()
         system.adopt_orphans()
         config.own_shm = not config.getoption("--shared-shm") and system.own_shm()
 
@@ -76,9 +77,9 @@ def pytest_runtest_makereport(item, call):
 
 
 @pytest.fixture(scope="session")
-def apps():
+def apps(pytestconfig):
     """The folder with the built victim programs (tests/apps)."""
-    out = modes.ROOT / "build/apps"
+    out = (pytestconfig.staged or modes.ROOT / "build") / "apps"
     made = subprocess.run(["make", "-s", "-j2", "-C", str(HERE / "apps"), f"OUT={out}"], capture_output=True, text=True)
     if made.returncode != 0:
         pytest.exit(f"tests/apps does not build:\n{made.stdout}{made.stderr}", 4)
@@ -133,3 +134,8 @@ def need():
         return path
 
     return find
+
+
+def pytest_unconfigure(config):
+    if getattr(config, "staged", None):
+        shutil.rmtree(config.staged, ignore_errors=True)

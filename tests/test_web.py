@@ -3,6 +3,7 @@ files by sendfile, POST."""
 
 import hashlib
 import signal
+import sys
 
 import pytest
 
@@ -51,7 +52,7 @@ def nginx(r, need, workers):
 
 
 def requests_client(r, need, port):
-    return r.run([need("python3"), "-c", REQUESTS_CLIENT, f"http://127.0.0.1:{port}"], timeout=60).text
+    return r.run([sys.executable, "-c", REQUESTS_CLIENT, f"http://127.0.0.1:{port}"], timeout=60).text
 
 
 @pytest.mark.parametrize("workers", [1, 4])

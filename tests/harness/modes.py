@@ -5,6 +5,8 @@ the hooks alone change anything. What a program prints must be the same in all t
 """
 
 import os
+import shutil
+import tempfile
 from pathlib import Path
 
 MODES = ("plain", "shunt", "tcp")
@@ -17,6 +19,23 @@ def library():
         return Path(named).resolve() if Path(named).exists() else None
     built = ROOT / "target/release/libshunt.so"
     return built if built.exists() else None
+
+
+def reachable(path):
+    """Whether every user can come to `path`: programs of some tests change their user, and a checkout may lie in /root."""
+    return all(part.stat().st_mode & 0o001 for part in path.resolve().parents)
+
+
+def stage():
+    """Where that is not so: copies the library to a folder that everybody can read, and returns the folder, else None. The victim
+    programs are to be built there, too."""
+    if reachable(ROOT / "tests") and (library() is None or reachable(library())):
+        return None
+    folder = Path(tempfile.mkdtemp(prefix="shunt-staged-"))
+    folder.chmod(0o755)
+    if library():
+        os.environ["SHUNT_LIB"] = shutil.copy(library(), folder)
+    return folder
 
 
 def command():

@@ -170,7 +170,8 @@ fn thaw_below(end: usize) {
 
 /// In the child of fork(): event queues and the bell are the parent's.
 pub fn forked() {
-    (0..SETS).filter_map(set).filter(|set| set.in_use()).for_each(|set| set.lock.reset());
+    // In use or not: one may have been given up by another thread since it was frozen.
+    (0..SETS).filter_map(set).filter(|set| set.lock.owner() != 0).for_each(|set| set.lock.reset());
     table::for_each(|_, entry| {
         if let Entry::Set(set) = entry {
             set.queue.store(0, Ordering::Relaxed);

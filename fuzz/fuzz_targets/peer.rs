@@ -17,7 +17,7 @@ use options::{Options, Text};
 use sockets::board::Post;
 use sockets::conn::Conn;
 use sockets::reason::Reason;
-use sockets::table::{self, Entry};
+use sockets::table;
 use sockets::{close, demote, io, layout, link, process, ready, rendezvous};
 
 static LISTENER: LazyLock<TcpListener> = LazyLock::new(|| {
@@ -94,8 +94,7 @@ fn one(listener: &TcpListener, input: &[u8]) {
             _ => ready::absorb(conn, fd),
         }
     }
-    table::swap(fd, Entry::None);
-    close::descriptor(conn, fd);
+    close::closing(fd);
     sys::close(fd);
     enemy.leave();
     drop(peer);

@@ -11,7 +11,7 @@ static void add(int set, int fd, uint32_t events) {
 
 /* ---- a server: THREADS threads wait on one set for CONNECTIONS connections ---- */
 
-enum { THREADS = 4, CONNECTIONS = 32, REQUESTS = 100, SIZE = 300 };
+enum { THREADS = 4, CONNECTIONS = 32, REQUESTS = 400, SIZE = 300 };
 static int shared_set, outer_set = -1, stop_fd;
 static uint32_t shared_mode;
 static atomic_int closed_connections;

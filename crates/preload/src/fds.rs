@@ -19,11 +19,7 @@ fn closing(fd: c_int) -> bool {
             false
         }
         _ => {
-            match table::swap(fd, Entry::None) {
-                Some(Entry::Conn(conn)) => ending::descriptor(conn, fd),
-                Some(Entry::Set(set)) => epoll::closed(set, fd),
-                _ => {}
-            }
+            ending::closing(fd);
             true
         }
     }
@@ -31,12 +27,14 @@ fn closing(fd: c_int) -> bool {
 
 /// After a descriptor was duplicated.
 fn duplicated(from: c_int, to: c_int) {
+    let steady = rendezvous::steady();
     match table::entry(from) {
         Entry::Conn(conn) => {
             conn.refs.fetch_add(1, fabric::sync::Ordering::AcqRel);
             if let Some(Entry::Conn(old)) = table::swap(to, Entry::Conn(conn)) {
                 ending::abandon(old);
             }
+            drop(steady);
             if to <= libc::STDERR_FILENO {
                 // printf() and scanf() would write and read past us.
                 demote::hand_over(conn, to, Reason::Stdio);

@@ -9,10 +9,24 @@ use crate::layout::{self, KICKS, W, note};
 use crate::table::{self, Entry};
 use crate::{demote, epoll, home, io, link, rendezvous, report, wait};
 
-/// A descriptor of the connection is about to be closed (its table entry is gone already).
-pub fn descriptor(conn: &'static Conn, fd: i32) {
+/// A descriptor is about to be closed: takes it out of the table, and tells what it stood for.
+pub fn closing(fd: i32) {
+    let (entry, last) = {
+        let _steady = rendezvous::steady();
+        let entry = table::swap(fd, Entry::None);
+        let last = matches!(entry, Some(Entry::Conn(conn)) if conn.refs.fetch_sub(1, Ordering::AcqRel) == 1);
+        (entry, last)
+    };
+    match entry {
+        Some(Entry::Conn(conn)) => descriptor(conn, fd, last),
+        Some(Entry::Set(set)) => epoll::closed(set, fd),
+        _ => {}
+    }
+}
+
+fn descriptor(conn: &'static Conn, fd: i32, last: bool) {
     epoll::forget(conn, fd);
-    if conn.refs.fetch_sub(1, Ordering::AcqRel) == 1 {
+    if last {
         teardown(conn, Some(fd));
     } else if conn.descriptor() == fd {
         // Another number stands for it from now on, if this process has one.

@@ -36,7 +36,13 @@ const OFFER: u32 = 1;
 static STATES: Lock = Lock::unlocked();
 
 /// The lock on states, held.
-struct States(bool);
+pub struct States(bool);
+
+/// Keeps fork() out while the table of descriptors and the counts of who refers to a connection change together: a child that had an
+/// entry which is not counted, or the other way round, would let go of a connection that others hold.
+pub fn steady() -> States {
+    States::lock()
+}
 
 impl States {
     fn lock() -> States {
@@ -64,6 +70,7 @@ pub fn track(fd: i32, client: bool) {
     {
         return;
     }
+    let _steady = steady();
     let Some(conn) = crate::home::take() else {
         report::count_reason(Reason::TableFull);
         return;

@@ -219,8 +219,9 @@ impl Set {
             if stays {
                 self.move_out(&mut guard, fd);
             }
+            // Others hold it: ours is not counted any more.
             if conn.has(flag::SHARED)
-                && conn.refs.load(Ordering::Acquire) > 1
+                && conn.refs.load(Ordering::Acquire) > 0
                 && guard.member(fd).flags & MOVED != 0
             {
                 // The other process may go on with the same kernel set: its registration stays, as with tcp.

@@ -163,6 +163,12 @@ impl Link {
         inner.producer.push(&theirs, layout::CTL, &mine, layout::CTL_BACK, message)
     }
 
+    /// Whether this process waits for the answer to its HELLO.
+    pub fn is_asked(&self) -> bool {
+        self.state.load(Ordering::Acquire) == state::ASKED
+            && self.owner.load(Ordering::Relaxed) == process::pid()
+    }
+
     /// Takes a message from the control queue.
     pub fn hear(&self) -> Option<[u8; MESSAGE]> {
         if self.state.load(Ordering::Acquire) != state::READY

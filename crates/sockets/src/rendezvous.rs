@@ -482,6 +482,12 @@ fn serve() {
         }
     }
     for index in link::all() {
+        // The other process may have got ready on this link, and offer on it, while all our connections wait on another one.
+        if link::link(index).is_asked()
+            && let Err(reason) = link::progress(index)
+        {
+            report::count_reason(reason);
+        }
         while let Some(message) = link::link(index).hear() {
             hear(index, &message);
         }

@@ -123,8 +123,11 @@ fn to_tcp(conn: &Conn, tx: &mut Held<'_, Tx>, recalled: Option<u64>) {
         loop {
             match conn.word(layout::RESENT_TO) {
                 0 if sys::now() - start < CLAIMED_NS => sys::yield_now(),
-                // It has gone, or never means to answer: nothing can be lost that it has not lost itself.
-                0 => break Some(written),
+                // Gone, stopped, or hostile. What it has sent is not known, so nothing may follow: the connection ends, and says so.
+                0 => {
+                    conn.break_off(conn.descriptor());
+                    break Some(written);
+                }
                 to => break Some((to - 1).clamp(written.saturating_sub(MOST_UNREAD), written)),
             }
         }

@@ -7,7 +7,7 @@ use fabric::{sys, trip};
 use crate::conn::{Conn, Held, Rx, flag, path, state};
 use crate::layout::{self, KICKS, W, note};
 use crate::table::{self, Entry};
-use crate::{demote, epoll, home, io, link, rendezvous, report, wait};
+use crate::{demote, epoll, home, io, kicks, link, rendezvous, report, wait};
 
 /// A descriptor is about to be closed: takes it out of the table, and tells what it stood for.
 pub fn closing(fd: i32) {
@@ -109,7 +109,7 @@ fn teardown(conn: &'static Conn, fd: Option<i32>) {
                     }
                     conn.tell(note::CLOSED);
                     if matches!(conn.tx.path(), path::SMALL | path::BIG) {
-                        io::wake(conn, fd, &mut tx, trip::RX | trip::TX);
+                        kicks::wake(conn, fd, &mut tx, trip::RX | trip::TX);
                     }
                 } else {
                     conn.tell(note::CLOSED);
@@ -144,7 +144,7 @@ fn last_kicks(conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>) {
         // Asked before: what the end of the connection brought with it is there.
         let ended = conn.has(flag::PEER_FIN | flag::PEER_HUP);
         let quiet = wait::quiet(conn);
-        io::drain(conn, fd, rx, usize::MAX);
+        kicks::drain(conn, fd, rx, usize::MAX);
         if ended || quiet && conn.word(KICKS) == rx.kicks_drained || sys::now() - start > KICK_NS {
             return;
         }

@@ -10,7 +10,7 @@ use fabric::{Local, Remote, trip};
 use crate::conn::{Conn, Held, Rx, Tx, flag, path, state};
 use crate::layout::{self, NOTES, RECALL_AT, TCP_AT, W, note};
 use crate::reason::Reason;
-use crate::{descriptors, io, link, log, rendezvous, report, wait};
+use crate::{descriptors, io, kicks, link, log, rendezvous, report, wait};
 
 /// Takes the connection back to tcp for good. Bytes in the ring are read from there first; nothing is waited for.
 pub fn now(conn: &'static Conn, fd: i32, reason: Reason) {
@@ -36,7 +36,7 @@ pub fn hand_over(conn: &'static Conn, fd: i32, reason: Reason) {
             return;
         }
         let quiet = wait::quiet(conn);
-        io::drain(conn, fd, &mut rx, usize::MAX);
+        kicks::drain(conn, fd, &mut rx, usize::MAX);
         // No kick is on the way. With nothing unread, whatever the writer does later, it will find the recall and send it by tcp.
         let quiet = quiet && conn.word(layout::KICKS) == rx.kicks_drained;
         let empty = conn.word(W) == rx.ring.position();
@@ -175,7 +175,7 @@ fn leave(conn: &'static Conn, fd: i32, reason: Reason, recall: bool) {
         conn.tell(note::DEMOTE);
     }
     if matches!(conn.tx.path(), path::SMALL | path::BIG) {
-        io::wake(conn, fd, &mut tx, trip::RX | trip::TX);
+        kicks::wake(conn, fd, &mut tx, trip::RX | trip::TX);
         to_tcp(conn, &mut tx, None);
     }
     conn.set(flag::NEVER | flag::DEMOTING);
@@ -231,7 +231,7 @@ pub(crate) fn asked(conn: &'static Conn, fd: i32, tx: &mut Held<'_, Tx>) {
     }
     if notes & note::CLOSED == 0 {
         conn.tell(note::DEMOTE);
-        io::wake(conn, fd, tx, trip::RX | trip::TX);
+        kicks::wake(conn, fd, tx, trip::RX | trip::TX);
     }
     to_tcp(conn, tx, None);
 }
@@ -240,7 +240,7 @@ pub(crate) fn asked(conn: &'static Conn, fd: i32, tx: &mut Held<'_, Tx>) {
 pub(crate) fn resend(conn: &'static Conn, fd: i32, tx: &mut Held<'_, Tx>) -> bool {
     let slot = conn.slot.load(Ordering::Relaxed) as usize;
     let mut bytes = [0u8; 4096];
-    if !io::pay(fd, tx) {
+    if !kicks::pay(fd, tx) {
         return false;
     }
     while tx.resend < tx.ring.position() {

@@ -3,13 +3,13 @@
 
 use fabric::sync::{Ordering, spin_hint};
 use fabric::sys::{self, Errno};
-use fabric::{Local, Remote, bell, hints, trip};
+use fabric::{Local, Remote, trip};
 use stream::spin::{ticks, ticks_of};
 
 use crate::conn::{Conn, Held, Rx, Tx, flag, path, state};
-use crate::layout::{self, BIG_AT, FIRED, KICKS, R, SMALL_AT, TCP_AT, TRIP, W, note};
+use crate::layout::{self, BIG_AT, KICKS, R, SMALL_AT, TCP_AT, TRIP, W, note};
 use crate::reason::Reason;
-use crate::{demote, diag, epoll, faults, link, log, process, rendezvous, report, wait};
+use crate::{demote, diag, epoll, faults, kicks, log, process, rendezvous, report, wait};
 
 /// How a call is to be carried out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,7 +71,7 @@ pub fn recv(conn: &'static Conn, fd: i32, iov: &[libc::iovec], flags: i32) -> Wa
         drop(rx);
         let freed = matches!(tried, Tried::Bytes(_)) && flags & libc::MSG_PEEK == 0;
         if freed && on_ring(conn.rx.path()) && conn.theirs().armed(conn.at(TRIP), trip::TX) {
-            fire(conn, fd, trip::TX);
+            kicks::fire(conn, fd, trip::TX);
         }
         let or_done = |result| Way::Done(if done > 0 { Ok(done) } else { result });
         match tried {
@@ -128,7 +128,7 @@ pub fn send(conn: &'static Conn, fd: i32, iov: &[libc::iovec], flags: i32) -> Wa
         drop(tx);
         if matches!(tried, Tried::Bytes(_)) && on_ring(conn.tx.path()) {
             if conn.theirs().armed(conn.at(TRIP), trip::RX) {
-                fire(conn, fd, trip::RX);
+                kicks::fire(conn, fd, trip::RX);
             }
             if conn.notes() & note::RECALL != 0 {
                 demote::attend(conn, fd);
@@ -402,10 +402,10 @@ fn empty(conn: &'static Conn, fd: i32, rx: &mut Held<'_, Rx>, ring: u32, blocks:
         return Some(Tried::Not);
     }
     rx.looked = now;
-    match look(conn, fd, rx) {
-        Look::Nothing => Some(Tried::Not),
+    match kicks::look(conn, fd, rx) {
+        kicks::Look::Nothing => Some(Tried::Not),
         // The end, or bytes of someone whom we do not follow. What the peer put in the ring before comes first.
-        Look::End | Look::Data => {
+        kicks::Look::End | kicks::Look::Data => {
             // Only what the next turn acts on: a peer that announces what it never sends must not keep us here (rule F2).
             let more = (mine.word(conn.at(W)) != position && until(conn, ring) > position)
                 || conn.word(TCP_AT) == position + 1
@@ -418,8 +418,8 @@ fn empty(conn: &'static Conn, fd: i32, rx: &mut Held<'_, Rx>, ring: u32, blocks:
 /// We have asked the writer to send by tcp what we have not read. `None`: look again.
 pub(crate) fn recalled(conn: &'static Conn, fd: i32, rx: &mut Held<'_, Rx>) -> Option<Tried> {
     match conn.word(TCP_AT) {
-        0 => match look(conn, fd, rx) {
-            Look::End => Some(Tried::Kernel),
+        0 => match kicks::look(conn, fd, rx) {
+            kicks::Look::End => Some(Tried::Kernel),
             _ => Some(Tried::Not),
         },
         at if at == rx.ring.position() + 1 => end_of_ring(conn, fd, rx),
@@ -435,11 +435,11 @@ pub(crate) fn recalled(conn: &'static Conn, fd: i32, rx: &mut Held<'_, Rx>) -> O
 fn end_of_ring(conn: &'static Conn, fd: i32, rx: &mut Held<'_, Rx>) -> Option<Tried> {
     // Asked before: what the end of the connection brought with it is drained, not left for a byte of data.
     let ended = conn.has(flag::PEER_FIN | flag::PEER_HUP);
-    drain(conn, fd, rx, usize::MAX);
+    kicks::drain(conn, fd, rx, usize::MAX);
     if conn.word(KICKS) != rx.kicks_drained && !ended {
         // Still on their way.
-        return Some(match look(conn, fd, rx) {
-            Look::Nothing => Tried::Not,
+        return Some(match kicks::look(conn, fd, rx) {
+            kicks::Look::Nothing => Tried::Not,
             _ => Tried::Kernel,
         });
     }
@@ -533,64 +533,6 @@ fn move_to_big(conn: &Conn, rx: &mut Held<'_, Rx>) {
     conn.rx.set_path(path::BIG);
 }
 
-/// What the kernel says of a connection whose peer writes to the ring.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Look {
-    Nothing,
-    Data,
-    End,
-}
-
-/// Asks the kernel, taking kicks out of the companion.
-pub(crate) fn look(conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>) -> Look {
-    let mut poll = [libc::pollfd { fd, events: libc::POLLIN | libc::POLLRDHUP, revents: 0 }];
-    if sys::ppoll(&mut poll, Some(0)).unwrap_or(0) == 0 {
-        return Look::Nothing;
-    }
-    let told = poll[0].revents;
-    if told & (libc::POLLHUP | libc::POLLERR | libc::POLLNVAL) != 0 {
-        conn.set(flag::PEER_HUP);
-    }
-    if told & libc::POLLRDHUP != 0 {
-        conn.set(flag::PEER_FIN);
-    }
-    let waiting = sys::ioctl_int(fd, libc::FIONREAD).unwrap_or(0) as usize;
-    let drained = drain(conn, fd, rx, waiting);
-    if drained > 0 && conn.waiters.load(Ordering::Acquire) > 0 {
-        // A kick wakes all that sleep, but the one who takes it may leave others asleep: for them it is armed again.
-        wait::arm(conn, trip::RX | trip::TX, trip::KICK, 0);
-    }
-    if told & (libc::POLLHUP | libc::POLLERR | libc::POLLRDHUP | libc::POLLNVAL) != 0 {
-        return Look::End;
-    }
-    if waiting > drained { Look::Data } else { Look::Nothing }
-}
-
-/// Takes kicks out of the companion, as many as were sent and at most `most`; says how many.
-pub(crate) fn drain(conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>, most: usize) -> usize {
-    let mut drained = 0;
-    loop {
-        let owed = conn.word(KICKS).wrapping_sub(rx.kicks_drained).min((most - drained) as u64) as usize;
-        if owed == 0 || owed > 1 << 20 {
-            return drained;
-        }
-        let mut bytes = [0; 256];
-        match sys::recv(fd, bytes.as_mut_ptr(), owed.min(256), libc::MSG_DONTWAIT) {
-            Ok(count @ 1..) => {
-                rx.kicks_drained += count as u64;
-                drained += count;
-            }
-            Ok(0) => return drained,
-            Err(errno) => {
-                if errno != Errno::EAGAIN && errno != Errno::EINTR {
-                    rx.error = errno.into_raw();
-                }
-                return drained;
-            }
-        }
-    }
-}
-
 /// One attempt to write, under the lock.
 fn give(
     conn: &'static Conn,
@@ -644,7 +586,7 @@ fn give(
                 }
             }
             _ => {
-                if !pay(fd, tx) {
+                if !kicks::pay(fd, tx) {
                     return Tried::Not;
                 }
                 if demote::finish(conn) {
@@ -752,72 +694,6 @@ pub(crate) fn attend(conn: &'static Conn, fd: i32, tx: &mut Held<'_, Tx>) -> boo
         }
     }
     demote::asked(conn, fd, tx);
-    true
-}
-
-/// After something was published: wakes the peer if it is armed for `interest`. Under the tx lock, so that what goes by tcp
-/// after a demotion never mixes with kicks.
-#[inline(always)]
-pub(crate) fn wake(conn: &Conn, fd: i32, tx: &mut Held<'_, Tx>, interest: u64) {
-    let fired = conn.theirs().stimulate(conn.at(TRIP), interest);
-    if fired != 0 {
-        ring_out(conn, fd, tx, fired);
-        tx.fires += 1;
-        conn.put(FIRED, tx.fires);
-    }
-}
-
-/// As [`wake`], for one that does not hold the tx lock: a reader that made room.
-pub(crate) fn fire(conn: &'static Conn, fd: i32, interest: u64) {
-    if let Some(mut tx) = conn.lock_tx() {
-        wake(conn, fd, &mut tx, interest);
-    }
-}
-
-#[cold]
-fn ring_out(conn: &Conn, fd: i32, tx: &mut Held<'_, Tx>, fired: u64) {
-    report::add(report::at::WAKES, 1);
-    let mut how = fired;
-    if how & trip::MODE == trip::QUEUE {
-        conn.counters.hints.fetch_add(1, Ordering::Relaxed);
-        let queue = usize::from(trip::id(how)) % layout::QUEUES;
-        let base = layout::HINTS + queue * hints::BYTES;
-        how = hints::set(&conn.theirs(), base, conn.slot.load(Ordering::Relaxed) as usize);
-        if how == 0 {
-            return;
-        }
-    }
-    if how & trip::MODE == trip::BELL
-        && let Some(fd) = link::link(conn.link.load(Ordering::Relaxed)).bell(trip::id(how).into())
-    {
-        conn.counters.bells.fetch_add(1, Ordering::Relaxed);
-        return bell::ring(fd);
-    }
-    if conn.tx.path() == path::TCP {
-        switch(conn, fd);
-    }
-    if matches!(conn.tx.path(), path::SMALL | path::BIG) {
-        conn.counters.kicks.fetch_add(1, Ordering::Relaxed);
-        tx.kicks_sent += 1;
-        tx.debt += 1;
-        conn.put(KICKS, tx.kicks_sent);
-        pay(fd, tx);
-    }
-}
-
-/// Sends the kicks that have been counted but not sent, because the companion was full (its reader is awake then anyway). They
-/// come before anything else that goes by tcp. False if it still is.
-pub(crate) fn pay(fd: i32, tx: &mut Held<'_, Tx>) -> bool {
-    while tx.debt > 0 {
-        let zeros = [0; 64];
-        let len = (tx.debt as usize).min(zeros.len());
-        match sys::send(fd, zeros.as_ptr(), len, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) {
-            Ok(sent) => tx.debt -= sent as u64,
-            Err(Errno::EAGAIN | Errno::EINTR) => return false,
-            // The connection is at an end.
-            Err(_) => tx.debt = 0,
-        }
-    }
     true
 }
 

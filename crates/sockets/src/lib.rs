@@ -14,6 +14,7 @@ pub mod faults;
 pub mod fork;
 pub mod home;
 pub mod io;
+pub mod kicks;
 pub mod layout;
 pub mod link;
 pub mod log;

@@ -5,7 +5,7 @@ use fabric::sys;
 
 use crate::conn::{Conn, flag, path, state};
 use crate::layout::{R, W, note};
-use crate::{demote, io, rendezvous};
+use crate::{demote, io, kicks, rendezvous};
 
 /// Events of poll() (the same bits as epoll's) that the connection is ready for, of those in `want`; HUP and ERR always count.
 /// `None` if its calls are no longer ours; [`AGAIN`] if that is being decided.
@@ -81,7 +81,7 @@ pub fn absorb(conn: &'static Conn, fd: i32) {
     if let Some(mut rx) = conn.lock_rx()
         && matches!(conn.rx.path(), path::SMALL | path::BIG)
     {
-        io::look(conn, fd, &mut rx);
+        kicks::look(conn, fd, &mut rx);
     }
 }
 

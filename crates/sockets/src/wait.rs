@@ -11,7 +11,7 @@ use stream::spin::{NO_CPU, Spun, cpu, ticks, ticks_of};
 use crate::conn::{Conn, flag, path, state};
 use crate::layout::{BIG_AT, CPU, FIRED, NOTES, R, SMALL_AT, STATE, TCP_AT, TRIP, W};
 use crate::reason::Reason;
-use crate::{demote, io, process, real, rendezvous, signals, table};
+use crate::{demote, io, kicks, process, real, rendezvous, signals, table};
 
 /// What a waiter looks at: any change of it is a reason to try again.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -114,7 +114,7 @@ fn sleep_readable(conn: &'static Conn, fd: i32, seen: Seen) -> Result<(), Errno>
             && let Some(mut rx) = conn.lock_rx()
             && matches!(conn.rx.path(), path::SMALL | path::BIG)
         {
-            io::drain(conn, fd, &mut rx, usize::MAX);
+            kicks::drain(conn, fd, &mut rx, usize::MAX);
         }
         return Ok(());
     }
@@ -240,7 +240,7 @@ fn sleep_writable(conn: &'static Conn, fd: i32, seen: Seen) -> Result<(), Errno>
             && let Some(mut rx) = conn.lock_rx()
             && matches!(conn.rx.path(), path::SMALL | path::BIG)
         {
-            io::drain(conn, fd, &mut rx, usize::MAX);
+            kicks::drain(conn, fd, &mut rx, usize::MAX);
         }
     }
     if bell.is_some() {

@@ -1,6 +1,7 @@
 /* Threads: one reads while one writes; several read, several write; one closes or shuts down while another sleeps in a call;
  * a number is closed and used again while others work on their own. */
 #include "pair.h"
+#include <sched.h>
 #include <sys/syscall.h>
 
 static int the_fd;
@@ -221,6 +222,96 @@ static void cancel_server(int fd) {
     EQUAL(recv(fd, &byte, 1, 0), 0);
 }
 
+/* One thread reads while another writes, and each sleeps in a way of its own until it may go on: by what wakes one, the other must not
+ * be left asleep. */
+enum sleep { IN_CALL, IN_POLL, IN_EPOLL, IN_EPOLL_ET };
+static enum sleep reader_sleeps, writer_sleeps;
+enum { MUCH = 4 << 20 };
+
+static int sleeper(enum sleep how, uint32_t events) {
+    if (how != IN_EPOLL && how != IN_EPOLL_ET) return -1;
+    int set = epoll_create1(0);
+    CHECK(set >= 0);
+    struct epoll_event event = {.events = events | (how == IN_EPOLL_ET ? EPOLLET : 0)};
+    CHECK(epoll_ctl(set, EPOLL_CTL_ADD, the_fd, &event) == 0);
+    return set;
+}
+
+static void sleep_until(enum sleep how, int set, short events) {
+    struct pollfd poll_in = {.fd = the_fd, .events = events};
+    struct epoll_event event;
+    CHECK(how != IN_CALL);
+    EQUAL(how == IN_POLL ? poll(&poll_in, 1, -1) : epoll_wait(set, &event, 1, -1), 1);
+}
+
+static void *sleepy_writer(void *unused) {
+    (void)unused;
+    char data[5000];
+    int set = sleeper(writer_sleeps, EPOLLOUT), flags = writer_sleeps == IN_CALL ? 0 : MSG_DONTWAIT;
+    while (sent < MUCH) {
+        size_t want = 1 + sent * 7 % sizeof data;
+        if (want > MUCH - sent) want = MUCH - sent;
+        fill(my_key, sent, data, want);
+        ssize_t n = send(the_fd, data, want, flags);
+        if (n > 0) sent += (uint64_t)n;
+        else {
+            EQUAL(errno, EAGAIN);
+            sleep_until(writer_sleeps, set, POLLOUT);
+        }
+    }
+    if (set >= 0) close(set);
+    return NULL;
+}
+
+static void sleepy_threads(int fd, enum sleep reading, enum sleep writing) {
+    pthread_t thread;
+    the_fd = fd, reader_sleeps = reading, writer_sleeps = writing;
+    uint64_t until = got + MUCH - sent;
+    CHECK(pthread_create(&thread, NULL, sleepy_writer, NULL) == 0);
+    char data[5000];
+    int set = sleeper(reading, EPOLLIN), flags = reading == IN_CALL ? 0 : MSG_DONTWAIT;
+    while (got < until) {
+        ssize_t n = recv(fd, data, sizeof data, flags);
+        if (n > 0) verify(your_key, got, data, (size_t)n), got += (uint64_t)n;
+        else {
+            EQUAL(errno, EAGAIN);
+            sleep_until(reading, set, POLLIN);
+        }
+    }
+    CHECK(pthread_join(thread, NULL) == 0);
+    CHECK(shutdown(fd, SHUT_WR) == 0);
+    EQUAL(recv(fd, data, 1, 0), 0);
+    if (set >= 0) close(set);
+    close(fd);
+}
+
+static void call_and_poll(int fd) { sleepy_threads(fd, IN_CALL, IN_POLL); }
+static void poll_and_call(int fd) { sleepy_threads(fd, IN_POLL, IN_CALL); }
+static void poll_and_poll(int fd) { sleepy_threads(fd, IN_POLL, IN_POLL); }
+static void call_and_epoll(int fd) { sleepy_threads(fd, IN_CALL, IN_EPOLL); }
+static void epoll_and_call(int fd) { sleepy_threads(fd, IN_EPOLL, IN_CALL); }
+static void epoll_and_poll(int fd) { sleepy_threads(fd, IN_EPOLL, IN_POLL); }
+static void poll_and_epoll(int fd) { sleepy_threads(fd, IN_POLL, IN_EPOLL); }
+static void epoll_and_epoll(int fd) { sleepy_threads(fd, IN_EPOLL, IN_EPOLL); }
+static void edge_and_edge(int fd) { sleepy_threads(fd, IN_EPOLL_ET, IN_EPOLL_ET); }
+static void edge_and_poll(int fd) { sleepy_threads(fd, IN_EPOLL_ET, IN_POLL); }
+static void call_and_edge(int fd) { sleepy_threads(fd, IN_CALL, IN_EPOLL_ET); }
+
+static void echo_slowly(int fd) {
+    char data[5000];
+    ssize_t n;
+    while ((n = recv(fd, data, sizeof data, 0)) > 0) {
+        verify(your_key, got, data, (size_t)n);
+        got += (uint64_t)n;
+        fill(my_key, sent, data, (size_t)n);
+        send_all(fd, data, (size_t)n);
+        sent += (uint64_t)n;
+        if (got % 5 == 0) sched_yield();
+    }
+    EQUAL(n, 0);
+    close(fd);
+}
+
 const struct example examples[] = {
     {"full_duplex", full_duplex, full_duplex, 0},
     {"many_writers", many_writers_server, many_writers, 0},
@@ -230,5 +321,16 @@ const struct example examples[] = {
     {"close_while_reading", close_while_reading_server, close_while_reading, 0},
     {"turnover", turnover_server, turnover, RAW},
     {"cancel", cancel_server, cancel, 0},
+    {"call_and_poll", echo_slowly, call_and_poll, 0},
+    {"poll_and_call", echo_slowly, poll_and_call, 0},
+    {"poll_and_poll", echo_slowly, poll_and_poll, 0},
+    {"call_and_epoll", echo_slowly, call_and_epoll, 0},
+    {"epoll_and_call", echo_slowly, epoll_and_call, 0},
+    {"epoll_and_poll", echo_slowly, epoll_and_poll, 0},
+    {"poll_and_epoll", echo_slowly, poll_and_epoll, 0},
+    {"epoll_and_epoll", echo_slowly, epoll_and_epoll, 0},
+    {"edge_and_edge", echo_slowly, edge_and_edge, 0},
+    {"edge_and_poll", echo_slowly, edge_and_poll, 0},
+    {"call_and_edge", echo_slowly, call_and_edge, 0},
     {0},
 };

@@ -5,6 +5,7 @@ use fabric::sync::Ordering;
 use fabric::{sys, trip};
 
 use crate::conn::{Conn, Held, Rx, flag, path, state};
+use crate::kicks::By;
 use crate::layout::{self, KICKS, W, note};
 use crate::table::{self, Entry};
 use crate::{demote, epoll, home, io, kicks, link, rendezvous, report, wait};
@@ -144,7 +145,7 @@ fn last_kicks(conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>) {
         // Asked before: what the end of the connection brought with it is there.
         let ended = conn.has(flag::PEER_FIN | flag::PEER_HUP);
         let quiet = wait::quiet(conn);
-        kicks::drain(conn, fd, rx, usize::MAX);
+        kicks::drain(conn, fd, rx, u64::MAX, By::default());
         if ended || quiet && conn.word(KICKS) == rx.kicks_drained || sys::now() - start > KICK_NS {
             return;
         }

@@ -99,6 +99,8 @@ pub struct Rx {
     pub tcp_left: Option<u64>,
     /// Kicks taken out of the companion.
     pub kicks_drained: u64,
+    /// Since when a kick has been left there for those that are asleep, in ticks; 0: none is.
+    pub left: u64,
     /// When the kernel was last asked about the connection's life, in ticks.
     pub looked: u64,
     /// An error that the kernel told while we waited: for the next call.
@@ -239,8 +241,9 @@ pub struct Conn {
     pub users: AtomicU32,
     /// Whether calls are ours: non-blocking, under locks. Set before a slot is offered or accepted.
     pub managed: AtomicU32,
-    /// Threads that sleep on it (in poll, recv, send).
+    /// Threads that sleep on it (in poll, recv, send), and which these are, as far as there is room ([`crate::wait::Waiter`]).
     pub waiters: AtomicU32,
+    pub asleep: [AtomicU32; 4],
     /// Epoll sets that it is in, and the event queue of the only one + 1.
     pub epolls: AtomicU32,
     pub queue: AtomicU32,
@@ -291,7 +294,10 @@ impl Conn {
             &self.epolls,
             &self.queue,
             &self.put_off,
-        ] {
+        ]
+        .into_iter()
+        .chain(&self.asleep)
+        {
             word.store(0, Ordering::Relaxed);
         }
         for word in [

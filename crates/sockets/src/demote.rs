@@ -8,6 +8,7 @@ use fabric::sys::{self, Errno};
 use fabric::{Local, Remote, trip};
 
 use crate::conn::{Conn, Held, Rx, Tx, flag, path, state};
+use crate::kicks::By;
 use crate::layout::{self, NOTES, RECALL_AT, TCP_AT, W, note};
 use crate::reason::Reason;
 use crate::{descriptors, io, kicks, link, log, rendezvous, report, wait};
@@ -36,7 +37,7 @@ pub fn hand_over(conn: &'static Conn, fd: i32, reason: Reason) {
             return;
         }
         let quiet = wait::quiet(conn);
-        kicks::drain(conn, fd, &mut rx, usize::MAX);
+        kicks::take(conn, fd, &mut rx, u64::MAX, By::default());
         // No kick is on the way. With nothing unread, whatever the writer does later, it will find the recall and send it by tcp.
         let quiet = quiet && conn.word(layout::KICKS) == rx.kicks_drained;
         let empty = conn.word(W) == rx.ring.position();

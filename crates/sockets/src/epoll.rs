@@ -19,6 +19,7 @@ use fabric::{bell, hints, trip};
 use stream::spin::{Learned, NO_CPU, Spun, nanos_of, ticks, ticks_of};
 
 use crate::conn::{Conn, flag, path, state};
+use crate::kicks::By;
 use crate::layout::{QUEUES, W};
 use crate::reason::Reason;
 use crate::table::{self, Entry};
@@ -258,6 +259,19 @@ pub fn want_room(conn: &'static Conn) {
     }
 }
 
+/// A kick was taken that may have been for sets, too: they get another edge. Under the lock of a direction, so without the sets' own; a
+/// set that the connection is not in refuses.
+#[cold]
+pub(crate) fn kick_taken(conn: &Conn) {
+    table::for_each(|_, entry| {
+        if let Entry::Set(set) = entry
+            && set.inner.load(Ordering::Acquire) != 0
+        {
+            table_fds(conn, |fd| set.nudge(fd));
+        }
+    });
+}
+
 /// epoll_wait(); `None`: the set is not one of ours, or the arguments are the kernel's to refuse.
 ///
 /// # Safety
@@ -300,7 +314,7 @@ fn each_membership(conn: &'static Conn, mut each: impl FnMut(&'static Set, i32))
 }
 
 /// The descriptors of a connection: nearly always the one it was made with.
-fn table_fds(conn: &'static Conn, mut each: impl FnMut(i32)) {
+fn table_fds(conn: &Conn, mut each: impl FnMut(i32)) {
     let first = conn.descriptor();
     let is = |fd: i32| matches!(table::entry(fd), Entry::Conn(other) if core::ptr::eq(other, conn));
     if conn.refs.load(Ordering::Acquire) == 1 && is(first) {

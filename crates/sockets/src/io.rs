@@ -7,6 +7,7 @@ use fabric::{Local, Remote, trip};
 use stream::spin::{ticks, ticks_of};
 
 use crate::conn::{Conn, Held, Rx, Tx, flag, path, state};
+use crate::kicks::By;
 use crate::layout::{self, BIG_AT, KICKS, R, SMALL_AT, TCP_AT, TRIP, W, note};
 use crate::reason::Reason;
 use crate::{demote, diag, epoll, faults, kicks, log, process, rendezvous, report, wait};
@@ -402,7 +403,7 @@ fn empty(conn: &'static Conn, fd: i32, rx: &mut Held<'_, Rx>, ring: u32, blocks:
         return Some(Tried::Not);
     }
     rx.looked = now;
-    match kicks::look(conn, fd, rx) {
+    match kicks::look(conn, fd, rx, By::default()) {
         kicks::Look::Nothing => Some(Tried::Not),
         // The end, or bytes of someone whom we do not follow. What the peer put in the ring before comes first.
         kicks::Look::End | kicks::Look::Data => {
@@ -418,7 +419,7 @@ fn empty(conn: &'static Conn, fd: i32, rx: &mut Held<'_, Rx>, ring: u32, blocks:
 /// We have asked the writer to send by tcp what we have not read. `None`: look again.
 pub(crate) fn recalled(conn: &'static Conn, fd: i32, rx: &mut Held<'_, Rx>) -> Option<Tried> {
     match conn.word(TCP_AT) {
-        0 => match kicks::look(conn, fd, rx) {
+        0 => match kicks::look(conn, fd, rx, By::default()) {
             kicks::Look::End => Some(Tried::Kernel),
             _ => Some(Tried::Not),
         },
@@ -435,10 +436,14 @@ pub(crate) fn recalled(conn: &'static Conn, fd: i32, rx: &mut Held<'_, Rx>) -> O
 fn end_of_ring(conn: &'static Conn, fd: i32, rx: &mut Held<'_, Rx>) -> Option<Tried> {
     // Asked before: what the end of the connection brought with it is drained, not left for a byte of data.
     let ended = conn.has(flag::PEER_FIN | flag::PEER_HUP);
-    kicks::drain(conn, fd, rx, usize::MAX);
+    if ended {
+        kicks::drain(conn, fd, rx, u64::MAX, By::default());
+    } else if !kicks::take(conn, fd, rx, u64::MAX, By::default()) {
+        return Some(Tried::Not);
+    }
     if conn.word(KICKS) != rx.kicks_drained && !ended {
         // Still on their way.
-        return Some(match kicks::look(conn, fd, rx) {
+        return Some(match kicks::look(conn, fd, rx, By::default()) {
             kicks::Look::Nothing => Tried::Not,
             _ => Tried::Kernel,
         });

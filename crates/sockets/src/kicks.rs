@@ -4,10 +4,11 @@
 use fabric::sync::Ordering;
 use fabric::sys::{self, Errno};
 use fabric::{Remote, bell, hints, trip};
+use stream::spin::{ticks, ticks_of};
 
 use crate::conn::{Conn, Held, Rx, Tx, flag, path};
 use crate::layout::{self, FIRED, KICKS, TRIP};
-use crate::{io, link, report, wait};
+use crate::{epoll, io, link, report, wait};
 
 /// After something was published: wakes the peer if it is armed for `interest`. Under the tx lock, so that what goes by tcp
 /// after a demotion never mixes with kicks.
@@ -84,7 +85,7 @@ pub(crate) enum Look {
 }
 
 /// Asks the kernel, taking kicks out of the companion.
-pub(crate) fn look(conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>) -> Look {
+pub(crate) fn look(conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>, by: By) -> Look {
     let mut poll = [libc::pollfd { fd, events: libc::POLLIN | libc::POLLRDHUP, revents: 0 }];
     if sys::ppoll(&mut poll, Some(0)).unwrap_or(0) == 0 {
         return Look::Nothing;
@@ -96,39 +97,88 @@ pub(crate) fn look(conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>) -> Look {
     if told & libc::POLLRDHUP != 0 {
         conn.set(flag::PEER_FIN);
     }
-    let waiting = sys::ioctl_int(fd, libc::FIONREAD).unwrap_or(0) as usize;
-    let drained = drain(conn, fd, rx, waiting);
-    if drained > 0 && conn.waiters.load(Ordering::Acquire) > 0 {
-        // A kick wakes all that sleep, but the one who takes it may leave others asleep: for them it is armed again.
-        wait::arm(conn, trip::RX | trip::TX, trip::KICK, 0);
-    }
+    let waiting = sys::ioctl_int(fd, libc::FIONREAD).unwrap_or(0) as u64;
+    let owed = owed(conn, rx).min(waiting);
     if told & (libc::POLLHUP | libc::POLLERR | libc::POLLRDHUP | libc::POLLNVAL) != 0 {
+        // That keeps awake whoever sleeps, and what is behind the kicks may be wanted now.
+        drain(conn, fd, rx, owed, by);
         return Look::End;
     }
-    if waiting > drained { Look::Data } else { Look::Nothing }
+    let free = take(conn, fd, rx, owed, by);
+    if free && waiting > owed { Look::Data } else { Look::Nothing }
 }
 
-/// Takes kicks out of the companion, as many as were sent and at most `most`; says how many.
-pub(crate) fn drain(conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>, most: usize) -> usize {
-    let mut drained = 0;
+/// As what the one who takes a kick is counted among those who may have been meant by it.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct By {
+    /// Sleepers.
+    pub asleep: u32,
+    /// Epoll sets that look at the connection next.
+    pub sets: u32,
+}
+
+/// Takes kicks out of the companion, at most `most`, unless others are asleep who are to wake by them: these would find nothing, and
+/// sleep on. The last one awake takes them. False if they were left.
+pub(crate) fn take(conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>, most: u64, by: By) -> bool {
+    if conn.waiters.load(Ordering::Acquire) > by.asleep {
+        if owed(conn, rx) == 0 {
+            return true;
+        }
+        let now = ticks();
+        if rx.left == 0 {
+            rx.left = now;
+        } else if now.wrapping_sub(rx.left) > ticks_of(GONE_NS) {
+            rx.left = now;
+            wait::forget_gone(conn, by.asleep);
+        }
+        if conn.waiters.load(Ordering::Acquire) > by.asleep {
+            return false;
+        }
+    }
+    drain(conn, fd, rx, most, by);
+    true
+}
+
+/// As [`take`], of a connection that is read from a ring.
+pub(crate) fn take_after_sleep(conn: &Conn, fd: i32, asleep: u32) {
+    if let Some(mut rx) = conn.lock_rx()
+        && matches!(conn.rx.path(), path::SMALL | path::BIG)
+    {
+        take(conn, fd, &mut rx, u64::MAX, By { asleep, sets: 0 });
+    }
+}
+
+/// After so long it is asked whether those that sleep beside a kick are alive.
+const GONE_NS: u64 = 10_000_000;
+
+/// How many kicks the peer has counted that we have not taken; none if it does not keep to the protocol.
+fn owed(conn: &Conn, rx: &Rx) -> u64 {
+    let owed = conn.word(KICKS).wrapping_sub(rx.kicks_drained);
+    if owed > 1 << 20 { 0 } else { owed }
+}
+
+/// Takes kicks out of the companion, as many as have arrived and at most `most`, whoever is asleep. Other epoll sets that the
+/// connection is a member of get an edge in the place of the one that finds nothing now.
+pub(crate) fn drain(conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>, most: u64, by: By) {
+    let before = rx.kicks_drained;
+    let last = before.saturating_add(most);
     loop {
-        let owed = conn.word(KICKS).wrapping_sub(rx.kicks_drained).min((most - drained) as u64) as usize;
-        if owed == 0 || owed > 1 << 20 {
-            return drained;
+        let count = owed(conn, rx).min(last - rx.kicks_drained).min(256) as usize;
+        if count == 0 {
+            break;
         }
         let mut bytes = [0; 256];
-        match sys::recv(fd, bytes.as_mut_ptr(), owed.min(256), libc::MSG_DONTWAIT) {
-            Ok(count @ 1..) => {
-                rx.kicks_drained += count as u64;
-                drained += count;
+        match sys::recv(fd, bytes.as_mut_ptr(), count, libc::MSG_DONTWAIT) {
+            Ok(count @ 1..) => rx.kicks_drained += count as u64,
+            Err(errno) if errno != Errno::EAGAIN && errno != Errno::EINTR => {
+                rx.error = errno.into_raw();
+                break;
             }
-            Ok(0) => return drained,
-            Err(errno) => {
-                if errno != Errno::EAGAIN && errno != Errno::EINTR {
-                    rx.error = errno.into_raw();
-                }
-                return drained;
-            }
+            _ => break,
         }
+    }
+    rx.left = 0;
+    if rx.kicks_drained != before && conn.epolls.load(Ordering::Acquire) > by.sets {
+        epoll::kick_taken(conn);
     }
 }

@@ -10,7 +10,8 @@ use fabric::trip;
 use stream::spin::{Learned, NO_CPU, Spun, ticks};
 
 use crate::conn::{Conn, flag};
-use crate::wait::{self, Seen};
+use crate::kicks::By;
+use crate::wait::{self, Seen, Waiter};
 use crate::{epoll, process, ready, real, rendezvous, table};
 
 /// Connections that a poll of the kernel's is waiting on: they are not promoted meanwhile, as nobody would wake it.
@@ -162,7 +163,7 @@ fn sleep(
         if way.events == IN_KERNEL {
             continue;
         }
-        conn.waiters.fetch_add(1, Ordering::AcqRel);
+        way.fd = Waiter::new(conn).keep();
         conn.counters.sleeps.fetch_add(1, Ordering::Relaxed);
         let interest = if poll.events & libc::POLLOUT != 0 { trip::RX | trip::TX } else { trip::RX };
         wait::arm(conn, interest, mode, id);
@@ -187,7 +188,7 @@ fn sleep(
     }
     for (way, poll) in ways.iter().zip(fds) {
         match table::conn(poll.fd) {
-            Some(conn) if way.events == WAITER => drop(conn.waiters.fetch_sub(1, Ordering::AcqRel)),
+            Some(conn) if way.events == WAITER => drop(Waiter::again(conn, way.fd)),
             Some(conn) if way.events == IN_KERNEL => conn.leave_kernel(),
             _ => {}
         }
@@ -199,18 +200,16 @@ fn sleep(
         process::release_bell(1);
     }
     for (place, poll) in polls.iter().zip(fds) {
-        // With others asleep the kick stays for them; the last one takes it.
         if place.revents != 0
             && let Some(conn) = managed(poll.fd)
-            && conn.waiters.load(Ordering::Acquire) == 0
         {
-            ready::absorb(conn, poll.fd);
+            ready::absorb(conn, poll.fd, By::default());
         }
     }
     result
 }
 
-/// How a descriptor is waited for in a sleep: kept in a pollfd that the kernel is not given.
+/// How a descriptor is waited for in a sleep: kept in a pollfd that the kernel is not given, with its place as a waiter.
 const NOT_OURS: i16 = 0;
 /// As a promoted connection.
 const WAITER: i16 = 1;

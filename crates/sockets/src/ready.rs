@@ -4,6 +4,7 @@
 use fabric::sys;
 
 use crate::conn::{Conn, flag, path, state};
+use crate::kicks::By;
 use crate::layout::{R, W, note};
 use crate::{demote, io, kicks, rendezvous};
 
@@ -77,11 +78,11 @@ pub fn events(conn: &'static Conn, fd: i32, want: u32) -> Option<u32> {
 }
 
 /// The companion became readable while the connection is on a ring: takes kicks out, notes the end.
-pub fn absorb(conn: &'static Conn, fd: i32) {
+pub(crate) fn absorb(conn: &'static Conn, fd: i32, by: By) {
     if let Some(mut rx) = conn.lock_rx()
         && matches!(conn.rx.path(), path::SMALL | path::BIG)
     {
-        kicks::look(conn, fd, &mut rx);
+        kicks::look(conn, fd, &mut rx, by);
     }
 }
 

@@ -3,7 +3,7 @@
 //! A reader sleeps in recv(MSG_PEEK) on the companion: the kernel then does for us what it does for tcp, be it SO_RCVTIMEO, EINTR and
 //! SA_RESTART, or cancellation. A writer sleeps in poll.
 
-use fabric::sync::Ordering;
+use fabric::sync::{AtomicU32, Ordering};
 use fabric::sys::{self, Errno};
 use fabric::{Remote, bell, trip};
 use stream::spin::{NO_CPU, Spun, cpu, ticks, ticks_of};
@@ -11,7 +11,7 @@ use stream::spin::{NO_CPU, Spun, cpu, ticks, ticks_of};
 use crate::conn::{Conn, flag, path, state};
 use crate::layout::{BIG_AT, CPU, FIRED, NOTES, R, SMALL_AT, STATE, TCP_AT, TRIP, W};
 use crate::reason::Reason;
-use crate::{demote, io, kicks, process, real, rendezvous, signals, table};
+use crate::{demote, io, kicks, process, real, rendezvous, signals, table, thread};
 
 /// What a waiter looks at: any change of it is a reason to try again.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -43,17 +43,58 @@ impl Seen {
     }
 }
 
-/// Counts a waiter while it waits.
-struct Waiter(&'static Conn);
+/// Counts a waiter, from before it arms until it is awake, and notes which thread it is.
+pub(crate) struct Waiter {
+    conn: &'static Conn,
+    place: i32,
+}
+
 impl Waiter {
-    fn new(conn: &'static Conn) -> Waiter {
+    pub(crate) fn new(conn: &'static Conn) -> Waiter {
         conn.waiters.fetch_add(1, Ordering::AcqRel);
-        Waiter(conn)
+        let free = |place: &AtomicU32| {
+            place.compare_exchange(0, thread::tid(), Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        };
+        let place = conn.asleep.iter().position(free).map_or(NO_PLACE, |place| place as i32);
+        Waiter { conn, place }
+    }
+
+    /// For those who keep many: what [`Waiter::again`] makes it of.
+    pub(crate) fn keep(self) -> i32 {
+        core::mem::ManuallyDrop::new(self).place
+    }
+
+    pub(crate) fn again(conn: &'static Conn, place: i32) -> Waiter {
+        Waiter { conn, place }
     }
 }
+
 impl Drop for Waiter {
     fn drop(&mut self) {
-        self.0.waiters.fetch_sub(1, Ordering::AcqRel);
+        // One that was taken for gone is not counted any more.
+        if self.place == NO_PLACE || vacate(self.conn, self.place as usize, thread::tid()) {
+            self.conn.waiters.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+}
+
+const NO_PLACE: i32 = -1;
+
+fn vacate(conn: &Conn, place: usize, tid: u32) -> bool {
+    conn.asleep[place].compare_exchange(tid, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+}
+
+/// Counts no longer those that were killed in their sleep or jumped out of it, as this thread has, which is awake, if it is found among
+/// them (but for the one `own` as which it is counted now).
+#[cold]
+pub(crate) fn forget_gone(conn: &Conn, own: u32) {
+    let own = if own == 0 { 0 } else { thread::tid() };
+    for (place, tid) in conn.asleep.iter().enumerate() {
+        let tid = tid.load(Ordering::Acquire);
+        let gone = tid != 0 && tid != own && (tid == thread::tid() || !fabric::sync::thread_lives(tid));
+        if gone && vacate(conn, place, tid) {
+            conn.waiters.fetch_sub(1, Ordering::AcqRel);
+        }
     }
 }
 
@@ -98,7 +139,7 @@ pub fn readable(conn: &'static Conn, fd: i32) -> Result<(), Errno> {
 }
 
 fn sleep_readable(conn: &'static Conn, fd: i32, seen: Seen) -> Result<(), Errno> {
-    let _waiter = Waiter::new(conn);
+    let waiter = Waiter::new(conn);
     arm(conn, trip::RX, trip::KICK, 0);
     if Seen::now(conn) != seen {
         disarm(conn);
@@ -108,14 +149,9 @@ fn sleep_readable(conn: &'static Conn, fd: i32, seen: Seen) -> Result<(), Errno>
     let mut byte = 0;
     // SAFETY: the buffer is valid for the one byte asked for.
     let got = unsafe { real::recv()(fd, &raw mut byte, 1, libc::MSG_PEEK) };
+    drop(waiter);
     if got > 0 {
-        // With others asleep the kick stays for them; the last one takes it.
-        if conn.waiters.load(Ordering::Acquire) == 1
-            && let Some(mut rx) = conn.lock_rx()
-            && matches!(conn.rx.path(), path::SMALL | path::BIG)
-        {
-            kicks::drain(conn, fd, &mut rx, usize::MAX);
-        }
+        kicks::take_after_sleep(conn, fd, 0);
         return Ok(());
     }
     if got == 0 {
@@ -236,11 +272,8 @@ fn sleep_writable(conn: &'static Conn, fd: i32, seen: Seen) -> Result<(), Errno>
                 }
             }
         }
-        if polls[0].revents & libc::POLLIN != 0
-            && let Some(mut rx) = conn.lock_rx()
-            && matches!(conn.rx.path(), path::SMALL | path::BIG)
-        {
-            kicks::drain(conn, fd, &mut rx, usize::MAX);
+        if polls[0].revents & libc::POLLIN != 0 {
+            kicks::take_after_sleep(conn, fd, 1);
         }
     }
     if bell.is_some() {

@@ -10,7 +10,6 @@ use fabric::trip;
 use stream::spin::{Learned, NO_CPU, Spun, ticks};
 
 use crate::conn::{Conn, flag};
-use crate::kicks::By;
 use crate::wait::{self, Seen, Waiter};
 use crate::{epoll, process, ready, real, rendezvous, table};
 
@@ -203,7 +202,7 @@ fn sleep(
         if place.revents != 0
             && let Some(conn) = managed(poll.fd)
         {
-            ready::absorb(conn, poll.fd, By::default());
+            ready::absorb(conn, poll.fd);
         }
     }
     result

@@ -78,7 +78,12 @@ pub fn events(conn: &'static Conn, fd: i32, want: u32) -> Option<u32> {
 }
 
 /// The companion became readable while the connection is on a ring: takes kicks out, notes the end.
-pub(crate) fn absorb(conn: &'static Conn, fd: i32, by: By) {
+pub fn absorb(conn: &'static Conn, fd: i32) {
+    absorb_by(conn, fd, By::default());
+}
+
+/// As [`absorb`].
+pub(crate) fn absorb_by(conn: &'static Conn, fd: i32, by: By) {
     if let Some(mut rx) = conn.lock_rx()
         && matches!(conn.rx.path(), path::SMALL | path::BIG)
     {

@@ -11,7 +11,7 @@ use stream::spin::{Learned, NO_CPU, Spun, ticks};
 
 use crate::conn::{Conn, flag};
 use crate::wait::{self, Seen, Waiter};
-use crate::{epoll, process, ready, real, rendezvous, table};
+use crate::{epoll, kicks, process, ready, real, rendezvous, table};
 
 /// Connections that a poll of the kernel's is waiting on: they are not promoted meanwhile, as nobody would wake it.
 pub struct InKernel<'a>(&'a [libc::pollfd], usize);
@@ -202,7 +202,11 @@ fn sleep(
         if place.revents != 0
             && let Some(conn) = managed(poll.fd)
         {
-            ready::absorb(conn, poll.fd);
+            if place.revents & !(libc::POLLIN | libc::POLLRDNORM) == 0 {
+                kicks::take_after_sleep(conn, poll.fd, 0);
+            } else {
+                ready::absorb(conn, poll.fd);
+            }
         }
     }
     result

@@ -1,22 +1,17 @@
-//! memcached with one thread, under memtier_benchmark where it is installed, else under memcslap, which Debian 12 has: it
-//! tells no latencies, and makes each connection in a thread of its own.
+//! memcached with one thread, under memtier_benchmark where it is installed, else under libmemcached's memcaslap, which Debian 12
+//! has: it tells latencies by powers of two.
 
-use super::{Address, App, Load, Rates, Run, Server, Workload, accepting, is_root, new_address};
+use super::{Address, App, Load, Run, Server, Workload, accepting, is_root, new_address};
 use crate::bench::Session;
 use crate::error::{Error, Result, failed};
 use crate::find;
 use serde_json::Value;
 use std::path::Path;
 
-#[derive(Default)]
-pub struct Memcached {
-    rates: Rates,
-}
+pub struct Memcached;
 
-/// Each thread of memcslap first makes this many.
-const FIRST_REQUESTS: f64 = 2_000.0;
-/// memcslap stores as many keys as it makes requests, before it begins.
-const MOST_REQUESTS: f64 = 200_000.0;
+/// What memcaslap stores, in bytes.
+const VALUE: &str = "64";
 
 impl App for Memcached {
     fn name(&self) -> &'static str {
@@ -24,22 +19,22 @@ impl App for Memcached {
     }
 
     fn workloads(&self) -> Vec<Workload> {
-        let named =
-            |names: [(&'static str, Option<f64>); 2]| names.map(|(name, promise)| Workload { name, promise });
+        let named = |name| Workload { name, promise: Some(5.0) };
         match memtier() {
             // SET first, so that GET finds the keys.
-            Ok(_) => named([("SET 50 connections", Some(5.0)), ("GET 50 connections", Some(5.0))]).into(),
-            Err(_) => named([("GET 1 connection", Some(5.0)), ("GET 16 connections", None)]).into(),
+            Ok(_) => vec![named("SET 50 connections"), named("GET 50 connections")],
+            Err(_) => vec![named("GET and SET 9:1 50 connections")],
         }
     }
 
+    /// memcaslap knows hosts and ports only.
     fn has_unix(&self) -> bool {
-        true
+        memtier().is_ok()
     }
 
     fn prepare(&mut self, _session: &Session) -> Result<()> {
         find::program("memcached", "memcached")?;
-        memtier().or_else(|_| memcslap()).map(|_| ())
+        memtier().or_else(|_| memcaslap()).map(|_| ())
     }
 
     fn start(&self, session: &Session, run: &Run) -> Result<Server> {
@@ -57,7 +52,7 @@ impl App for Memcached {
     fn load(&mut self, session: &Session, run: &Run, server: &Server, workload: &str) -> Result<Load> {
         match memtier() {
             Ok(tool) => run_memtier(&tool, session, run, server, workload),
-            Err(_) => self.run_memcslap(session, run, server, workload),
+            Err(_) => run_memcaslap(session, run, server),
         }
     }
 }
@@ -66,8 +61,10 @@ fn memtier() -> Result<std::path::PathBuf> {
     find::program("memtier_benchmark", "memtier-benchmark")
 }
 
-fn memcslap() -> Result<std::path::PathBuf> {
-    find::program("memcslap", "libmemcached-tools")
+/// Debian's name for it, and libmemcached's own.
+fn memcaslap() -> Result<std::path::PathBuf> {
+    find::program("memcaslap", "libmemcached-tools")
+        .or_else(|error| find::program("memaslap", "libmemcached-tools").map_err(|_| error))
 }
 
 fn run_memtier(tool: &Path, session: &Session, run: &Run, server: &Server, workload: &str) -> Result<Load> {
@@ -114,48 +111,54 @@ fn memtier_report(text: &str, seconds: f64) -> Option<Load> {
     })
 }
 
-impl Memcached {
-    fn run_memcslap(
-        &mut self,
-        session: &Session,
-        run: &Run,
-        server: &Server,
-        workload: &str,
-    ) -> Result<Load> {
-        let threads = if workload.contains("16") { 16.0 } else { 1.0 };
-        let rate = match self.rates.last(run, workload) {
-            Some(rate) => rate,
-            None => slap(session, run, server, threads, FIRST_REQUESTS)?.per_second,
-        };
-        let each = (rate * run.seconds / threads).clamp(FIRST_REQUESTS, MOST_REQUESTS).round();
-        let load = slap(session, run, server, threads, each)?;
-        self.rates.note(run, workload, load.per_second);
-        Ok(load)
-    }
-}
-
-fn slap(session: &Session, run: &Run, server: &Server, threads: f64, each: f64) -> Result<Load> {
-    let at = match &server.at {
-        Address::Tcp(port) => format!("127.0.0.1:{port}"),
-        Address::Unix(path) => path.to_string_lossy().into_owned(),
+fn run_memcaslap(session: &Session, run: &Run, server: &Server) -> Result<Load> {
+    let Address::Tcp(port) = &server.at else {
+        return Err(Error::Failed("memcaslap knows no UNIX sockets".into()));
     };
-    let launch = run.client(session, &memcslap()?).args(["--test=get".into(), format!("--servers={at}")]);
-    let launch = launch.args([format!("--concurrency={threads}"), format!("--execute-number={each}")]);
-    let output = launch.run(run.patience() * 3)?;
-    let seconds = output.lines.iter().find_map(|line| slap_seconds(line)).ok_or_else(|| {
-        Error::Failed(format!("memcslap did not say how long it took: {}", output.lines.join(" | ")))
+    let seconds = format!("{}s", run.seconds.ceil());
+    let launch = run.client(session, &memcaslap()?).args([&format!("--servers=127.0.0.1:{port}")]);
+    // One period of statistics, as long as the whole: only so are latencies told.
+    let launch = launch.args(["-T", "1", "-c", "50", "-X", VALUE, "-t", &seconds, "-S", &seconds]);
+    let output = launch.run(run.patience())?;
+    let load = memcaslap_report(&output.lines).ok_or_else(|| {
+        Error::Failed(format!("memcaslap was not understood: {}", output.lines.join(" | ")))
     })?;
-    let requests = threads * each;
-    // The keys that it stored first are requests too: the processor time is for both.
-    let per_second = requests / seconds;
-    Ok(Load { requests: requests + each, per_second, client_cpu_ns: output.cpu_ns, ..Load::default() })
+    Ok(Load { client_cpu_ns: output.cpu_ns, ..load })
 }
 
-/// `Time to get  160000 keys by   16 threads:   2.601 seconds.`
-fn slap_seconds(line: &str) -> Option<f64> {
-    let rest = line.strip_prefix("Time to get")?;
-    let (_, time) = rest.split_once("threads:")?;
-    time.trim().strip_suffix("seconds.")?.trim().parse().ok().filter(|s| *s > 0.0)
+/// The rate is in the last line, `Run time: 3.0s Ops: 1107653 TPS: 368416 Net_rate: 74.2M/s`; the latencies are under the last
+/// `Total Statistics`, where `4: 667 25817 879598 165526` is how many took from 16 us to 32, to 64, and so on.
+fn memcaslap_report(lines: &[String]) -> Option<Load> {
+    let last = lines.iter().rfind(|line| line.starts_with("Run time:"))?;
+    let after = |name: &str| last.split_once(name)?.1.split_whitespace().next()?.parse::<f64>().ok();
+    let total = lines.iter().rposition(|line| line.starts_with("Total Statistics"))?;
+    let rows = lines[total..].iter().skip_while(|line| line.trim() != "Log2 Dist:").skip(1);
+    let mut counts = Vec::new();
+    for row in rows.map_while(|line| line.trim().split_once(':')) {
+        let Ok(first) = row.0.parse::<usize>() else { break };
+        counts.resize(first, 0.0);
+        counts.extend(row.1.split_whitespace().map_while(|count| count.parse::<f64>().ok()));
+    }
+    let quantile = |part| quantile_of_powers(&counts, part).map(|microseconds| microseconds * 1000.0);
+    Some(Load {
+        requests: after("Ops:")?,
+        per_second: after("TPS:")?,
+        p50: quantile(0.5),
+        p99: quantile(0.99),
+        ..Load::default()
+    })
+}
+
+/// Of a histogram whose bucket n has what lies between two to the power of n and of n + 1, as if evenly spread there.
+fn quantile_of_powers(counts: &[f64], part: f64) -> Option<f64> {
+    let mut left = counts.iter().sum::<f64>() * part;
+    for (power, count) in counts.iter().enumerate().filter(|(_, count)| **count > 0.0) {
+        if left <= *count {
+            return Some((1.0 + left / count) * (power as f64).exp2());
+        }
+        left -= count;
+    }
+    None
 }
 
 #[cfg(test)]
@@ -163,11 +166,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memcslap_tells_its_time() {
-        let line = "Time to get          160000 keys by   16 threads:     2.601 seconds.";
-        assert_eq!(slap_seconds(line), Some(2.601));
-        assert_eq!(slap_seconds("Time to set 10 keys by 16 threads: 2.6 seconds."), None);
-        assert_eq!(slap_seconds("Time total: 2.623 seconds."), None);
+    fn a_report_of_memcaslap_is_read() {
+        let text = "Get Statistics (90 events)\n   Log2 Dist:\n       4:       90\n\nTotal Statistics (104 events)\n   Min:         7\n   \
+                    Log2 Dist:\n       0:        0        0        0        0\n       4:       50        0       50        4\n\n\
+                    cmd_get: 90\n\nRun time: 3.0s Ops: 104 TPS: 35 Net_rate: 74.2M/s";
+        let load = memcaslap_report(&text.lines().map(String::from).collect::<Vec<_>>()).unwrap();
+        assert_eq!((load.requests, load.per_second), (104.0, 35.0));
+        // The 52nd of 104 is the second of fifty between 64 and 128 us.
+        assert_eq!(load.p50, Some(66_560.0));
+        assert!((load.p99.unwrap() - 222_720.0).abs() < 1.0, "{:?}", load.p99);
+        assert_eq!(memcaslap_report(&[]), None);
     }
 
     #[test]

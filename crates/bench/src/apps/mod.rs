@@ -118,7 +118,7 @@ pub struct Load {
 pub fn by_name(name: &str) -> Option<Box<dyn App>> {
     match name {
         "redis" => Some(Box::<redis::Redis>::default()),
-        "memcached" => Some(Box::<memcached::Memcached>::default()),
+        "memcached" => Some(Box::new(memcached::Memcached)),
         "nginx" => Some(Box::<nginx::Nginx>::default()),
         "postgres" => Some(Box::<postgres::Postgres>::default()),
         _ => None,

@@ -48,6 +48,7 @@ fuzz_target!(|input: &[u8]| {
                 // SAFETY: `len` is at most 255, inside the buffer.
                 unsafe { producer.put(&map, buffer.as_ptr(), len) };
                 producer.publish(&map, FRONT);
+                producer.claim(&map, len);
             }
             2 | 3 => {
                 let announced = || map.word(ANNOUNCED).wrapping_sub(1);

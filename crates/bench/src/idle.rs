@@ -67,7 +67,8 @@ struct Found {
 }
 
 fn one(session: &Session, side: Side, connections: usize) -> Result<Found> {
-    let setting = Setting { side, ends: Ends::Both, cpus: session.cpus, seconds: session.duration };
+    // Long, as the rates of one program of many connections come and go for a second at a time.
+    let setting = Setting { side, ends: Ends::Both, cpus: session.cpus, seconds: session.duration * 3.0 };
     let count = connections.to_string();
     let active = ACTIVE.to_string();
     let client = ["--connections", &count, "--active", &active, "--step"];

@@ -34,8 +34,9 @@ pub trait Remote {
     /// # Safety
     /// `from` must be valid for `len` bytes of reads. The target range is checked by the provider.
     unsafe fn put(&self, offset: usize, from: *const u8, len: usize);
-    /// Says that the line at `offset` will soon be put to. Only where it is near, as a cache line; elsewhere nothing.
-    fn expect_put(&self, _offset: usize) {}
+    /// Says that the line at `offset`, whose bytes nobody wants any more, will soon be put to. Only where it is near, as a cache line;
+    /// elsewhere nothing.
+    fn claim(&self, _offset: usize) {}
     /// Puts one word, after everything put before it (release).
     fn put_word(&self, offset: usize, value: u64);
     /// Stimulates the tripwire at `offset`: if it is armed for any of `interest`, disarms it and returns what it held.
@@ -62,8 +63,6 @@ pub trait Mapped {
     /// # Safety
     /// `from` must be valid for `len` bytes of reads.
     unsafe fn copy_in(&self, offset: usize, from: *const u8, len: usize);
-    /// Says that the line at `offset` will soon be written.
-    fn expect(&self, _offset: usize) {}
 }
 
 impl<M: Mapped> Local for M {
@@ -98,8 +97,10 @@ impl<M: Mapped> Remote for M {
         unsafe { self.copy_in(offset, from, len) };
     }
     #[inline(always)]
-    fn expect_put(&self, offset: usize) {
-        self.expect(offset);
+    fn claim(&self, offset: usize) {
+        // A store and not a prefetch, which some processors take, if it is for writing, as if it were for reading.
+        // SAFETY: the source is one byte.
+        unsafe { self.copy_in(offset, &0, 1) };
     }
     #[inline(always)]
     fn put_word(&self, offset: usize, value: u64) {

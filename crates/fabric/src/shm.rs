@@ -100,13 +100,4 @@ impl Mapped for Map {
         // SAFETY: the target is inside the mapping; the caller vouches for `from`.
         unsafe { core::ptr::copy_nonoverlapping(from, self.base.add(offset), len) };
     }
-    #[inline(always)]
-    fn expect(&self, offset: usize) {
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: a prefetch has no effect that a program could see, whatever the address.
-        unsafe {
-            use core::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
-            _mm_prefetch::<_MM_HINT_ET0>(self.base.wrapping_add(offset).cast());
-        }
-    }
 }

@@ -72,6 +72,9 @@ pub fn recv(conn: &'static Conn, fd: i32, iov: &[libc::iovec], flags: i32) -> Wa
         drop(rx);
         let freed = matches!(tried, Tried::Bytes(_)) && flags & libc::MSG_PEEK == 0;
         if freed && on_ring(conn.rx.path()) && conn.theirs().armed(conn.at(TRIP), trip::TX) {
+            if let Some(mut rx) = conn.lock_rx() {
+                rx.ring.give_back(&conn.theirs(), conn.at(R));
+            }
             kicks::fire(conn, fd, trip::TX);
         }
         let or_done = |result| Way::Done(if done > 0 { Ok(done) } else { result });
@@ -670,6 +673,7 @@ fn copy_in(conn: &Conn, tx: &mut Held<'_, Tx>, iov: &[libc::iovec], skip: usize,
     if unpublished > 0 {
         tx.ring.publish(&theirs, front);
     }
+    tx.ring.claim(&theirs, count);
     conn.counters.ring_out.store(tx.ring.position(), Ordering::Relaxed);
 }
 

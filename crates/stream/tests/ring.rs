@@ -31,6 +31,7 @@ impl Writer {
         // SAFETY: `len` bytes are there.
         unsafe { self.0.put(memory, bytes.as_ptr(), len) };
         self.0.publish(memory, FRONT);
+        self.0.claim(memory, len);
         len
     }
     fn move_on<M: Mapped>(&mut self, memory: &M, capacity: usize) {
@@ -96,6 +97,7 @@ proptest! {
                 Op::Read(len) => {
                     let mut bytes = vec![0; len];
                     let got = reader.read(&memory, &mut bytes);
+                    reader.0.give_back(&memory, BACK);
                     // Over a change of rings a read may stop at the boundary.
                     prop_assert!(got == model.len().min(len) || (got < len && moved == Some(reader.0.position())));
                     let expected: Vec<u8> = model.drain(..got).collect();

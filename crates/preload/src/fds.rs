@@ -25,6 +25,12 @@ fn closing(fd: c_int) -> bool {
     }
 }
 
+/// The family of an address that the kernel has just read or written, if there is one.
+fn family(address: *const sockaddr) -> Option<c_int> {
+    // SAFETY: not null, and the kernel found it to be there.
+    (!address.is_null()).then(|| unsafe { (*address).sa_family }.into())
+}
+
 /// After a descriptor was duplicated.
 fn duplicated(from: c_int, to: c_int) {
     let steady = rendezvous::steady();
@@ -120,7 +126,7 @@ hooks! {
         let begun = result == 0 || matches!(real::errno(), libc::EINPROGRESS | libc::EINTR);
         if begun && known.is_none() && process::active() {
             let errno = real::errno();
-            rendezvous::track(fd, true);
+            rendezvous::track(fd, true, family(to));
             real::set_errno(errno);
         }
         if let Some(conn) = known
@@ -137,14 +143,14 @@ hooks! {
     fn accept(next; fd: c_int, from: *mut sockaddr, len: *mut socklen_t) -> c_int {
         let got = next(fd, from, len);
         if got >= 0 {
-            rendezvous::track(got, false);
+            rendezvous::track(got, false, family(from));
         }
         got
     }
     fn accept4(next; fd: c_int, from: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> c_int {
         let got = next(fd, from, len, flags);
         if got >= 0 {
-            rendezvous::track(got, false);
+            rendezvous::track(got, false, family(from));
         }
         got
     }

@@ -59,15 +59,15 @@ impl Drop for States {
     }
 }
 
-/// Begins to follow a connection that the program has just made or accepted.
-pub fn track(fd: i32, client: bool) {
+/// Begins to follow a connection that the program has just made (`client`) or accepted. `family`: of the peer's address, if the
+/// call had it; what need not be asked for makes short connections cheaper.
+pub fn track(fd: i32, client: bool, family: Option<i32>) {
     if !process::active() {
         return;
     }
-    let family = sys::getsockopt::<i32>(fd, libc::SOL_SOCKET, libc::SO_DOMAIN);
-    if !matches!(family, Ok(libc::AF_INET | libc::AF_INET6))
-        || sys::getsockopt::<i32>(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL) != Ok(libc::IPPROTO_TCP)
-    {
+    let family = family.or_else(|| sys::getsockopt(fd, libc::SOL_SOCKET, libc::SO_DOMAIN).ok());
+    // What accept() gives is nearly always TCP, and asked about before it is posted; connect() is much used for datagrams.
+    if !matches!(family, Some(libc::AF_INET | libc::AF_INET6)) || client && !is_tcp(fd) {
         return;
     }
     let _steady = steady();
@@ -93,6 +93,10 @@ pub fn track(fd: i32, client: bool) {
             crate::home::give(conn);
         }
     }
+}
+
+fn is_tcp(fd: i32) -> bool {
+    sys::getsockopt::<i32>(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL) == Ok(libc::IPPROTO_TCP)
 }
 
 /// Housekeeping, on the way into a call on a connection that is still on tcp.
@@ -336,6 +340,9 @@ fn try_post(conn: &'static Conn, fd: i32) -> Result<(), Reason> {
     if fd <= libc::STDERR_FILENO {
         // The streams of stdio, which write and read past us, may be on it.
         return Err(Reason::Stdio);
+    }
+    if !conn.has(flag::CLIENT) && !is_tcp(fd) {
+        return Err(Reason::NotTcp);
     }
     let own = parse(&sys::getsockname(fd).map_err(|_| Reason::NotTcp)?).ok_or(Reason::NotTcp)?;
     let peer = match sys::getpeername(fd) {

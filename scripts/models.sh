@@ -28,4 +28,4 @@ RUSTFLAGS="--cfg loom ${RUSTFLAGS:-}" LOOM_MAX_PREEMPTIONS="${LOOM_MAX_PREEMPTIO
 
 all=(--include-ignored)
 [ "${MODELS:-full}" = short ] && all=()
-scripts/cargo test --locked --release --target-dir "$target" -p model --test paths -- --test-threads=1 "${all[@]}"
+scripts/cargo test --locked --release --target-dir "$target" -p model --tests -- --test-threads=1 "${all[@]}"

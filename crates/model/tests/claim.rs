@@ -1,0 +1,320 @@
+//! A recall whose bytes the reader may send in the writer's stead (`demote.rs`: `hand_over`, `send_for_peer`, `to_tcp`). The reader
+//! stopped with bytes unread in the ring and recalls them, so that a process that knows nothing of rings can go on with the
+//! companion. The writer sends them by tcp when it finds the recall; a reader that does not want to wait for it takes a copy of its
+//! descriptor and sends them itself. Who does is decided by a word that both change in one step. Meanwhile the writer goes on writing, or
+//! leaves the ring for a reason of its own, and either may die between any two steps.
+//!
+//! Steps, assumptions and mutations are as in `paths.rs`; kicks are not in this model, as the reader claims only when none is on the way.
+
+use stateright::{Checker, Model, Property};
+
+/// Bytes that the writer has to send; byte number n has the value n.
+const BYTES: u8 = 4;
+
+/// The rules that mutations leave out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rule {
+    /// The reader claims in one step, if nobody has.
+    ClaimInOneStep,
+    /// The writer marks its claim before it announces.
+    MarkBeforeAnnounce,
+    /// A writer that finds the reader's claim waits until it is told how far the reader came.
+    WaitForReader,
+    /// One that is told nothing sends nothing: the connection ends.
+    EndIfUntold,
+    /// After a byte was published, the recall is looked for.
+    LookAfterPublish,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Writer {
+    /// In no call of ours.
+    Idle,
+    /// Has published a byte and looks whether it was recalled.
+    Published,
+    /// Leaves the ring; recalled, or by itself.
+    Leaving {
+        recalled: bool,
+    },
+    /// Has marked the claim, which was the reader's or not.
+    Marked {
+        recalled: bool,
+        by_reader: bool,
+    },
+    /// Sends what lies in the ring from here on.
+    Resending(u8),
+    Tcp,
+    Broken,
+    Dead,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Reader {
+    /// Has told the recall, and looks at what there is.
+    Waiting,
+    /// Found nothing announced, and bytes unread; claims next.
+    Claiming,
+    /// Sends byte after byte in the writer's stead.
+    Sending(u8),
+    /// All that follows comes by tcp.
+    Tcp,
+    /// The recall is void: it reads the ring up to here, then tcp.
+    Ring(u8),
+    Dead,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct State {
+    writer: Writer,
+    reader: Reader,
+    /// Write position of the ring. The read position is 0, where the reader stopped.
+    written: u8,
+    /// How many bytes the program has written, by either way.
+    given: u8,
+    /// The announcement of tcp, 0 if there is none.
+    tcp_at: u8,
+    claimed_by_writer: bool,
+    claimed_by_reader: bool,
+    /// How far the reader came, + 1.
+    resent_to: u8,
+    companion: Vec<u8>,
+    /// What was read from the ring after all.
+    from_ring: Vec<u8>,
+    timed_out: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Step {
+    Writer,
+    /// The writer's program writes, or makes another call.
+    Write,
+    Call,
+    /// The writer leaves the ring by itself.
+    Leave,
+    /// The writer has waited long enough for the reader.
+    TimeOut,
+    Reader,
+    WriterDies,
+    ReaderDies,
+}
+
+struct Claim {
+    broken: Option<Rule>,
+}
+
+impl Claim {
+    fn keeps(&self, rule: Rule) -> bool {
+        self.broken != Some(rule)
+    }
+
+    fn writer(&self, s: &mut State) {
+        s.writer = match s.writer {
+            Writer::Published => Writer::Leaving { recalled: true },
+            Writer::Leaving { recalled } if self.keeps(Rule::MarkBeforeAnnounce) => {
+                s.claimed_by_writer = true;
+                Writer::Marked { recalled, by_reader: s.claimed_by_reader }
+            }
+            Writer::Leaving { recalled } => Writer::Marked { recalled, by_reader: s.claimed_by_reader },
+            Writer::Marked { by_reader: true, .. } if s.resent_to != 0 && self.keeps(Rule::WaitForReader) => {
+                s.tcp_at = s.resent_to;
+                Writer::Resending(s.resent_to - 1)
+            }
+            Writer::Marked { recalled: true, .. } => {
+                s.tcp_at = 1;
+                Writer::Resending(0)
+            }
+            Writer::Marked { recalled: false, .. } => {
+                s.tcp_at = s.written + 1;
+                Writer::Tcp
+            }
+            Writer::Resending(at) if at < s.written => {
+                s.companion.push(at);
+                Writer::Resending(at + 1)
+            }
+            Writer::Resending(_) => Writer::Tcp,
+            other => other,
+        };
+    }
+
+    fn reader(&self, s: &mut State) {
+        s.reader = match s.reader {
+            // It had left the ring before it saw the recall, which is void.
+            Reader::Waiting if s.tcp_at > 1 => Reader::Ring(0),
+            Reader::Waiting if s.tcp_at == 1 || s.written == 0 => Reader::Tcp,
+            Reader::Waiting => Reader::Claiming,
+            Reader::Claiming if s.claimed_by_writer && self.keeps(Rule::ClaimInOneStep) => Reader::Waiting,
+            Reader::Claiming => {
+                s.claimed_by_reader = true;
+                Reader::Sending(0)
+            }
+            Reader::Sending(at) if at < s.written => {
+                s.companion.push(at);
+                Reader::Sending(at + 1)
+            }
+            Reader::Sending(at) => {
+                s.resent_to = at + 1;
+                Reader::Tcp
+            }
+            Reader::Ring(at) if at + 1 < s.tcp_at => {
+                s.from_ring.push(at);
+                Reader::Ring(at + 1)
+            }
+            other => other,
+        };
+    }
+}
+
+impl Model for Claim {
+    type State = State;
+    type Action = Step;
+
+    fn init_states(&self) -> Vec<State> {
+        let with = |written| State {
+            writer: Writer::Idle,
+            reader: Reader::Waiting,
+            written,
+            given: written,
+            tcp_at: 0,
+            claimed_by_writer: false,
+            claimed_by_reader: false,
+            resent_to: 0,
+            companion: Vec::new(),
+            from_ring: Vec::new(),
+            timed_out: false,
+        };
+        (0..=2).map(with).collect()
+    }
+
+    fn actions(&self, s: &State, steps: &mut Vec<Step>) {
+        match s.writer {
+            Writer::Idle => {
+                if s.given < BYTES {
+                    steps.push(Step::Write);
+                }
+                steps.extend([Step::Call, Step::Leave]);
+            }
+            Writer::Tcp if s.given < BYTES => steps.push(Step::Write),
+            Writer::Marked { by_reader: true, .. } if s.resent_to == 0 && self.keeps(Rule::WaitForReader) => {
+                steps.push(Step::TimeOut)
+            }
+            Writer::Tcp | Writer::Broken | Writer::Dead => {}
+            _ => steps.push(Step::Writer),
+        }
+        let done = |at| s.tcp_at != 0 && at + 1 >= s.tcp_at;
+        match s.reader {
+            Reader::Tcp | Reader::Dead => {}
+            Reader::Ring(at) if done(at) => {}
+            _ => steps.push(Step::Reader),
+        }
+        if s.writer != Writer::Dead {
+            steps.push(Step::WriterDies);
+        }
+        if s.reader != Reader::Dead {
+            steps.push(Step::ReaderDies);
+        }
+    }
+
+    fn next_state(&self, state: &State, step: Step) -> Option<State> {
+        let mut s = state.clone();
+        match step {
+            Step::Write if s.writer == Writer::Idle => {
+                s.written += 1;
+                s.given += 1;
+                s.writer = if self.keeps(Rule::LookAfterPublish) { Writer::Published } else { Writer::Idle };
+            }
+            Step::Write => {
+                s.companion.push(s.given);
+                s.given += 1;
+            }
+            Step::Call => s.writer = Writer::Leaving { recalled: true },
+            Step::Leave => s.writer = Writer::Leaving { recalled: false },
+            Step::TimeOut if self.keeps(Rule::EndIfUntold) => {
+                s.timed_out = true;
+                s.writer = Writer::Broken;
+            }
+            Step::TimeOut => {
+                s.timed_out = true;
+                s.tcp_at = 1;
+                s.writer = Writer::Resending(0);
+            }
+            Step::Writer => self.writer(&mut s),
+            Step::Reader => self.reader(&mut s),
+            Step::WriterDies => s.writer = Writer::Dead,
+            Step::ReaderDies => s.reader = Reader::Dead,
+        }
+        (s != *state).then_some(s)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        vec![
+            Property::always("no byte wrong", |_, s: &State| {
+                s.from_ring.iter().chain(&s.companion).zip(0..).all(|(byte, n)| *byte == n) || {
+                    // What follows the ring's part is on the companion already, and comes when that part has been read.
+                    !matches!(s.reader, Reader::Sending(_) | Reader::Tcp)
+                        && s.resent_to == 0
+                        && s.tcp_at > 1
+                        && s.companion.iter().zip(s.tcp_at - 1..).all(|(byte, n)| *byte == n)
+                }
+            }),
+            Property::always("nothing is left out", |_, s: &State| {
+                let lives = s.writer != Writer::Dead && s.reader != Reader::Dead && !s.timed_out;
+                let ended = s.writer == Writer::Tcp && s.given == BYTES;
+                let read = matches!(s.reader, Reader::Tcp)
+                    || matches!(s.reader, Reader::Ring(at) if at + 1 >= s.tcp_at);
+                !(lives && ended && read) || s.from_ring.len() + s.companion.len() == usize::from(BYTES)
+            }),
+            Property::always("nobody who is told nothing goes on", |_, s: &State| {
+                let stuck = s.writer == Writer::Idle && s.reader == Reader::Tcp && s.written > 0;
+                !stuck || s.given < BYTES || s.resent_to != 0 || s.claimed_by_writer
+            }),
+            Property::sometimes("reached: the reader sent all that was in the ring", |_, s: &State| {
+                s.resent_to == 4
+            }),
+            Property::sometimes("reached: the reader sent some, the writer the rest", |_, s: &State| {
+                s.resent_to == 2 && s.companion.len() == usize::from(BYTES) && s.from_ring.is_empty()
+            }),
+            Property::sometimes("reached: void", |_, s: &State| {
+                s.from_ring.len() == 2 && !s.companion.is_empty()
+            }),
+        ]
+    }
+}
+
+#[test]
+fn a_claim_sends_every_byte_once_and_in_order() {
+    let checker = Claim { broken: None }.checker().threads(2).spawn_bfs().join();
+    println!("{} states", checker.unique_state_count());
+    checker.assert_properties();
+}
+
+fn caught(rule: Rule, property: &str) {
+    let checker = Claim { broken: Some(rule) }.checker().threads(2).spawn_bfs().join();
+    let found: Vec<_> =
+        checker.discoveries().into_keys().filter(|name| !name.starts_with("reached")).collect();
+    assert!(found.iter().any(|name| name.starts_with(property)), "without {rule:?}: {found:?}");
+}
+
+#[test]
+fn the_reader_claims_in_one_step() {
+    caught(Rule::ClaimInOneStep, "no byte wrong");
+}
+
+#[test]
+fn the_writer_marks_its_claim_before_it_announces() {
+    caught(Rule::MarkBeforeAnnounce, "no byte wrong");
+}
+
+#[test]
+fn the_writer_waits_for_a_reader_that_sends() {
+    caught(Rule::WaitForReader, "no byte wrong");
+}
+
+#[test]
+fn a_writer_that_is_told_nothing_sends_nothing() {
+    caught(Rule::EndIfUntold, "no byte wrong");
+}
+
+#[test]
+fn the_writer_looks_for_a_recall_after_it_published() {
+    caught(Rule::LookAfterPublish, "nobody who is told nothing goes on");
+}

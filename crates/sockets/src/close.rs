@@ -145,7 +145,7 @@ fn last_kicks(conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>) {
         // Asked before: what the end of the connection brought with it is there.
         let ended = conn.has(flag::PEER_FIN | flag::PEER_HUP);
         let quiet = wait::quiet(conn);
-        kicks::drain(conn, fd, rx, u64::MAX, By::default());
+        kicks::drain(conn, fd, rx, u64::MAX, By::Call);
         if ended || quiet && conn.word(KICKS) == rx.kicks_drained || sys::now() - start > KICK_NS {
             return;
         }

@@ -241,8 +241,10 @@ pub struct Conn {
     pub users: AtomicU32,
     /// Whether calls are ours: non-blocking, under locks. Set before a slot is offered or accepted.
     pub managed: AtomicU32,
-    /// Threads that sleep on it (in poll, recv, send), and which these are, as far as there is room ([`crate::wait::Waiter`]).
+    /// Threads that sleep on it (in poll, recv, send); of these, those that nothing but a kick may wake; and which these are, as
+    /// far as there is room ([`crate::wait::Waiter`]).
     pub waiters: AtomicU32,
+    pub sleepers: AtomicU32,
     pub asleep: [AtomicU32; 4],
     /// Epoll sets that it is in, and the event queue of the only one + 1.
     pub epolls: AtomicU32,
@@ -294,6 +296,7 @@ impl Conn {
             &self.epolls,
             &self.queue,
             &self.put_off,
+            &self.sleepers,
         ]
         .into_iter()
         .chain(&self.asleep)

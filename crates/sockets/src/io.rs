@@ -406,7 +406,7 @@ fn empty(conn: &'static Conn, fd: i32, rx: &mut Held<'_, Rx>, ring: u32, blocks:
         return Some(Tried::Not);
     }
     rx.looked = now;
-    match kicks::look(conn, fd, rx, By::default()) {
+    match kicks::look(conn, fd, rx, By::Call) {
         kicks::Look::Nothing => Some(Tried::Not),
         // The end, or bytes of someone whom we do not follow. What the peer put in the ring before comes first.
         kicks::Look::End | kicks::Look::Data => {
@@ -422,7 +422,7 @@ fn empty(conn: &'static Conn, fd: i32, rx: &mut Held<'_, Rx>, ring: u32, blocks:
 /// We have asked the writer to send by tcp what we have not read. `None`: look again.
 pub(crate) fn recalled(conn: &'static Conn, fd: i32, rx: &mut Held<'_, Rx>) -> Option<Tried> {
     match conn.word(TCP_AT) {
-        0 => match kicks::look(conn, fd, rx, By::default()) {
+        0 => match kicks::look(conn, fd, rx, By::Call) {
             kicks::Look::End => Some(Tried::Kernel),
             _ => Some(Tried::Not),
         },
@@ -440,13 +440,13 @@ fn end_of_ring(conn: &'static Conn, fd: i32, rx: &mut Held<'_, Rx>) -> Option<Tr
     // Asked before: what the end of the connection brought with it is drained, not left for a byte of data.
     let ended = conn.has(flag::PEER_FIN | flag::PEER_HUP);
     if ended {
-        kicks::drain(conn, fd, rx, u64::MAX, By::default());
-    } else if !kicks::take(conn, fd, rx, u64::MAX, By::default()) {
+        kicks::drain(conn, fd, rx, u64::MAX, By::Call);
+    } else if !kicks::take(conn, fd, rx, u64::MAX, By::Call) {
         return Some(Tried::Not);
     }
     if conn.word(KICKS) != rx.kicks_drained && !ended {
         // Still on their way.
-        return Some(match kicks::look(conn, fd, rx, By::default()) {
+        return Some(match kicks::look(conn, fd, rx, By::Call) {
             kicks::Look::Nothing => Tried::Not,
             _ => Tried::Kernel,
         });

@@ -108,19 +108,19 @@ pub(crate) fn look(conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>, by: By) -> Look 
     if free && waiting > owed { Look::Data } else { Look::Nothing }
 }
 
-/// As what the one who takes a kick is counted among those who may have been meant by it.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct By {
-    /// Sleepers.
-    pub asleep: u32,
-    /// Epoll sets that look at the connection next.
-    pub sets: u32,
+/// Who takes a kick.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum By {
+    /// A call.
+    Call,
+    /// An epoll set, which looks at the connection next.
+    Set,
 }
 
 /// Takes kicks out of the companion, at most `most`, unless others are asleep who are to wake by them: these would find nothing, and
 /// sleep on. The last one awake takes them. False if they were left.
 pub(crate) fn take(conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>, most: u64, by: By) -> bool {
-    if conn.waiters.load(Ordering::Acquire) > by.asleep {
+    if conn.sleepers.load(Ordering::Acquire) > 0 {
         if owed(conn, rx) == 0 {
             return true;
         }
@@ -129,9 +129,9 @@ pub(crate) fn take(conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>, most: u64, by: B
             rx.left = now;
         } else if now.wrapping_sub(rx.left) > ticks_of(GONE_NS) {
             rx.left = now;
-            wait::forget_gone(conn, by.asleep);
+            wait::forget_gone(conn);
         }
-        if conn.waiters.load(Ordering::Acquire) > by.asleep {
+        if conn.sleepers.load(Ordering::Acquire) > 0 {
             return false;
         }
     }
@@ -140,11 +140,11 @@ pub(crate) fn take(conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>, most: u64, by: B
 }
 
 /// As [`take`], of a connection that is read from a ring.
-pub(crate) fn take_after_sleep(conn: &Conn, fd: i32, asleep: u32) {
+pub(crate) fn take_after_sleep(conn: &Conn, fd: i32) {
     if let Some(mut rx) = conn.lock_rx()
         && matches!(conn.rx.path(), path::SMALL | path::BIG)
     {
-        take(conn, fd, &mut rx, u64::MAX, By { asleep, sets: 0 });
+        take(conn, fd, &mut rx, u64::MAX, By::Call);
     }
 }
 
@@ -178,7 +178,7 @@ pub(crate) fn drain(conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>, most: u64, by: 
         }
     }
     rx.left = 0;
-    if rx.kicks_drained != before && conn.epolls.load(Ordering::Acquire) > by.sets {
+    if rx.kicks_drained != before && conn.epolls.load(Ordering::Acquire) > u32::from(by == By::Set) {
         epoll::kick_taken(conn);
     }
 }

@@ -203,7 +203,7 @@ fn sleep(
             && let Some(conn) = managed(poll.fd)
         {
             if place.revents & !(libc::POLLIN | libc::POLLRDNORM) == 0 {
-                kicks::take_after_sleep(conn, poll.fd, 0);
+                kicks::take_after_sleep(conn, poll.fd);
             } else {
                 ready::absorb(conn, poll.fd);
             }

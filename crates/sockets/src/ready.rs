@@ -79,7 +79,7 @@ pub fn events(conn: &'static Conn, fd: i32, want: u32) -> Option<u32> {
 
 /// The companion became readable while the connection is on a ring: takes kicks out, notes the end.
 pub fn absorb(conn: &'static Conn, fd: i32) {
-    absorb_by(conn, fd, By::default());
+    absorb_by(conn, fd, By::Call);
 }
 
 /// As [`absorb`].

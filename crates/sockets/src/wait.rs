@@ -43,20 +43,28 @@ impl Seen {
     }
 }
 
-/// Counts a waiter, from before it arms until it is awake, and notes which thread it is.
+/// Counts a waiter from before it arms until it is awake, and notes which thread it is.
 pub(crate) struct Waiter {
     conn: &'static Conn,
     place: i32,
 }
 
 impl Waiter {
+    /// One that sleeps until it is woken, if need be by a kick.
     pub(crate) fn new(conn: &'static Conn) -> Waiter {
         conn.waiters.fetch_add(1, Ordering::AcqRel);
+        conn.sleepers.fetch_add(1, Ordering::AcqRel);
         let free = |place: &AtomicU32| {
             place.compare_exchange(0, thread::tid(), Ordering::AcqRel, Ordering::Relaxed).is_ok()
         };
         let place = conn.asleep.iter().position(free).map_or(NO_PLACE, |place| place as i32);
         Waiter { conn, place }
+    }
+
+    /// One that looks by itself now and then.
+    fn looking(conn: &'static Conn) -> Waiter {
+        conn.waiters.fetch_add(1, Ordering::AcqRel);
+        Waiter { conn, place: LOOKING }
     }
 
     /// For those who keep many: what [`Waiter::again`] makes it of.
@@ -71,29 +79,37 @@ impl Waiter {
 
 impl Drop for Waiter {
     fn drop(&mut self) {
-        // One that was taken for gone is not counted any more.
-        if self.place == NO_PLACE || vacate(self.conn, self.place as usize, thread::tid()) {
-            self.conn.waiters.fetch_sub(1, Ordering::AcqRel);
+        match self.place {
+            LOOKING => drop(self.conn.waiters.fetch_sub(1, Ordering::AcqRel)),
+            NO_PLACE => awake(self.conn),
+            // One that was taken for gone is not counted any more.
+            place => vacate(self.conn, place as usize, thread::tid()),
         }
     }
 }
 
 const NO_PLACE: i32 = -1;
+const LOOKING: i32 = -2;
 
-fn vacate(conn: &Conn, place: usize, tid: u32) -> bool {
-    conn.asleep[place].compare_exchange(tid, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+fn awake(conn: &Conn) {
+    conn.sleepers.fetch_sub(1, Ordering::AcqRel);
+    conn.waiters.fetch_sub(1, Ordering::AcqRel);
+}
+
+fn vacate(conn: &Conn, place: usize, tid: u32) {
+    if conn.asleep[place].compare_exchange(tid, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+        awake(conn);
+    }
 }
 
 /// Counts no longer those that were killed in their sleep or jumped out of it, as this thread has, which is awake, if it is found among
-/// them (but for the one `own` as which it is counted now).
+/// them.
 #[cold]
-pub(crate) fn forget_gone(conn: &Conn, own: u32) {
-    let own = if own == 0 { 0 } else { thread::tid() };
+pub(crate) fn forget_gone(conn: &Conn) {
     for (place, tid) in conn.asleep.iter().enumerate() {
         let tid = tid.load(Ordering::Acquire);
-        let gone = tid != 0 && tid != own && (tid == thread::tid() || !fabric::sync::thread_lives(tid));
-        if gone && vacate(conn, place, tid) {
-            conn.waiters.fetch_sub(1, Ordering::AcqRel);
+        if tid != 0 && (tid == thread::tid() || !fabric::sync::thread_lives(tid)) {
+            vacate(conn, place, tid);
         }
     }
 }
@@ -151,7 +167,7 @@ fn sleep_readable(conn: &'static Conn, fd: i32, seen: Seen) -> Result<(), Errno>
     let got = unsafe { real::recv()(fd, &raw mut byte, 1, libc::MSG_PEEK) };
     drop(waiter);
     if got > 0 {
-        kicks::take_after_sleep(conn, fd, 0);
+        kicks::take_after_sleep(conn, fd);
         return Ok(());
     }
     if got == 0 {
@@ -217,7 +233,7 @@ pub fn writable(conn: &'static Conn, fd: i32) -> Result<(), Errno> {
 fn sleep_writable(conn: &'static Conn, fd: i32, seen: Seen) -> Result<(), Errno> {
     let deadline = deadline(fd, libc::SO_SNDTIMEO);
     let stalled = ticks() + ticks_of(STALL_NS);
-    let waiter = Waiter::new(conn);
+    let waiter = Waiter::looking(conn);
     let alone = conn.waiters.load(Ordering::Acquire) == 1 && !conn.has(flag::SHARED);
     let bell = if alone { process::claim_bell(1) } else { None };
     let (mode, id) = if bell.is_some() { (trip::BELL, 1) } else { (trip::KICK, 0) };
@@ -273,7 +289,7 @@ fn sleep_writable(conn: &'static Conn, fd: i32, seen: Seen) -> Result<(), Errno>
             }
         }
         if polls[0].revents & libc::POLLIN != 0 {
-            kicks::take_after_sleep(conn, fd, 1);
+            kicks::take_after_sleep(conn, fd);
         }
     }
     if bell.is_some() {

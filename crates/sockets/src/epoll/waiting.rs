@@ -360,7 +360,7 @@ impl Set {
                     continue;
                 }
                 if let Some(conn) = table::conn(fd) {
-                    ready::absorb_by(conn, fd, By { asleep: 0, sets: 1 });
+                    ready::absorb_by(conn, fd, By::Set);
                     if conn.state() == state::OFFERED {
                         rendezvous::answered(conn);
                     }

@@ -312,6 +312,45 @@ static void echo_slowly(int fd) {
     close(fd);
 }
 
+/* Eight threads sleep on one connection, in calls and in poll(). What wakes them all must not keep them busy. */
+static void *light_sleeper(void *polls) {
+    struct pollfd poll_in = {.fd = the_fd, .events = POLLIN};
+    char byte;
+    ssize_t n;
+    do {
+        if (polls) EQUAL(poll(&poll_in, 1, -1), 1);
+        n = recv(the_fd, &byte, 1, polls ? MSG_DONTWAIT : 0);
+        if (n < 0) EQUAL(errno, EAGAIN);
+    } while (n != 0);
+    return NULL;
+}
+
+static double processor_time(void) {
+    struct rusage usage;
+    CHECK(getrusage(RUSAGE_SELF, &usage) == 0);
+    return (double)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) + (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) / 1e6;
+}
+
+static void many_sleepers(int fd) {
+    pthread_t threads[8];
+    double before = processor_time();
+    the_fd = fd;
+    for (intptr_t i = 0; i < 8; i++) CHECK(pthread_create(&threads[i], NULL, light_sleeper, (void *)(i % 2)) == 0);
+    for (int i = 0; i < 8; i++) CHECK(pthread_join(threads[i], NULL) == 0);
+    /* 20 ms is usual; a thread that turned in circles until the last one had run would take ten times as much. */
+    EQUAL((int)((processor_time() - before) * 10), 0);
+    close(fd);
+}
+
+static void many_sleepers_server(int fd) {
+    for (int i = 0; i < 20; i++) {
+        usleep(50000);
+        EQUAL(send(fd, "x", 1, 0), 1);
+    }
+    usleep(50000);
+    close(fd);
+}
+
 const struct example examples[] = {
     {"full_duplex", full_duplex, full_duplex, 0},
     {"many_writers", many_writers_server, many_writers, 0},
@@ -321,6 +360,7 @@ const struct example examples[] = {
     {"close_while_reading", close_while_reading_server, close_while_reading, 0},
     {"turnover", turnover_server, turnover, RAW},
     {"cancel", cancel_server, cancel, 0},
+    {"many_sleepers", many_sleepers_server, many_sleepers, 0},
     {"call_and_poll", echo_slowly, call_and_poll, 0},
     {"poll_and_call", echo_slowly, poll_and_call, 0},
     {"poll_and_poll", echo_slowly, poll_and_poll, 0},

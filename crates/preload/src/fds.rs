@@ -25,10 +25,10 @@ fn closing(fd: c_int) -> bool {
     }
 }
 
-/// The family of an address that the kernel has just read or written, if there is one.
+/// The family of an address that the kernel has just read.
 fn family(address: *const sockaddr) -> Option<c_int> {
-    // SAFETY: not null, and the kernel found it to be there.
-    (!address.is_null()).then(|| unsafe { (*address).sa_family }.into())
+    // SAFETY: not null, and the kernel found its family to be there.
+    (!address.is_null()).then(|| unsafe { (&raw const (*address).sa_family).read_unaligned() }.into())
 }
 
 /// After a descriptor was duplicated.
@@ -143,14 +143,14 @@ hooks! {
     fn accept(next; fd: c_int, from: *mut sockaddr, len: *mut socklen_t) -> c_int {
         let got = next(fd, from, len);
         if got >= 0 {
-            rendezvous::track(got, false, family(from));
+            rendezvous::track(got, false, None);
         }
         got
     }
     fn accept4(next; fd: c_int, from: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> c_int {
         let got = next(fd, from, len, flags);
         if got >= 0 {
-            rendezvous::track(got, false, family(from));
+            rendezvous::track(got, false, None);
         }
         got
     }

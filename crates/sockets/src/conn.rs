@@ -84,6 +84,8 @@ pub mod flag {
     pub const RECALLED: u32 = 1 << 16;
     /// Taken out of an epoll set, in whose inner set it still is.
     pub const PARKED: u32 = 1 << 17;
+    /// A kick may have been left in the companion for those that are asleep: the last one awake takes it.
+    pub const LEFT: u32 = 1 << 18;
     /// Grew: the big ring of our segment has been used.
     pub const GREW: u32 = 4096;
 }

@@ -37,11 +37,15 @@ pub fn hand_over(conn: &'static Conn, fd: i32, reason: Reason) {
             return;
         }
         let quiet = wait::quiet(conn);
-        kicks::take(conn, fd, &mut rx, u64::MAX, By::Call);
+        let waited = sys::now() - start;
+        if waited > PEER_NS {
+            kicks::drain(conn, fd, &mut rx, u64::MAX, By::Call);
+        } else {
+            kicks::take(conn, fd, &mut rx, u64::MAX, By::Call);
+        }
         // No kick is on the way. With nothing unread, whatever the writer does later, it will find the recall and send it by tcp.
         let quiet = quiet && conn.word(layout::KICKS) == rx.kicks_drained;
         let empty = conn.word(W) == rx.ring.position();
-        let waited = sys::now() - start;
         if quiet && !empty && !tried && waited > PEER_NS {
             tried = true;
             if send_for_peer(conn, &rx) {

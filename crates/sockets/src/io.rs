@@ -72,7 +72,9 @@ pub fn recv(conn: &'static Conn, fd: i32, iov: &[libc::iovec], flags: i32) -> Wa
         drop(rx);
         let freed = matches!(tried, Tried::Bytes(_)) && flags & libc::MSG_PEEK == 0;
         if freed && on_ring(conn.rx.path()) && conn.theirs().armed(conn.at(TRIP), trip::TX) {
-            if let Some(mut rx) = conn.lock_rx() {
+            if let Some(mut rx) = conn.lock_rx()
+                && on_ring(conn.rx.path())
+            {
                 rx.ring.give_back(&conn.theirs(), conn.at(R));
             }
             kicks::fire(conn, fd, trip::TX);

@@ -1,7 +1,7 @@
 //! Waking the peer, and taking out of the companion what the peer woke us by. A kick is one byte on the companion; both ends count
 //! them, so that a reader knows which bytes there are not data.
 
-use fabric::sync::Ordering;
+use fabric::sync::{Ordering, fence};
 use fabric::sys::{self, Errno};
 use fabric::{Remote, bell, hints, trip};
 use stream::spin::{ticks, ticks_of};
@@ -118,38 +118,61 @@ pub(crate) enum By {
 }
 
 /// Takes kicks out of the companion, at most `most`, unless others are asleep who are to wake by them: these would find nothing, and
-/// sleep on. The last one awake takes them. False if they were left.
+/// sleep on. One is left then, which is enough, and the last one awake takes it. False if it was left.
 pub(crate) fn take(conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>, most: u64, by: By) -> bool {
-    if conn.sleepers.load(Ordering::Acquire) > 0 {
-        if owed(conn, rx) == 0 {
-            return true;
-        }
+    // Before it is asked who sleeps: by a kick that is counted later one may wake who falls asleep only then.
+    let owed = owed(conn, rx).min(most);
+    if owed == 0 {
+        return true;
+    }
+    // And this before, too: whoever wakes up meanwhile finds it.
+    conn.set(flag::LEFT);
+    fence(Ordering::SeqCst);
+    if conn.sleepers.load(Ordering::SeqCst) > 0 {
         let now = ticks();
         if rx.left == 0 {
             rx.left = now;
-        } else if now.wrapping_sub(rx.left) > ticks_of(GONE_NS) {
-            rx.left = now;
-            wait::forget_gone(conn);
         }
-        if conn.sleepers.load(Ordering::Acquire) > 0 {
+        let age = now.wrapping_sub(rx.left);
+        if age > ticks_of(GONE_NS) {
+            wait::forget_gone(conn, age > ticks_of(WOKEN_NS));
+        }
+        if conn.sleepers.load(Ordering::SeqCst) > 0 {
+            let arrived = owed.min(sys::ioctl_int(fd, libc::FIONREAD).unwrap_or(0) as u64);
+            if arrived > 1 {
+                drain(conn, fd, rx, arrived - 1, by);
+            }
             return false;
         }
     }
-    drain(conn, fd, rx, most, by);
+    conn.clear(flag::LEFT);
+    rx.left = 0;
+    drain(conn, fd, rx, owed, by);
     true
 }
 
-/// As [`take`], of a connection that is read from a ring.
+/// As [`take`], of a connection that is read from a ring, by one that slept on it. If others have not woken up yet it lets them.
 pub(crate) fn take_after_sleep(conn: &Conn, fd: i32) {
-    if let Some(mut rx) = conn.lock_rx()
-        && matches!(conn.rx.path(), path::SMALL | path::BIG)
-    {
-        take(conn, fd, &mut rx, u64::MAX, By::Call);
+    let age = {
+        let Some(mut rx) = conn.lock_rx() else { return };
+        if !matches!(conn.rx.path(), path::SMALL | path::BIG) || take(conn, fd, &mut rx, u64::MAX, By::Call) {
+            return;
+        }
+        ticks().wrapping_sub(rx.left)
+    };
+    if age > ticks_of(GONE_NS) {
+        let _ = sys::ppoll(&mut [], Some(NAP_NS));
+    } else {
+        sys::yield_now();
     }
 }
 
 /// After so long it is asked whether those that sleep beside a kick are alive.
 const GONE_NS: u64 = 10_000_000;
+/// After so long whoever sleeps beside a kick is not asleep there: it jumped out of its sleep.
+const WOKEN_NS: u64 = 1_000_000_000;
+/// How long one that is awake waits for those that do not wake up.
+const NAP_NS: u64 = 1_000_000;
 
 /// How many kicks the peer has counted that we have not taken; none if it does not keep to the protocol.
 fn owed(conn: &Conn, rx: &Rx) -> u64 {
@@ -177,7 +200,6 @@ pub(crate) fn drain(conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>, most: u64, by: 
             _ => break,
         }
     }
-    rx.left = 0;
     if rx.kicks_drained != before && conn.epolls.load(Ordering::Acquire) > u32::from(by == By::Set) {
         epoll::kick_taken(conn);
     }

@@ -53,8 +53,7 @@ pub fn poll(
 ) -> Result<usize, Errno> {
     let deadline = nanos.map(|nanos| sys::now().saturating_add(nanos));
     let mut learned = LEARNED.load();
-    // One more place for the bell, and for each descriptor one more to note how it is waited for.
-    let Some(mut scratch) = Scratch::new(2 * fds.len() + 1) else { return Err(Errno::ENOMEM) };
+    let Some(mut scratch) = Scratch::new(fds.len()) else { return Err(Errno::ENOMEM) };
     loop {
         // Before the survey: what comes during it must show as a change.
         let seen = fingerprint(fds);
@@ -153,16 +152,15 @@ fn sleep(
     let bell = if fds.iter().any(|poll| managed(poll.fd).is_some()) { process::claim_bell(1) } else { None };
     let (mode, id) = if bell.is_some() { (trip::BELL, 1) } else { (trip::KICK, 0) };
     let count = fds.len();
-    let (polls, ways) = scratch.polls().split_at_mut(count + 1);
+    let (polls, ways) = scratch.both();
     for ((place, way), poll) in polls.iter_mut().zip(&mut *ways).zip(fds) {
         *place = libc::pollfd { revents: 0, ..*poll };
-        way.events = NOT_OURS;
+        *way = Way::NotOurs;
         let Some(conn) = table::conn(poll.fd) else { continue };
-        way.events = way_of(conn);
-        if way.events == IN_KERNEL {
+        *way = Way::into(conn);
+        if matches!(way, Way::Kernel(_)) {
             continue;
         }
-        way.fd = Waiter::new(conn).keep();
         conn.counters.sleeps.fetch_add(1, Ordering::Relaxed);
         let interest = if poll.events & libc::POLLOUT != 0 { trip::RX | trip::TX } else { trip::RX };
         wait::arm(conn, interest, mode, id);
@@ -185,11 +183,11 @@ fn sleep(
             result = Err(Errno::new(real::errno()));
         }
     }
-    for (way, poll) in ways.iter().zip(fds) {
-        match table::conn(poll.fd) {
-            Some(conn) if way.events == WAITER => drop(Waiter::again(conn, way.fd)),
-            Some(conn) if way.events == IN_KERNEL => conn.leave_kernel(),
-            _ => {}
+    for way in &*ways {
+        match way {
+            Way::Waiter(conn, place) => drop(Waiter::again(conn, *place)),
+            Way::Kernel(conn) => conn.leave_kernel(),
+            Way::NotOurs => {}
         }
     }
     if let Some(bell) = bell {
@@ -198,9 +196,10 @@ fn sleep(
         }
         process::release_bell(1);
     }
-    for (place, poll) in polls.iter().zip(fds) {
-        if place.revents != 0
-            && let Some(conn) = managed(poll.fd)
+    for ((place, way), poll) in polls.iter().zip(&*ways).zip(fds) {
+        if let Way::Waiter(conn, _) = way
+            && (place.revents != 0 || conn.has(flag::LEFT))
+            && managed(poll.fd).is_some_and(|now| core::ptr::eq(now, *conn))
         {
             if place.revents & !(libc::POLLIN | libc::POLLRDNORM) == 0 {
                 kicks::take_after_sleep(conn, poll.fd);
@@ -212,49 +211,75 @@ fn sleep(
     result
 }
 
-/// How a descriptor is waited for in a sleep: kept in a pollfd that the kernel is not given, with its place as a waiter.
-const NOT_OURS: i16 = 0;
-/// As a promoted connection.
-const WAITER: i16 = 1;
-/// As one of the kernel's, which is not promoted meanwhile.
-const IN_KERNEL: i16 = 2;
+/// How a descriptor is waited for in a sleep.
+#[derive(Clone, Copy)]
+enum Way {
+    NotOurs,
+    /// As a promoted connection, with the waiter's place.
+    Waiter(&'static Conn, i32),
+    /// As one of the kernel's, which is not promoted meanwhile.
+    Kernel(&'static Conn),
+}
 
-fn way_of(conn: &'static Conn) -> i16 {
-    loop {
-        if conn.is_managed() {
-            return WAITER;
-        }
-        if conn.enter_kernel() {
-            return IN_KERNEL;
+impl Way {
+    fn into(conn: &'static Conn) -> Way {
+        loop {
+            if conn.is_managed() {
+                return Way::Waiter(conn, Waiter::new(conn).keep());
+            }
+            if conn.enter_kernel() {
+                return Way::Kernel(conn);
+            }
         }
     }
 }
 
-/// Room for pollfds: on the stack, or mapped when there are many.
+/// Room for as many pollfds as the program has, and one for the bell, and for how each is waited for: on the stack, or mapped when
+/// there are many.
 struct Scratch {
-    few: [libc::pollfd; Self::FEW],
+    polls: [libc::pollfd; Self::FEW + 1],
+    ways: [Way; Self::FEW],
     many: *mut libc::pollfd,
     len: usize,
 }
 
 impl Scratch {
-    const FEW: usize = 2 * 64 + 1;
+    const FEW: usize = 64;
 
     fn new(len: usize) -> Option<Scratch> {
-        let many = if len > Self::FEW {
-            sys::mmap_private(len * size_of::<libc::pollfd>()).ok()?.cast()
+        let many: *mut libc::pollfd = if len > Self::FEW {
+            sys::mmap_private(Self::bytes(len)).ok()?.cast()
         } else {
             core::ptr::null_mut()
         };
-        Some(Scratch { few: [libc::pollfd { fd: -1, events: 0, revents: 0 }; Self::FEW], many, len })
+        for at in 0..if many.is_null() { 0 } else { len } {
+            // SAFETY: mapped with room for so many, which come first.
+            unsafe { many.cast::<Way>().add(at).write(Way::NotOurs) };
+        }
+        let none = libc::pollfd { fd: -1, events: 0, revents: 0 };
+        Some(Scratch { polls: [none; Self::FEW + 1], ways: [Way::NotOurs; Self::FEW], many, len })
+    }
+
+    /// The ways come first, as they need the alignment.
+    fn bytes(len: usize) -> usize {
+        len * size_of::<Way>() + (len + 1) * size_of::<libc::pollfd>()
     }
 
     fn polls(&mut self) -> &mut [libc::pollfd] {
+        self.both().0
+    }
+
+    fn both(&mut self) -> (&mut [libc::pollfd], &mut [Way]) {
         if self.many.is_null() {
-            &mut self.few[..self.len]
-        } else {
-            // SAFETY: mapped with room for len, zeroed, owned by self.
-            unsafe { core::slice::from_raw_parts_mut(self.many, self.len) }
+            return (&mut self.polls[..self.len + 1], &mut self.ways[..self.len]);
+        }
+        let ways = self.many.cast::<Way>();
+        // SAFETY: mapped with room for both, the ways written by `new`, the rest zeroed; owned by self.
+        unsafe {
+            (
+                core::slice::from_raw_parts_mut(ways.add(self.len).cast(), self.len + 1),
+                core::slice::from_raw_parts_mut(ways, self.len),
+            )
         }
     }
 }
@@ -262,7 +287,7 @@ impl Scratch {
 impl Drop for Scratch {
     fn drop(&mut self) {
         if !self.many.is_null() {
-            sys::munmap(self.many.cast(), self.len * size_of::<libc::pollfd>());
+            sys::munmap(self.many.cast(), Self::bytes(self.len));
         }
     }
 }

@@ -59,8 +59,8 @@ impl Drop for States {
     }
 }
 
-/// Begins to follow a connection that the program has just made (`client`) or accepted. `family`: of the peer's address, if the
-/// call had it; what need not be asked for makes short connections cheaper.
+/// Begins to follow a connection that the program has just made (`client`) or accepted. `family`: of the peer's address, if it is
+/// known; what need not be asked for makes short connections cheaper.
 pub fn track(fd: i32, client: bool, family: Option<i32>) {
     if !process::active() {
         return;

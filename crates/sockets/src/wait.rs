@@ -52,8 +52,8 @@ pub(crate) struct Waiter {
 impl Waiter {
     /// One that sleeps until it is woken, if need be by a kick.
     pub(crate) fn new(conn: &'static Conn) -> Waiter {
-        conn.waiters.fetch_add(1, Ordering::AcqRel);
-        conn.sleepers.fetch_add(1, Ordering::AcqRel);
+        conn.waiters.fetch_add(1, Ordering::SeqCst);
+        conn.sleepers.fetch_add(1, Ordering::SeqCst);
         let free = |place: &AtomicU32| {
             place.compare_exchange(0, thread::tid(), Ordering::AcqRel, Ordering::Relaxed).is_ok()
         };
@@ -80,8 +80,8 @@ impl Waiter {
 impl Drop for Waiter {
     fn drop(&mut self) {
         match self.place {
-            LOOKING => drop(self.conn.waiters.fetch_sub(1, Ordering::AcqRel)),
-            NO_PLACE => awake(self.conn),
+            LOOKING => less(&self.conn.waiters, 1),
+            NO_PLACE => awake(self.conn, 1),
             // One that was taken for gone is not counted any more.
             place => vacate(self.conn, place as usize, thread::tid()),
         }
@@ -91,26 +91,34 @@ impl Drop for Waiter {
 const NO_PLACE: i32 = -1;
 const LOOKING: i32 = -2;
 
-fn awake(conn: &Conn) {
-    conn.sleepers.fetch_sub(1, Ordering::AcqRel);
-    conn.waiters.fetch_sub(1, Ordering::AcqRel);
+/// Counts down, but never below nothing: of those without a place some may have been taken for gone.
+fn less(count: &AtomicU32, by: u32) {
+    let _ = count.fetch_update(Ordering::SeqCst, Ordering::Relaxed, |count| Some(count.saturating_sub(by)));
+}
+
+fn awake(conn: &Conn, count: u32) {
+    less(&conn.sleepers, count);
+    less(&conn.waiters, count);
 }
 
 fn vacate(conn: &Conn, place: usize, tid: u32) {
     if conn.asleep[place].compare_exchange(tid, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-        awake(conn);
+        awake(conn, 1);
     }
 }
 
 /// Counts no longer those that were killed in their sleep or jumped out of it, as this thread has, which is awake, if it is found among
-/// them.
+/// them. `all`: nobody can still be asleep.
 #[cold]
-pub(crate) fn forget_gone(conn: &Conn) {
+pub(crate) fn forget_gone(conn: &Conn, all: bool) {
     for (place, tid) in conn.asleep.iter().enumerate() {
         let tid = tid.load(Ordering::Acquire);
-        if tid != 0 && (tid == thread::tid() || !fabric::sync::thread_lives(tid)) {
+        if tid != 0 && (all || tid == thread::tid() || !fabric::sync::thread_lives(tid)) {
             vacate(conn, place, tid);
         }
+    }
+    if all {
+        awake(conn, conn.sleepers.load(Ordering::Acquire));
     }
 }
 
@@ -158,23 +166,30 @@ fn sleep_readable(conn: &'static Conn, fd: i32, seen: Seen) -> Result<(), Errno>
     let waiter = Waiter::new(conn);
     arm(conn, trip::RX, trip::KICK, 0);
     if Seen::now(conn) != seen {
-        disarm(conn);
+        // Left armed, which costs one wake-up for nothing: to take it back could undo what another thread has just armed.
+        drop(waiter);
+        if conn.has(flag::LEFT) {
+            kicks::take_after_sleep(conn, fd);
+        }
         return Ok(());
     }
     conn.counters.sleeps.fetch_add(1, Ordering::Relaxed);
     let mut byte = 0;
     // SAFETY: the buffer is valid for the one byte asked for.
     let got = unsafe { real::recv()(fd, &raw mut byte, 1, libc::MSG_PEEK) };
+    let errno = Errno::new(real::errno());
     drop(waiter);
-    if got > 0 {
+    if got > 0 || conn.has(flag::LEFT) {
         kicks::take_after_sleep(conn, fd);
+    }
+    if got > 0 {
         return Ok(());
     }
     if got == 0 {
         conn.set(flag::PEER_FIN);
         return Ok(());
     }
-    match Errno::new(real::errno()) {
+    match errno {
         errno @ (Errno::EINTR | Errno::EAGAIN | Errno::EBADF) => Err(errno),
         errno => {
             // The kernel tells an error once: keep it until what is in the ring has been read.
@@ -241,7 +256,6 @@ fn sleep_writable(conn: &'static Conn, fd: i32, seen: Seen) -> Result<(), Errno>
     loop {
         arm(conn, trip::TX, mode, id);
         if Seen::now(conn) != seen {
-            disarm(conn);
             break;
         }
         conn.counters.sleeps.fetch_add(1, Ordering::Relaxed);
@@ -341,12 +355,6 @@ pub(crate) fn arm(conn: &Conn, interest: u64, mode: u64, id: u8) {
 }
 
 const INTEREST: u64 = trip::RX | trip::TX;
-
-fn disarm(conn: &Conn) {
-    if conn.waiters.load(Ordering::Acquire) == 1 && conn.epolls.load(Ordering::Acquire) == 0 {
-        disarm_for_all(conn);
-    }
-}
 
 /// Disarms, whoever else may be armed: when nobody is to wait any more.
 pub(crate) fn disarm_for_all(conn: &Conn) {

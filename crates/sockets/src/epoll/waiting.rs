@@ -360,6 +360,13 @@ impl Set {
                     continue;
                 }
                 if let Some(conn) = table::conn(fd) {
+                    // Noted here, whatever path the connection reads on just now: this edge comes once.
+                    if event.events & ready::RDHUP != 0 {
+                        conn.set(flag::PEER_FIN);
+                    }
+                    if event.events & (libc::EPOLLHUP | libc::EPOLLERR) as u32 != 0 {
+                        conn.set(flag::PEER_HUP);
+                    }
                     ready::absorb_by(conn, fd, By::Set);
                     if conn.state() == state::OFFERED {
                         rendezvous::answered(conn);

@@ -42,6 +42,10 @@ fn carry(
     next: impl FnOnce() -> ssize_t,
 ) -> ssize_t {
     let Some(conn) = table::conn(fd) else { return next() };
+    if flags & libc::MSG_OOB == 0 && conn.rests() && conn.enter_kernel() {
+        let _in_kernel = InKernel(conn);
+        return next();
+    }
     loop {
         match way(conn, fd, iov, flags) {
             Way::Done(result) => return answer(result),

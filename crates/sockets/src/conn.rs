@@ -9,7 +9,7 @@ use fabric::sync::{AtomicU32, AtomicU64, Ordering};
 use fabric::{Local, Remote, sys};
 use options::LogLevel;
 use stream::ring::{Consumer, Producer};
-use stream::spin::Learned;
+use stream::spin::{Learned, ticks};
 
 use crate::reason::Reason;
 use crate::thread;
@@ -234,15 +234,17 @@ const CHANGING: u32 = 2;
 pub struct Conn {
     pub state: AtomicU32,
     pub flags: AtomicU32,
+    /// Whether calls are ours: non-blocking, under locks. Set before a slot is offered or accepted.
+    pub managed: AtomicU32,
+    /// Threads in a call that the kernel does by itself, polls included.
+    pub users: AtomicU32,
+    /// When housekeeping is due, in ticks: what a call on a connection that is on tcp needs lies in one line.
+    pub due: AtomicU64,
+    /// Calls so far, until it is posted.
+    pub ops: AtomicU32,
     /// Descriptors that refer to it, in all processes that share it.
     pub refs: AtomicU32,
     pub reason: AtomicU32,
-    /// Calls so far, until it is posted.
-    pub ops: AtomicU32,
-    /// Threads in a call that the kernel does by itself, polls included.
-    pub users: AtomicU32,
-    /// Whether calls are ours: non-blocking, under locks. Set before a slot is offered or accepted.
-    pub managed: AtomicU32,
     /// Threads that sleep on it (in poll, recv, send); of these, those that nothing but a kick may wake; and which these are, as
     /// far as there is room ([`crate::wait::Waiter`]).
     pub waiters: AtomicU32,
@@ -263,8 +265,7 @@ pub struct Conn {
     pub pid: AtomicU32,
     pub index: AtomicU32,
     pub next_free: AtomicU32,
-    /// When housekeeping is due, in ticks, and after how long again.
-    pub due: AtomicU64,
+    /// After how long housekeeping is due again, in ticks.
     pub pause: AtomicU64,
     pub cookie: AtomicU64,
     /// Offer of the peer that we could not take yet: slot + 1 | link << 32, and its cookie.
@@ -313,6 +314,7 @@ impl Conn {
             &self.cookie,
             &self.arming,
             &self.arms,
+            &self.due,
         ] {
             word.store(0, Ordering::Relaxed);
         }
@@ -404,6 +406,22 @@ impl Conn {
     #[inline(always)]
     pub fn is_managed_now(&self) -> bool {
         self.managed.load(Ordering::Acquire) == 1
+    }
+
+    /// Whether a call has nothing to do but to call the kernel: the connection is on tcp and no housekeeping is due.
+    #[inline(always)]
+    pub fn rests(&self) -> bool {
+        self.managed.load(Ordering::Acquire) == 0 && ticks() < self.due.load(Ordering::Relaxed)
+    }
+
+    /// On tcp for good, if it is in state `from`: there is no more housekeeping.
+    pub fn plain(&self, from: u32) -> bool {
+        let plain =
+            self.state.compare_exchange(from, state::PLAIN, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+        if plain {
+            self.due.store(u64::MAX, Ordering::Relaxed);
+        }
+        plain
     }
 
     /// Waits for the thread that is changing it.

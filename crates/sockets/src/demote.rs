@@ -274,8 +274,7 @@ pub(crate) fn finish(conn: &'static Conn) -> bool {
     if conn.tx.path() != path::LAST || conn.rx.path() != path::LAST {
         return false;
     }
-    if conn.state.compare_exchange(state::PROMOTED, state::PLAIN, Ordering::AcqRel, Ordering::Relaxed).is_ok()
-    {
+    if conn.plain(state::PROMOTED) {
         conn.unmanage();
     }
     true

@@ -20,6 +20,9 @@ use crate::{descriptors, diag, log, process, report, wait};
 /// Between two looks for links and offers, in ns; and the longest pause of one connection.
 const SERVE_NS: u64 = 200_000;
 const PAUSE_MAX_NS: u64 = 50_000_000;
+/// The longest pause of one whose other end is nowhere on the board: most likely it never will be. Each look holds its caller up for
+/// a few us, which can cost a stream on tcp far more: a reader that is late once may stay awake, and in its writer's way, for 4 ms.
+const UNPAIRED_MAX_NS: u64 = 1_000_000_000;
 
 /// Connections posted by this process, by the index that the board and offers name.
 const POSTED: usize = 1 << 16;
@@ -212,7 +215,7 @@ pub fn close(conn: &'static Conn) -> bool {
         conn.state.store(state::PROMOTED, Ordering::Release);
     }
     for from in [state::NEW, state::POSTED] {
-        let _ = conn.state.compare_exchange(from, state::PLAIN, Ordering::AcqRel, Ordering::Relaxed);
+        conn.plain(from);
     }
     conn.slot_taken()
 }
@@ -223,8 +226,7 @@ fn take_back(conn: &'static Conn) -> bool {
         conn.mine().set_word(conn.at(STATE), old);
         return false;
     }
-    if conn.state.compare_exchange(state::OFFERED, state::PLAIN, Ordering::AcqRel, Ordering::Relaxed).is_ok()
-    {
+    if conn.plain(state::OFFERED) {
         link::link(conn.link.load(Ordering::Relaxed)).leave_slot(conn.slot.load(Ordering::Relaxed) as usize);
         conn.unmanage();
     }
@@ -246,7 +248,7 @@ fn stop(conn: &'static Conn, reason: Reason) {
     }
     unpost(conn);
     for from in [state::NEW, state::POSTED] {
-        let _ = conn.state.compare_exchange(from, state::PLAIN, Ordering::AcqRel, Ordering::Relaxed);
+        conn.plain(from);
     }
 }
 
@@ -319,7 +321,7 @@ fn post(conn: &'static Conn, fd: i32) {
         conn.set(flag::NEVER);
         conn.reason.store(barred, Ordering::Relaxed);
         report::add(report::at::REASONS + barred as usize, 1);
-        conn.state.store(state::PLAIN, Ordering::Release);
+        conn.plain(state::NEW);
         return;
     }
     let done = try_post(conn, fd);
@@ -375,7 +377,9 @@ fn try_post(conn: &'static Conn, fd: i32) -> Result<(), Reason> {
 /// Periodic look at a posted connection.
 fn check(conn: &'static Conn) {
     conn.due.store(u64::MAX, Ordering::Relaxed);
-    serve();
+    if serve() {
+        wait_no_longer(conn);
+    }
     if conn.state() == state::POSTED {
         let pending = conn.pending.load(Ordering::Acquire);
         if pending != 0 {
@@ -394,7 +398,20 @@ fn check(conn: &'static Conn) {
 
 fn wait_longer(conn: &'static Conn, reason: Reason) {
     conn.set_reason(reason);
-    let pause = (conn.pause.load(Ordering::Relaxed) * 2).clamp(ticks_of(SERVE_NS), ticks_of(PAUSE_MAX_NS));
+    let (times, most) = match reason {
+        Reason::Unpaired => (4, UNPAIRED_MAX_NS),
+        _ => (2, PAUSE_MAX_NS),
+    };
+    let pause = conn.pause.load(Ordering::Relaxed) * times;
+    pause_for(conn, pause.clamp(ticks_of(SERVE_NS), ticks_of(most)));
+}
+
+/// The peer is there: from now on the next step is not far.
+fn wait_no_longer(conn: &'static Conn) {
+    pause_for(conn, ticks_of(SERVE_NS));
+}
+
+fn pause_for(conn: &'static Conn, pause: u64) {
     conn.pause.store(pause, Ordering::Relaxed);
     conn.due.store(ticks() + pause, Ordering::Release);
 }
@@ -419,7 +436,10 @@ fn approach(conn: &'static Conn, other: &Post) {
         None => {
             link::sweep();
             match link::open(other.token, own_token) {
-                Ok(_) => conn.set_reason(Reason::Linking),
+                Ok(_) => {
+                    conn.set_reason(Reason::Linking);
+                    wait_no_longer(conn);
+                }
                 Err(reason) => {
                     report::count_reason(reason);
                     log::on_tcp(conn, reason);
@@ -474,13 +494,15 @@ fn offer(conn: &'static Conn, index: u32, other: &Post) {
     }
 }
 
-/// Answers HELLOs that wait at our listener, and messages that wait in control queues.
-fn serve() {
+/// Answers HELLOs that wait at our listener, and messages that wait in control queues. True if there were any.
+fn serve() -> bool {
+    let mut served = false;
     SERVE_DUE.store(ticks() + ticks_of(SERVE_NS), Ordering::Relaxed);
     let token = TOKEN.load(Ordering::Acquire);
     let listener = LISTENER.load(Ordering::Acquire);
     if listener > 0 && token != 0 {
         while let Ok(socket) = accept(listener - 1) {
+            served = true;
             let socket = descriptors::hide(socket);
             if let Err(reason) = link::answer(socket, token) {
                 report::count_reason(reason);
@@ -496,9 +518,11 @@ fn serve() {
             report::count_reason(reason);
         }
         while let Some(message) = link::link(index).hear() {
+            served = true;
             hear(index, &message);
         }
     }
+    served
 }
 
 fn accept(listener: i32) -> Result<i32, sys::Errno> {
@@ -531,6 +555,7 @@ fn hear(index: u32, message: &[u8; MESSAGE]) {
                 }
                 conn.state.store(state::POSTED, Ordering::Release);
             }
+            wait_no_longer(conn);
             take(conn, index, slot);
         }
         _ => refuse(link, slot),
@@ -734,3 +759,32 @@ fn parse(address: &libc::sockaddr_storage) -> Option<Addr> {
 }
 
 pub const SO_COOKIE: i32 = 57;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn looks_for_an_end_that_never_comes_get_rare() {
+        let conn = crate::home::take().unwrap();
+        let pause = |reason| {
+            wait_longer(conn, reason);
+            conn.pause.load(Ordering::Relaxed)
+        };
+        conn.pause.store(ticks_of(SERVE_NS), Ordering::Relaxed);
+        let second = ticks_of(1_000_000_000);
+        let (mut looks, mut time) = (0, 0);
+        while time < second {
+            time += pause(Reason::Unpaired);
+            looks += 1;
+        }
+        assert!(looks <= 8, "{looks} in the first second");
+        assert_eq!(pause(Reason::Unpaired), second);
+        assert!(
+            pause(Reason::Refused) <= ticks_of(PAUSE_MAX_NS),
+            "the other end is there: it is not far any more"
+        );
+        wait_no_longer(conn);
+        assert_eq!(conn.pause.load(Ordering::Relaxed), ticks_of(SERVE_NS));
+    }
+}

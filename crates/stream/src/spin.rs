@@ -1,6 +1,6 @@
 //! How long to spin before sleeping. Spinning pays when the wait is shorter than a wake-up costs (17 us each way); it must never
 //! take a processor from someone who could use it. So each waiter learns from how long its waits lasted, spins at most about
-//! twice the cost of a wake-up, and not at all when the peer last waited on this very processor, or for a while after it was
+//! twice the cost of a wake-up, the more rarely the more spins came to nothing, and not at all when the peer last waited on this very processor, or for a while after it was
 //! preempted in the middle of a spin, which happens only where there are more runnable threads than processors.
 
 use fabric::sync::{AtomicU64, Ordering, spin_hint};
@@ -73,10 +73,14 @@ static CROWDED_UNTIL: AtomicU64 = AtomicU64::new(0);
 
 /// What one waiter has learned. Plain data, zero to start with.
 #[repr(C)]
-#[derive(Debug, Default, Clone, Copy)]
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Learned {
+    /// So many spins may still be lost in a row; below zero: so many short sleeps before the next spin.
     credit: i32,
-    failed: u32,
+    /// Spins in a row that came to nothing after the credit was used up.
+    lost: u16,
+    /// How often in a row this waiter was preempted in a spin.
+    preempted: u16,
 }
 
 /// What a spin came to.
@@ -92,21 +96,24 @@ pub enum Spun {
 
 impl Learned {
     const MOST: i32 = 8;
+    /// One spin in 2^4 sleeps is not felt, and two ends that both sleep still happen to spin together before long.
+    const LOST_MOST: u16 = 4;
+    const PREEMPTED_MOST: u16 = 6;
 
     /// As a word, to keep in an atomic.
     pub fn to_bits(self) -> u64 {
-        u64::from(self.credit as u32) | u64::from(self.failed) << 32
+        u64::from(self.credit as u32) | u64::from(self.lost) << 32 | u64::from(self.preempted) << 48
     }
 
     /// From [`Learned::to_bits`].
     pub fn from_bits(bits: u64) -> Learned {
-        Learned { credit: bits as u32 as i32, failed: (bits >> 32) as u32 }
+        Learned { credit: bits as u32 as i32, lost: (bits >> 32) as u16, preempted: (bits >> 48) as u16 }
     }
 
     /// Spins until `done` or for `limit` ticks, if it is likely to pay. `peer_cpu` is where the peer last waited, `NO_CPU` if not known.
     #[inline]
     pub fn spin(&mut self, limit: u64, peer_cpu: u64, mut done: impl FnMut() -> bool) -> Spun {
-        if limit == 0 || self.credit < 0 || (peer_cpu != NO_CPU && peer_cpu == cpu()) {
+        if limit == 0 || !self.pays() || (peer_cpu != NO_CPU && peer_cpu == cpu()) {
             return Spun::None;
         }
         let start = ticks();
@@ -117,8 +124,7 @@ impl Learned {
         loop {
             for _ in 0..8 {
                 if done() {
-                    self.credit = Self::MOST;
-                    self.failed = 0;
+                    self.win();
                     return Spun::Won;
                 }
                 spin_hint();
@@ -126,27 +132,90 @@ impl Learned {
             let now = ticks();
             if now - last > ticks_of(PREEMPTED_NS) {
                 // We did not run for a while: someone else wants this processor.
-                self.failed = (self.failed + 1).min(6);
-                CROWDED_UNTIL.store(now + (ticks_per_ms() << self.failed), Ordering::Relaxed);
-                self.credit -= 1;
+                self.preempted = (self.preempted + 1).min(Self::PREEMPTED_MOST);
+                CROWDED_UNTIL.store(now + (ticks_per_ms() << self.preempted), Ordering::Relaxed);
+                self.lose();
                 return Spun::Lost;
             }
             if now - start > limit {
-                self.credit -= 1;
+                self.lose();
                 return Spun::Lost;
             }
             last = now;
         }
     }
 
-    /// Learns from a wait that ended in the kernel after `waited` ticks: would a spin of `limit` have caught it?
+    /// Whether the next wait is to be spun for.
+    fn pays(&self) -> bool {
+        self.credit >= 0
+    }
+
+    fn win(&mut self) {
+        *self = Learned { credit: Self::MOST, lost: 0, preempted: 0 };
+    }
+
+    /// Where the peer must be woken itself, and that takes long, every spin is lost although the sleep that follows looks short: so the
+    /// more spins come to nothing, the rarer they get.
+    fn lose(&mut self) {
+        self.credit -= 1;
+        if self.credit < 0 {
+            self.lost = (self.lost + 1).min(Self::LOST_MOST);
+            self.credit = -(1 << self.lost);
+        }
+    }
+
+    /// Learns from a wait that ended in the kernel after `waited` ticks: might a spin of `limit` have caught it?
     pub fn slept(&mut self, waited: u64, limit: u64) {
         // A wake-up itself takes about as long as a spin may last, so a short wait shows as up to twice the limit.
-        let change = if waited <= limit * 2 { 2 } else { -1 };
-        self.credit = (self.credit + change).clamp(-Self::MOST, Self::MOST);
+        if self.credit < 0 && waited <= limit * 2 {
+            self.credit += 1;
+        }
     }
 }
 
 /// The processor of a peer that never waited.
 pub const NO_CPU: u64 = u64::MAX;
 const PREEMPTED_NS: u64 = 100_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMIT: u64 = 1000;
+
+    /// How many of `turns` waits are spun for, in vain, if each of them ends `wait` ticks after that.
+    fn spins(learned: &mut Learned, turns: usize, wait: u64) -> usize {
+        let mut spins = 0;
+        for _ in 0..turns {
+            if learned.pays() {
+                learned.lose();
+                spins += 1;
+            }
+            learned.slept(wait, LIMIT);
+        }
+        spins
+    }
+
+    #[test]
+    fn spins_that_never_pay_get_rare_though_sleeps_look_short() {
+        assert!(spins(&mut Learned::default(), 320, LIMIT) < 30);
+        assert_eq!(
+            spins(&mut Learned::default(), 320, LIMIT * 10),
+            1,
+            "none but the first while waits are long"
+        );
+    }
+
+    #[test]
+    fn one_spin_that_pays_makes_up_for_all_that_did_not() {
+        let mut learned = Learned::default();
+        spins(&mut learned, 320, LIMIT);
+        assert!((0..=1 << Learned::LOST_MOST).any(|_| {
+            learned.slept(LIMIT, LIMIT);
+            learned.pays()
+        }));
+        learned.win();
+        assert_eq!(spins(&mut learned, 9, LIMIT), 9);
+        assert_eq!(Learned::from_bits(learned.to_bits()), learned);
+    }
+}

@@ -425,10 +425,9 @@ fn approach(conn: &'static Conn, other: &Post) {
     match link::find(other.token, |link| link.is_full()) {
         Some((index, link::state::READY)) => offer(conn, index, other),
         Some((index, link::state::ASKED)) => {
-            conn.set_reason(Reason::Linking);
             match link::progress(index) {
                 Ok(true) => offer(conn, index, other),
-                Ok(false) => {}
+                Ok(false) => wait_longer(conn, Reason::Linking),
                 Err(reason) => wait_longer(conn, reason),
             }
         }

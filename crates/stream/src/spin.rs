@@ -1,7 +1,8 @@
 //! How long to spin before sleeping. Spinning pays when the wait is shorter than a wake-up costs (17 us each way); it must never
-//! take a processor from someone who could use it. So each waiter learns from how long its waits lasted, spins at most about
-//! twice the cost of a wake-up, the more rarely the more spins came to nothing, and not at all when the peer last waited on this very processor, or for a while after it was
-//! preempted in the middle of a spin, which happens only where there are more runnable threads than processors.
+//! take a processor from someone who could use it. So each waiter learns from how long its waits lasted, and spins at most about
+//! twice the cost of a wake-up; the more rarely, the more spins came to nothing; and not at all when the peer last waited on this
+//! very processor, or for a while after it was preempted in the middle of a spin, which happens only where there are more runnable
+//! threads than processors.
 
 use fabric::sync::{AtomicU64, Ordering, spin_hint};
 use fabric::sys;

@@ -12,6 +12,8 @@ pub struct Options {
     pub path: PathMode,
     /// Socket calls on a connection before it is posted.
     pub promote_after: u32,
+    /// Calls a second that make a connection worth moving; `None` leaves it to the profile.
+    pub promote_rate: Option<u32>,
     /// The longest spin in microseconds; `None` leaves it to the profile.
     pub spin_us: Option<u32>,
     /// Wake by eventfd where possible.
@@ -37,7 +39,8 @@ impl Options {
     pub const DEFAULT: Options = Options {
         profile: Profile::Balanced,
         path: PathMode::Auto,
-        promote_after: 2,
+        promote_after: 4,
+        promote_rate: None,
         spin_us: None,
         bells: true,
         grow: true,
@@ -48,6 +51,15 @@ impl Options {
         lib: None,
         report: None,
     };
+
+    /// Calls a second that make a connection worth moving; 0: it is, however seldom it is used.
+    pub fn calls_per_second(&self) -> u32 {
+        let by_profile = match self.profile {
+            Profile::Safe | Profile::Balanced => 500,
+            Profile::Latency => 0,
+        };
+        self.promote_rate.unwrap_or(by_profile)
+    }
 
     /// The longest time, in nanoseconds, that a call may spin before it sleeps.
     pub fn spin_ns(&self) -> u64 {
@@ -193,16 +205,34 @@ problem has to do with Shunt, and what its hooks alone cost.",
         name: "promote-after",
         env: "SHUNT_PROMOTE_AFTER",
         kind: Kind::Number { min: 0, max: 1_000_000, unit: "socket calls", auto: false },
-        default: "2",
+        default: "4",
         scope: Scope::Anywhere,
         short: "Socket calls on a connection before it may move to memory",
         long: "A connection is left alone until the program has made this many calls that send or receive on it, so that \
 short ones (connect, one request, one answer, close) do not pay for a move from which they would not profit. 0 moves \
-connections as soon as they are made. Counted at each end for itself.",
+connections as soon as they are used. Counted at each end for itself.",
         set: |options, value| {
             if let Value::Number(n) = value {
                 options.promote_after = n;
             }
+        },
+    },
+    Opt {
+        name: "promote-rate",
+        env: "SHUNT_PROMOTE_RATE",
+        kind: Kind::Number { min: 0, max: 1_000_000, unit: "socket calls a second", auto: true },
+        default: "auto",
+        scope: Scope::Anywhere,
+        short: "Socket calls a second that make a connection worth moving to memory",
+        long: "Where a request comes now and then, both ends are asleep whenever something arrives, and it is the kernel that \
+wakes them, by whatever way the bytes go: memory gains nothing. So a connection that is used more seldom than this stays on \
+TCP, until it is used more, unless its program is busy (it uses more than a sixteenth of a CPU). auto leaves it to the \
+profile: 500 for safe and balanced, 0 for latency. 0 moves connections however seldom they are used. Counted over 16 calls \
+that send or receive, at each end for itself.",
+        set: |options, value| match value {
+            Value::Number(n) => options.promote_rate = Some(n),
+            Value::Auto => options.promote_rate = None,
+            _ => {}
         },
     },
     Opt {

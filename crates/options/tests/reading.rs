@@ -52,6 +52,7 @@ fn every_kind_is_read() {
             "SHUNT_PROFILE=latency",
             "SHUNT_PATH=tcp",
             "SHUNT_PROMOTE_AFTER=1000000",
+            "SHUNT_PROMOTE_RATE=0",
             "SHUNT_SPIN_US=007",
             "SHUNT_BELLS=off",
             "SHUNT_GROW=0",
@@ -64,7 +65,7 @@ fn every_kind_is_read() {
     );
     assert!(problems.is_empty(), "{problems:?}");
     assert_eq!((options.profile, options.path), (Profile::Latency, PathMode::Tcp));
-    assert_eq!((options.promote_after, options.spin_us), (1_000_000, Some(7)));
+    assert_eq!((options.promote_after, options.promote_rate, options.spin_us), (1_000_000, Some(0), Some(7)));
     assert_eq!((options.bells, options.grow), (false, false));
     assert_eq!(options.board.as_c_str(), c"/tmp/b");
     assert_eq!(options.log, LogTarget::File(Text::new(b"/tmp/log").unwrap()));

@@ -4,6 +4,7 @@ use core::cell::UnsafeCell;
 use fabric::sync::{AtomicU32, AtomicU64, Ordering};
 use fabric::{bell, sys};
 use options::{Options, PathMode};
+use stream::spin::{nanos_of, ticks, ticks_of};
 
 use crate::descriptors::{hide, made, unhide};
 use crate::layout::BELLS;
@@ -27,9 +28,8 @@ pub fn start(options: Options) {
     PID.store(sys::getpid(), Ordering::Relaxed);
     // SAFETY: called once, from the library's constructor, before STARTED.
     unsafe { *OPTIONS.0.get() = options };
-    SPIN_TICKS
-        .store(if one_cpu() { 0 } else { stream::spin::ticks_of(options.spin_ns()) }, Ordering::Relaxed);
-    GATHER_TICKS.store(stream::spin::ticks_of(GATHER_NS), Ordering::Relaxed);
+    SPIN_TICKS.store(if one_cpu() { 0 } else { ticks_of(options.spin_ns()) }, Ordering::Relaxed);
+    GATHER_TICKS.store(ticks_of(GATHER_NS), Ordering::Relaxed);
     STARTED.store(1, Ordering::Release);
     crate::log::start(&options);
 }
@@ -76,6 +76,26 @@ pub fn gather_ticks() -> u64 {
 }
 
 const GATHER_NS: u64 = 500;
+
+/// Whether the process uses a good part of a processor: more than a sixteenth, since the last time that this was looked at.
+pub fn busy() -> bool {
+    let (now, looked) = (ticks(), LOOKED.load(Ordering::Relaxed));
+    if now.wrapping_sub(looked) > ticks_of(BUSY_NS)
+        && LOOKED.compare_exchange(looked, now, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    {
+        let cpu = sys::cpu_time();
+        // After fork() less than it was.
+        let used = cpu.saturating_sub(CPU_TIME.swap(cpu, Ordering::Relaxed));
+        BUSY.store(u32::from(looked != 0 && used > nanos_of(now - looked) / 16), Ordering::Relaxed);
+    }
+    BUSY.load(Ordering::Relaxed) != 0
+}
+
+/// When that was, in ticks; the processor time used by then; and what came out.
+static LOOKED: AtomicU64 = AtomicU64::new(0);
+static CPU_TIME: AtomicU64 = AtomicU64::new(0);
+static BUSY: AtomicU32 = AtomicU32::new(0);
+const BUSY_NS: u64 = 100_000_000;
 
 /// The process's id.
 #[inline(always)]

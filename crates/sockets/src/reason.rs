@@ -53,4 +53,5 @@ reasons! {
     Half = 31, "half closed";
     Shared = 32, "shared with another process before promotion";
     Duplicated = 33, "one of several descriptors closed while in an epoll set";
+    Rare = 34, "used too seldom to gain by it";
 }

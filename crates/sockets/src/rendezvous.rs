@@ -7,7 +7,7 @@ use fabric::sync::{AtomicI32, AtomicU64, Ordering};
 use fabric::{Local, Remote, sys, trip};
 use options::LogLevel;
 use stream::ring::{Consumer, Producer};
-use stream::spin::{ticks, ticks_of};
+use stream::spin::{nanos_of, ticks, ticks_of};
 
 use crate::board::{self, Post};
 use crate::conn::{Addr, Conn, flag, path, state};
@@ -106,7 +106,7 @@ fn is_tcp(fd: i32) -> bool {
 #[inline]
 pub fn tick(conn: &'static Conn, fd: i32) {
     match conn.state() {
-        state::NEW if conn.ops.fetch_add(1, Ordering::Relaxed) >= process::options().promote_after => {
+        state::NEW if worthwhile(conn) => {
             let states = States::lock();
             if states.0 && conn.state() == state::NEW {
                 post(conn, fd);
@@ -121,6 +121,39 @@ pub fn tick(conn: &'static Conn, fd: i32) {
         _ => {}
     }
 }
+
+/// Counts a call on a connection in state NEW: whether it has been used enough, and not too seldom, to gain by memory.
+fn worthwhile(conn: &Conn) -> bool {
+    let (after, rate) = (process::options().promote_after, process::options().calls_per_second());
+    let calls = conn.ops.fetch_add(1, Ordering::Relaxed);
+    if calls == 0 {
+        // Not in use before it is posted: when the count began.
+        conn.due.store(ticks(), Ordering::Relaxed);
+    }
+    if calls < after {
+        return false;
+    }
+    if rate == 0 || process::busy() {
+        return true;
+    }
+    let most = after.max(RATE_CALLS);
+    if calls < most {
+        return false;
+    }
+    let time = nanos_of(ticks().saturating_sub(conn.due.load(Ordering::Relaxed)));
+    if u128::from(time) * u128::from(rate) <= u128::from(most) * 1_000_000_000 {
+        return true;
+    }
+    if conn.reason.load(Ordering::Relaxed) != Reason::Rare as u32 {
+        conn.set_reason(Reason::Rare);
+        report::count_reason(Reason::Rare);
+    }
+    conn.ops.store(0, Ordering::Relaxed);
+    false
+}
+
+/// So many calls make a rate: in fewer, one request and its answer may look like many.
+const RATE_CALLS: u32 = 16;
 
 /// Whether this is the moment that a one-shot member waited for (see [`crate::epoll::untimely`]).
 fn arming_it(conn: &Conn) -> bool {
@@ -424,13 +457,11 @@ fn approach(conn: &'static Conn, other: &Post) {
     }
     match link::find(other.token, |link| link.is_full()) {
         Some((index, link::state::READY)) => offer(conn, index, other),
-        Some((index, link::state::ASKED)) => {
-            match link::progress(index) {
-                Ok(true) => offer(conn, index, other),
-                Ok(false) => wait_longer(conn, Reason::Linking),
-                Err(reason) => wait_longer(conn, reason),
-            }
-        }
+        Some((index, link::state::ASKED)) => match link::progress(index) {
+            Ok(true) => offer(conn, index, other),
+            Ok(false) => wait_longer(conn, Reason::Linking),
+            Err(reason) => wait_longer(conn, reason),
+        },
         Some(_) => wait_longer(conn, Reason::Unpaired),
         None => {
             link::sweep();

@@ -1,0 +1,65 @@
+"""Which connections are worth moving: those that are used often, or by a busy program (promote-rate), and not at once (promote-after).
+The other tests have both set so that everything is moved."""
+
+import sys
+
+import pytest
+
+# Echoes lines between two processes: steps like 40x20 are 40 exchanges with 20 ms between them; "busy" burns a processor at both ends.
+PROGRAM = """
+import os, socket, sys, threading, time
+
+def burn():
+    while True:
+        pass
+
+listener = socket.create_server(("127.0.0.1", 0))
+child = os.fork()
+if sys.argv[1] == "busy":
+    threading.Thread(target=burn, daemon=True).start()
+if child:
+    peer = listener.accept()[0]
+    while data := peer.recv(100):
+        peer.sendall(data)
+    os._exit(os.waitpid(child, 0)[1])
+peer = socket.create_connection(listener.getsockname())
+for step in sys.argv[2:]:
+    count, pause = map(int, step.split("x"))
+    for i in range(count):
+        line = b"%d\\n" % i
+        peer.sendall(line)
+        assert peer.recv(100) == line
+        time.sleep(pause / 1000)
+peer.close()
+os._exit(0)
+"""
+RARE = 34
+DEFAULTS = {"SHUNT_PROMOTE_AFTER": 4, "SHUNT_PROMOTE_RATE": "auto"}
+
+
+def exchange(r, *args, **env):
+    r.run([sys.executable, "-c", PROGRAM, *args], env=DEFAULTS | env)
+
+
+def test_a_connection_used_now_and_then_stays_on_tcp(r):
+    exchange(r, "quiet", "60x20")
+    r.not_accelerated()
+    if r.mode == "shunt":
+        assert r.report.reasons() == {RARE: 2}
+
+
+@pytest.mark.parametrize("how", [("quiet", "1000x0"), ("quiet", "40x20", "1000x0"), ("busy", "60x20")], ids=["often", "later", "busy"])
+def test_one_that_is_used_more_or_by_a_busy_program_moves(r, how):
+    exchange(r, *how)
+    r.accelerated()
+
+
+@pytest.mark.parametrize("setting", [{"SHUNT_PROMOTE_RATE": 0}, {"SHUNT_PROFILE": "latency"}], ids=["rate", "profile"])
+def test_unless_one_wants_all_to_move(r, setting):
+    exchange(r, "quiet", "20x20", **setting)
+    r.accelerated()
+
+
+def test_one_that_ends_soon_is_not_touched(r):
+    exchange(r, "quiet", "2x0", SHUNT_PROMOTE_RATE=0)
+    r.not_accelerated()

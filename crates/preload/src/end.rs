@@ -16,7 +16,6 @@ pub fn leave() {
     if borrowed() {
         return;
     }
-    fork::leave();
     table::for_each(|_, entry| {
         if let table::Entry::Conn(conn) = entry
             && conn.slot_taken()
@@ -26,6 +25,8 @@ pub fn leave() {
             report::add(report::at::RING_IN, conn.counters.ring_in.load(Relaxed));
         }
     });
+    // From here on others may do with the connections what they like.
+    fork::leave();
 }
 
 hooks! {

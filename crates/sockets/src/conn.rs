@@ -452,11 +452,11 @@ impl Conn {
         self.theirs().or_word(self.at(layout::NOTES), bits);
     }
 
-    /// Whether it is, or was until it went back to tcp, on a slot of a link.
+    /// Whether it is, or was until it went back to tcp, on a slot of a link of this process. Once a child of fork() has let go of a
+    /// connection, its parent may put it on a slot of a link that the child does not have.
     pub fn slot_taken(&self) -> bool {
-        (self.slot.load(Ordering::Relaxed) as usize) < layout::SLOTS
-            && link::link(self.link.load(Ordering::Relaxed))
-                .holds(self.slot.load(Ordering::Relaxed) as usize, self)
+        let (slot, index) = (self.slot.load(Ordering::Relaxed) as usize, self.link.load(Ordering::Relaxed));
+        slot < layout::SLOTS && link::all().contains(&index) && link::link(index).holds(slot, self)
     }
 
     /// What the peer has told.
@@ -546,5 +546,19 @@ impl Conn {
         crate::report::count_reason(Reason::Broken);
         log::on_tcp(self, Reason::Broken);
         let _ = sys::shutdown(fd, libc::SHUT_RDWR);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slot_of_a_link_that_another_process_has_is_not_ours() {
+        let conn = crate::home::take().unwrap();
+        conn.reset();
+        conn.slot.store(1, Ordering::Relaxed);
+        conn.link.store(0, Ordering::Relaxed);
+        assert!(!conn.slot_taken());
     }
 }

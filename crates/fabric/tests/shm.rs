@@ -89,9 +89,9 @@ mod processes {
         let unsealed = sys::memfd_create(c"test").unwrap();
         sys::ftruncate(unsealed, 8192).unwrap();
         assert!(Map::open(unsealed, 8192).is_err(), "not sealed");
-        // SAFETY: a plain call.
-        let huge =
-            unsafe { libc::memfd_create(c"test".as_ptr(), libc::MFD_ALLOW_SEALING | libc::MFD_HUGETLB) };
+        let flags = libc::MFD_ALLOW_SEALING | libc::MFD_HUGETLB;
+        // SAFETY: the name is a C string.
+        let huge = unsafe { libc::memfd_create(c"test".as_ptr(), flags) };
         if huge >= 0 {
             sys::ftruncate(huge, 2 << 20).unwrap();
             let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;

@@ -119,9 +119,9 @@ impl Home {
 
     fn copy(&self, index: usize) -> Option<Copy> {
         let mut conn = MaybeUninit::<Conn>::zeroed();
+        let at = conn.as_mut_ptr().cast::<u8>();
         // SAFETY: the bytes of `conn`, all of which are initialised.
-        let bytes =
-            unsafe { std::slice::from_raw_parts_mut(conn.as_mut_ptr().cast::<u8>(), size_of::<Conn>()) };
+        let bytes = unsafe { std::slice::from_raw_parts_mut(at, size_of::<Conn>()) };
         self.file.read_exact_at(bytes, (FIRST + index * size_of::<Conn>()) as u64).ok()?;
         let half = |at: usize| u32::from_ne_bytes(std::array::from_fn(|i| bytes[at + i]));
         let (rx, tx) = (half(offset_of!(Conn, rx.path)), half(offset_of!(Conn, tx.path)));

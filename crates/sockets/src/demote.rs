@@ -154,11 +154,7 @@ fn to_tcp(conn: &Conn, tx: &mut Held<'_, Tx>, recalled: Option<u64>) {
 }
 
 fn leave(conn: &'static Conn, fd: i32, reason: Reason, recall: bool) {
-    if conn.state() == state::OFFERED && !rendezvous::withdraw(conn) {
-        rendezvous::settle_answer(conn);
-    }
-    if conn.state() != state::PROMOTED {
-        rendezvous::give_up(conn, reason);
+    if conn.state() != state::PROMOTED && rendezvous::give_up(conn, reason) {
         return;
     }
     let Some(mut tx) = conn.lock_tx() else { return };

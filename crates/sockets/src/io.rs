@@ -618,7 +618,13 @@ fn to_kernel(fd: i32, iov: &[libc::iovec], skip: usize, flags: i32) -> Tried {
 
 /// Changes the writing direction over from tcp to the ring, if both ends have agreed.
 pub(crate) fn switch(conn: &Conn, fd: i32) -> bool {
-    if conn.state() != state::PROMOTED || conn.has(flag::NEVER | flag::DEMOTING | flag::SHUT_WR) {
+    // The peer may be in the ring, and have to be woken, before we have taken note of its answer.
+    let agreed = match conn.state() {
+        state::PROMOTED => true,
+        state::OFFERED => conn.word(layout::STATE) & layout::ACCEPTED != 0,
+        _ => false,
+    };
+    if !agreed || conn.has(flag::NEVER | flag::DEMOTING | flag::SHUT_WR) {
         return false;
     }
     match diag::written(fd, conn.has(flag::CLIENT)) {

@@ -260,6 +260,19 @@ impl Link {
         self.full.store(0, Ordering::Relaxed);
     }
 
+    /// Takes a connection off a slot that the peer offered and that is refused after all.
+    pub fn unuse_slot(&self, slot: usize) {
+        self.conns[slot].store(0, Ordering::Release);
+        self.live.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// Refuses a slot that the peer has offered: it is the peer's to give out again.
+    pub fn refuse(&self, slot: usize) {
+        if let Some((_, theirs)) = self.maps() {
+            theirs.or_word(layout::slot(slot) + layout::STATE, layout::REFUSED);
+        }
+    }
+
     /// The connection on a slot.
     pub fn conn(&self, slot: usize) -> Option<&'static Conn> {
         let at = self.conns[slot % SLOTS].load(Ordering::Acquire);

@@ -178,13 +178,6 @@ pub fn answered(conn: &'static Conn) -> bool {
     true
 }
 
-/// As [`answered`], waiting for the lock: where no epoll set's lock can be held, and the answer is known to be there.
-pub fn settle_answer(conn: &'static Conn) {
-    while !answered(conn) {
-        sys::yield_now();
-    }
-}
-
 fn look_for_answer(conn: &'static Conn) {
     let answer = conn.word(STATE);
     if answer & ACCEPTED != 0 {
@@ -220,24 +213,23 @@ pub fn serve_offered() {
     }
 }
 
-/// Takes back an offer that has not been answered; false if it has been accepted meanwhile.
-pub fn withdraw(conn: &'static Conn) -> bool {
-    let _states = States::lock();
-    conn.state() != state::OFFERED || take_back(conn)
-}
-
 /// Halves of a connection (SHUT_RD, SHUT_WR) are about to be shut: it is not promoted any more. True if it is already, and the halves
 /// are for the caller to note.
 pub fn shut(conn: &'static Conn, halves: u32) -> bool {
     let _states = States::lock();
+    if !agreed(conn) {
+        conn.set(halves);
+        return false;
+    }
+    true
+}
+
+/// Whether it is in memory. If not, an offer of ours that is out is taken back. Under the lock on states.
+fn agreed(conn: &'static Conn) -> bool {
     if conn.state() == state::OFFERED && !take_back(conn) {
         look_for_answer(conn);
     }
-    if conn.state() == state::PROMOTED {
-        return true;
-    }
-    conn.set(halves);
-    false
+    conn.state() == state::PROMOTED
 }
 
 /// The end of a connection: it is not promoted any more. Says whether it has a slot (it was, or is, promoted).
@@ -253,11 +245,19 @@ pub fn close(conn: &'static Conn) -> bool {
     conn.slot_taken()
 }
 
+/// Cancels an offer of ours. False if it has been accepted: then that stays so, and whoever looks meanwhile sees nothing else.
 fn take_back(conn: &'static Conn) -> bool {
-    let old = conn.mine().swap_word(conn.at(STATE), CANCELLED);
-    if old & ACCEPTED != 0 {
-        conn.mine().set_word(conn.at(STATE), old);
-        return false;
+    let mut answer = conn.word(STATE);
+    // A peer answers once; one that does not keep to that must not keep us here (rule F2).
+    for _ in 0..8 {
+        if answer & ACCEPTED != 0 {
+            return false;
+        }
+        // A refusal stays, too: by it the slot is known to be free again.
+        match conn.mine().replace_word(conn.at(STATE), answer, answer | CANCELLED) {
+            Ok(()) => break,
+            Err(now) => answer = now,
+        }
     }
     if conn.plain(state::OFFERED) {
         link::link(conn.link.load(Ordering::Relaxed)).leave_slot(conn.slot.load(Ordering::Relaxed) as usize);
@@ -266,10 +266,14 @@ fn take_back(conn: &'static Conn) -> bool {
     true
 }
 
-/// Stops following: the connection stays on tcp.
-pub fn give_up(conn: &'static Conn, reason: Reason) {
+/// Stops following: the connection stays on tcp. False if it is in memory already.
+pub fn give_up(conn: &'static Conn, reason: Reason) -> bool {
     let _states = States::lock();
+    if agreed(conn) {
+        return false;
+    }
     stop(conn, reason);
+    true
 }
 
 fn stop(conn: &'static Conn, reason: Reason) {
@@ -305,11 +309,8 @@ fn unpost(conn: &'static Conn) {
 pub fn freeze() -> bool {
     let frozen = STATES.lock(crate::thread::tid());
     table::for_each(|_, entry| {
-        if let Entry::Conn(conn) = entry
-            && conn.state() == state::OFFERED
-            && !take_back(conn)
-        {
-            look_for_answer(conn);
+        if let Entry::Conn(conn) = entry {
+            agreed(conn);
         }
     });
     frozen
@@ -581,14 +582,14 @@ fn hear(index: u32, message: &[u8; MESSAGE]) {
             if conn.state() == state::OFFERED {
                 // Both have offered: the offer of the end with the smaller cookie stands.
                 if word(24) > conn.cookie.load(Ordering::Relaxed) || !take_back(conn) {
-                    return refuse(link, slot);
+                    return link.refuse(slot);
                 }
                 conn.state.store(state::POSTED, Ordering::Release);
             }
             wait_no_longer(conn);
             take(conn, index, slot);
         }
-        _ => refuse(link, slot),
+        _ => link.refuse(slot),
     }
 }
 
@@ -601,12 +602,12 @@ fn take(conn: &'static Conn, index: u32, slot: usize) {
         || (conn.has(flag::SHARED) && !owned(conn))
         || link.conn(slot).is_some()
     {
-        return refuse(link, slot);
+        return link.refuse(slot);
     }
     if !proved(conn, link, conn.pending_cookie.load(Ordering::Relaxed)) {
         conn.set_reason(Reason::Unproved);
         report::count_reason(Reason::Unproved);
-        return refuse(link, slot);
+        return link.refuse(slot);
     }
     let read = match begin(conn) {
         Ok(read) => read,
@@ -615,33 +616,39 @@ fn take(conn: &'static Conn, index: u32, slot: usize) {
             return conn.pending.store(u64::from(index) << 32 | (slot as u64 + 1), Ordering::Release);
         }
         Err(reason) => {
-            refuse(link, slot);
+            link.refuse(slot);
             return stop(conn, reason);
         }
     };
     link.use_slot(slot, conn);
     settle(conn, link, index, slot, read);
-    conn.state.store(state::PROMOTED, Ordering::Release);
     if conn.waiters.load(Ordering::SeqCst) != 0 {
         // Asleep since an offer of ours, armed on the slot that we gave up.
         wait::arm(conn, trip::RX | trip::TX, trip::KICK, 0);
     }
     conn.managed_is(true);
     crate::epoll::adopt(conn);
-    let state = conn.theirs().or_word(conn.at(STATE), ACCEPTED);
-    if state & CANCELLED != 0 {
-        conn.state.store(state::POSTED, Ordering::Release);
-        link.leave_slot(slot);
-        conn.unmanage();
-        return;
+    if conn.has(flag::NEVER) {
+        // An epoll set had no place for it.
+        link.unuse_slot(slot);
+        link.refuse(slot);
+        return conn.unmanage();
     }
-    promoted(conn);
-}
-
-fn refuse(link: &Link, slot: usize) {
-    if let Some((_, theirs)) = link.maps() {
-        theirs.or_word(layout::slot(slot) + STATE, REFUSED);
+    let stands = {
+        // Other threads may be in calls on it: none may write to the ring before it is known that the offer stands, and none may read
+        // there what the peer writes once it has our answer, and not be able to wake it.
+        let _tx = conn.tx.lock();
+        let stands = conn.theirs().or_word(conn.at(STATE), ACCEPTED) & CANCELLED == 0;
+        if stands {
+            conn.state.store(state::PROMOTED, Ordering::Release);
+        }
+        stands
+    };
+    if stands {
+        return promoted(conn);
     }
+    link.leave_slot(slot);
+    conn.unmanage();
 }
 
 /// Begins to make calls on the connection ours ([`Conn::manage`]); how many bytes the program has read so far.

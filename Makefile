@@ -14,6 +14,7 @@ CARGO   := scripts/cargo
 
 FUZZ_SECONDS ?= 600
 SOAK_SECONDS ?= 600
+PERTURB_SECONDS ?= 600
 BENCH        ?= all
 PLOTS        ?= build/plots
 export FUZZ_SECONDS
@@ -27,7 +28,7 @@ zshdir    := $(DESTDIR)$(PREFIX)/share/zsh/site-functions
 fishdir   := $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d
 docdir    := $(DESTDIR)$(PREFIX)/share/doc/shunt
 
-.PHONY: help build programs demo test bench install uninstall models fuzz soak check fmt fresh dist clean
+.PHONY: help build programs demo test bench install uninstall models fuzz soak perturb check fmt fresh dist clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -66,6 +67,10 @@ fuzz: ## every fuzzer for FUZZ_SECONDS
 soak: build ## random checksummed traffic for SOAK_SECONDS, with forks, closes and kills
 	@scripts/bootstrap.sh test
 	@TEST_ONLY=soak scripts/test.sh
+
+perturb: build ## the same for PERTURB_SECONDS, with threads held up at random between their steps on shared memory
+	@scripts/bootstrap.sh test
+	@PERTURB_SECONDS=$(PERTURB_SECONDS) DEATHS=$(or $(DEATHS),200) TEST_ONLY=perturb scripts/test.sh
 
 check: ## formatting, clippy, habits, licences and advisories
 	@scripts/bootstrap.sh test

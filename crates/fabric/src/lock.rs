@@ -2,7 +2,7 @@
 //! long asks the kernel whether that thread lives, and takes over if not. What they protect is left consistent by construction
 //! (indices are published last), so taking over needs no repair.
 
-use crate::sync::{AtomicU32, Ordering, futex_wait, futex_wake, spin_hint, thread_lives};
+use crate::sync::{AtomicU32, Ordering, futex_wait, futex_wake, perturb, spin_hint, thread_lives};
 
 const WAITERS: u32 = 1 << 31;
 
@@ -39,6 +39,7 @@ impl Lock {
     #[inline(always)]
     #[must_use]
     pub fn lock(&self, tid: u32) -> bool {
+        perturb();
         match self.0.compare_exchange(0, tid, Ordering::Acquire, Ordering::Relaxed) {
             Ok(_) => true,
             Err(_) => self.lock_slowly(tid),
@@ -55,6 +56,7 @@ impl Lock {
     /// Releases. A full fence: what was stored before is visible before anything that the caller loads afterwards is loaded.
     #[inline(always)]
     pub fn unlock(&self) {
+        perturb();
         let was = self.0.swap(0, Ordering::SeqCst);
         // On x86 the swap itself is one.
         #[cfg(any(loom, not(target_arch = "x86_64")))]

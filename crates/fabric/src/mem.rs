@@ -7,7 +7,7 @@
 //! Rule F2: whatever is read through [`Local`] came from a peer that may be hostile. Callers read a word once and check its
 //! range before they use it.
 
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::{AtomicU64, Ordering, perturb};
 use crate::trip;
 
 /// Memory that this process exports.
@@ -72,14 +72,17 @@ impl<M: Mapped> Local for M {
     }
     #[inline(always)]
     fn set_word(&self, offset: usize, value: u64) {
+        perturb();
         self.atomic(offset).store(value, Ordering::Release);
     }
     #[inline(always)]
     fn swap_word(&self, offset: usize, value: u64) -> u64 {
+        perturb();
         self.atomic(offset).swap(value, Ordering::AcqRel)
     }
     #[inline(always)]
     fn replace_word(&self, offset: usize, old: u64, new: u64) -> Result<(), u64> {
+        perturb();
         let word = self.atomic(offset);
         word.compare_exchange(old, new, Ordering::AcqRel, Ordering::Relaxed).map(drop)
     }
@@ -104,10 +107,12 @@ impl<M: Mapped> Remote for M {
     }
     #[inline(always)]
     fn put_word(&self, offset: usize, value: u64) {
+        perturb();
         self.atomic(offset).store(value, Ordering::Release);
     }
     #[inline(always)]
     fn stimulate(&self, offset: usize, interest: u64) -> u64 {
+        perturb();
         trip::fire(self.atomic(offset), interest)
     }
     #[inline(always)]
@@ -116,6 +121,7 @@ impl<M: Mapped> Remote for M {
     }
     #[inline(always)]
     fn or_word(&self, offset: usize, bits: u64) -> u64 {
+        perturb();
         self.atomic(offset).fetch_or(bits, Ordering::AcqRel)
     }
 }

@@ -51,3 +51,11 @@ pub fn spin_hint() {
     #[cfg(not(loom))]
     core::hint::spin_loop();
 }
+
+/// Under `--cfg perturb` (`make perturb`) holds the thread up now and then, so that others get in between steps that they hardly ever
+/// get between by themselves. In other builds nothing.
+#[inline(always)]
+pub fn perturb() {
+    #[cfg(perturb)]
+    crate::sys::perturb();
+}

@@ -148,7 +148,8 @@ impl Enemy {
             14 => &[socket],
             13 => &[memfd, memfd, 2, 2, 2, 2],
             12 => &[memfd],
-            _ => &[memfd, 2, 2],
+            11 => &[memfd, 2, 2],
+            _ => &[memfd, 2, 2, 2, 2, 2],
         };
         say(socket, &hello[..if how & 0xf0 == 0xe0 { usize::from(arg) % 24 } else { 24 }], fds);
         sys::close(memfd);

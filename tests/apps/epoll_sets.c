@@ -582,6 +582,45 @@ static void nested_across_fork(int fd) {
     leave(fd);
 }
 
+/* A set is closed while its members live on, and another one is made: what comes for the old one's members is nothing to those who
+ * sleep on the new one, and must not keep from them what comes for theirs. The first set is there so that these are not the only ones. */
+static void set_after_set_server(int listener) {
+    int sets[3], fds[3];
+    struct epoll_event event;
+    for (int i = 0; i < 3; i++) {
+        sets[i] = epoll_create1(0);
+        fds[i] = answer(listener);
+        warm_server(fds[i]);
+    }
+    for (int i = 0; i < 2; i++) {
+        add(sets[i], fds[i], EPOLLIN);
+        EQUAL(epoll_wait(sets[i], &event, 1, 20), 0);
+    }
+    close(sets[1]);
+    add(sets[2], fds[2], EPOLLIN);
+    meet();
+    only(sets[2], fds[2], -1);
+    meet();
+    for (int i = 0; i < 3; i++) close(fds[i]);
+}
+
+static void set_after_set_client(int unused) {
+    (void)unused;
+    int fds[3];
+    for (int i = 0; i < 3; i++) {
+        fds[i] = dial();
+        warm_client(fds[i]);
+    }
+    meet();
+    wait_asleep(getppid(), getppid());
+    for (int i = 1; i < 3; i++) {
+        EQUAL(send(fds[i], "x", 1, 0), 1);
+        usleep(20000);
+    }
+    meet();
+    for (int i = 0; i < 3; i++) close(fds[i]);
+}
+
 const struct example examples[] = {
     {"threads_level", threads_level, requests_client, RAW},
     {"threads_edge", threads_edge, requests_client, RAW},
@@ -589,6 +628,7 @@ const struct example examples[] = {
     {"threads_edge_one_shot", threads_edge_one_shot, requests_client, RAW},
     {"threads_exclusive", threads_exclusive, requests_client, RAW},
     {"threads_nested", threads_nested, requests_client, RAW},
+    {"set_after_set", set_after_set_server, set_after_set_client, RAW},
     {"mixed", mixed_server, mixed_client, RAW},
     {"nested", puppet, nested, 0},
     {"nested_level", puppet, nested_level, 0},

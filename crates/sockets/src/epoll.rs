@@ -20,7 +20,7 @@ use stream::spin::{Learned, NO_CPU, Spun, nanos_of, ticks, ticks_of};
 
 use crate::conn::{Conn, flag, path, state};
 use crate::kicks::By;
-use crate::layout::{QUEUES, W};
+use crate::layout::{QUEUE_BELLS, QUEUES, W};
 use crate::reason::Reason;
 use crate::table::{self, Entry};
 use crate::{demote, descriptors, link, process, ready, real, rendezvous, thread, wait};
@@ -32,10 +32,8 @@ pub struct Set {
     fd: AtomicI32,
     /// The inner set, +1.
     inner: AtomicI32,
-    /// Its event queue, +1; without one its members are armed for kicks.
+    /// Its event queue, +1, whose bell is in the inner set; without one its members are armed for kicks.
     queue: AtomicU32,
-    /// Whether the process's bell 0 is in the inner set.
-    has_bell: AtomicU32,
     /// Members in the inner set.
     moved: AtomicU32,
     /// Threads asleep on the set; being watched counts as one, that never ends.
@@ -99,7 +97,8 @@ const ET: u32 = libc::EPOLLET as u32;
 const ONESHOT: u32 = libc::EPOLLONESHOT as u32;
 /// How often the promotion of an edge-triggered member with unread bytes is put off.
 const PUT_OFF_MOST: u32 = 16;
-/// Data of the bell in an inner set; descriptors are smaller.
+/// Data of the queue's bell in an inner set; descriptors are smaller. The bell is never silenced: others may have it in theirs, and each
+/// ring is an edge.
 const BELL_DATA: u64 = u64::MAX;
 /// Data of the lamp there.
 const LAMP_DATA: u64 = u64::MAX - 1;
@@ -169,7 +168,7 @@ fn thaw_below(end: usize) {
     }
 }
 
-/// In the child of fork(): event queues and the bell are the parent's.
+/// In the child of fork(): event queues and bells are the parent's.
 pub fn forked() {
     // In use or not: one may have been given up by another thread since it was frozen.
     (0..SETS).filter_map(set).filter(|set| set.lock.owner() != 0).for_each(|set| set.lock.reset());
@@ -336,6 +335,18 @@ fn arm(conn: &'static Conn, interest: u64) {
     } else {
         wait::arm(conn, interest, trip::KICK, 0);
     }
+}
+
+/// Which bell is a queue's.
+fn bell_of(queue: u32) -> u8 {
+    (queue as usize % QUEUE_BELLS) as u8
+}
+
+/// Arms the queue's sleep words; to be looked at once more before the sleep. Always for the bell: what disarms them may be a late hint
+/// for a connection that is the set's no more, or another set's hint from when the queue was its own, whose kick nobody here would see.
+fn arm_sleep(scan: &link::Scan, queue: u32) {
+    scan.arm_sleep(queue as usize, trip::BELL, bell_of(queue));
+    hints::fence_before_sleep();
 }
 
 struct Guard<'a>(&'a Set);

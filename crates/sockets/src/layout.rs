@@ -12,13 +12,17 @@
 use fabric::{hints, queue};
 
 /// Version of the layout and of the hand-shake.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 /// Connections that fit in one link; a pair of processes may have many links.
 pub const SLOTS: usize = hints::SLOTS;
 /// Event queues of a process (one for each epoll set that has promoted members).
 pub const QUEUES: usize = 8;
-/// Bells that a process passes with each link.
-pub const BELLS: usize = 2;
+/// Bells of event queues: queue n has bell n modulo this.
+pub const QUEUE_BELLS: usize = 4;
+/// The bell of single calls.
+pub const CALL_BELL: usize = QUEUE_BELLS;
+/// Bells that a process passes with each link: all or none.
+pub const BELLS: usize = QUEUE_BELLS + 1;
 /// Capacity of the ring that a connection starts with.
 pub const SMALL: usize = 16 << 10;
 /// Capacity of the ring that it grows to.

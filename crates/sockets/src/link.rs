@@ -584,11 +584,11 @@ struct Control([u8; CONTROL]);
 fn send(socket: i32, hello: &Hello, memfd: i32) -> Result<(), Reason> {
     let mut fds = [memfd; 1 + BELLS];
     let mut count = 1;
-    for index in 0..BELLS {
-        if let Some(bell) = process::bell_fd(index) {
-            fds[count] = bell;
-            count += 1;
+    if process::options().bells {
+        for (index, place) in fds[1..].iter_mut().enumerate() {
+            *place = process::bell_fd(index).ok_or(Reason::NoDescriptors)?;
         }
+        count += BELLS;
     }
     let mut iov =
         libc::iovec { iov_base: core::ptr::from_ref(hello).cast_mut().cast(), iov_len: size_of::<Hello>() };
@@ -609,7 +609,7 @@ fn send(socket: i32, hello: &Hello, memfd: i32) -> Result<(), Reason> {
     sys::sendmsg(socket, &message, libc::MSG_NOSIGNAL).map(drop).map_err(|_| Reason::Unpaired)
 }
 
-/// Receives HELLO and its descriptors: the memfd, then bells; -1 where there is none. `Err(Linking)`: not there yet.
+/// Receives HELLO and its descriptors: the memfd, then bells, all or none; -1 where there is none. `Err(Linking)`: not there yet.
 fn receive(socket: i32) -> Result<(Hello, [i32; 1 + BELLS]), Reason> {
     let mut hello = Hello { magic: 0, version: 0, token: 0, segment: 0 };
     let mut iov = libc::iovec { iov_base: (&raw mut hello).cast(), iov_len: size_of::<Hello>() };
@@ -643,11 +643,17 @@ fn receive(socket: i32) -> Result<(Hello, [i32; 1 + BELLS]), Reason> {
         }
     }
     drop(raised);
-    if got != size_of::<Hello>() || fds[0] < 0 {
+    // Who misses a bell could not wake the peer's epoll sets.
+    let bells = fds[1..].iter().filter(|&&fd| fd >= 0).count();
+    if got != size_of::<Hello>() || fds[0] < 0 || bells % BELLS != 0 {
         for (index, &fd) in fds.iter().enumerate().filter(|&(_, &fd)| fd >= 0) {
             if index == 0 { sys::close(fd) } else { descriptors::unhide(fd) }
         }
-        return Err(if got == 0 { Reason::PeerGone } else { Reason::OtherVersion });
+        return Err(match got {
+            0 => Reason::PeerGone,
+            _ if message.msg_flags & libc::MSG_CTRUNC != 0 => Reason::NoDescriptors,
+            _ => Reason::OtherVersion,
+        });
     }
     Ok((hello, fds))
 }

@@ -10,6 +10,7 @@ use fabric::trip;
 use stream::spin::{Learned, NO_CPU, Spun, ticks};
 
 use crate::conn::{Conn, flag};
+use crate::layout::CALL_BELL;
 use crate::wait::{self, Seen, Waiter};
 use crate::{epoll, kicks, process, ready, real, rendezvous, table};
 
@@ -149,8 +150,8 @@ fn sleep(
     mask: *const libc::sigset_t,
     seen: u64,
 ) -> Result<(), Errno> {
-    let bell = if fds.iter().any(|poll| managed(poll.fd).is_some()) { process::claim_bell(1) } else { None };
-    let (mode, id) = if bell.is_some() { (trip::BELL, 1) } else { (trip::KICK, 0) };
+    let bell = if fds.iter().any(|poll| managed(poll.fd).is_some()) { process::claim_bell() } else { None };
+    let (mode, id) = if bell.is_some() { (trip::BELL, CALL_BELL as u8) } else { (trip::KICK, 0) };
     let count = fds.len();
     let (polls, ways) = scratch.both();
     for ((place, way), poll) in polls.iter_mut().zip(&mut *ways).zip(fds) {
@@ -194,7 +195,7 @@ fn sleep(
         if polls[count].revents != 0 {
             bell::silence(bell);
         }
-        process::release_bell(1);
+        process::release_bell();
     }
     for ((place, way), poll) in polls.iter().zip(&*ways).zip(fds) {
         if let Way::Waiter(conn, _) = way

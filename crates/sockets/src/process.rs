@@ -7,7 +7,7 @@ use options::{Options, PathMode};
 use stream::spin::{nanos_of, ticks, ticks_of};
 
 use crate::descriptors::{hide, made, unhide};
-use crate::layout::BELLS;
+use crate::layout::{BELLS, CALL_BELL};
 
 struct Cell(UnsafeCell<Options>);
 // SAFETY: written once by `start`, before STARTED is set; read only after.
@@ -19,7 +19,7 @@ static PID: AtomicU32 = AtomicU32::new(0);
 static SPIN_TICKS: AtomicU64 = AtomicU64::new(0);
 static GATHER_TICKS: AtomicU64 = AtomicU64::new(0);
 static BELL: [AtomicU32; BELLS] = [const { AtomicU32::new(0) }; BELLS];
-static BELL_USERS: [AtomicU32; BELLS] = [const { AtomicU32::new(0) }; BELLS];
+static CALL_BELL_TAKEN: AtomicU32 = AtomicU32::new(0);
 /// Why nothing in this process is to be promoted: a [`crate::reason::Reason`], or 0.
 static BARRED: AtomicU32 = AtomicU32::new(0);
 
@@ -106,11 +106,11 @@ pub fn pid() -> u32 {
 /// In the child of fork().
 pub fn forked() {
     PID.store(sys::getpid(), Ordering::Relaxed);
-    for index in 0..BELLS {
+    for bell in &BELL {
         // The parent sleeps on these.
-        BELL[index].store(0, Ordering::Relaxed);
-        BELL_USERS[index].store(0, Ordering::Relaxed);
+        bell.store(0, Ordering::Relaxed);
     }
+    CALL_BELL_TAKEN.store(0, Ordering::Relaxed);
 }
 
 /// Bars promotion in this process from now on.
@@ -142,14 +142,14 @@ pub fn bell_fd(index: usize) -> Option<i32> {
     }
 }
 
-/// Claims a bell for one sleeper. Bell 0 is for epoll sets, the others for single calls.
-pub fn claim_bell(index: usize) -> Option<i32> {
-    let fd = bell_fd(index)?;
-    BELL_USERS[index].compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).ok()?;
+/// Claims the bell of single calls, for one sleeper.
+pub fn claim_bell() -> Option<i32> {
+    let fd = bell_fd(CALL_BELL)?;
+    CALL_BELL_TAKEN.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).ok()?;
     Some(fd)
 }
 
-/// Gives a bell back.
-pub fn release_bell(index: usize) {
-    BELL_USERS[index].store(0, Ordering::Release);
+/// Gives it back.
+pub fn release_bell() {
+    CALL_BELL_TAKEN.store(0, Ordering::Release);
 }

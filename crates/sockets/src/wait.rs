@@ -9,7 +9,7 @@ use fabric::{Remote, bell, trip};
 use stream::spin::{NO_CPU, Spun, cpu, ticks, ticks_of};
 
 use crate::conn::{Conn, flag, path, state};
-use crate::layout::{BIG_AT, CPU, FIRED, NOTES, R, SMALL_AT, STATE, TCP_AT, TRIP, W};
+use crate::layout::{BIG_AT, CALL_BELL, CPU, FIRED, NOTES, R, SMALL_AT, STATE, TCP_AT, TRIP, W};
 use crate::reason::Reason;
 use crate::{demote, io, kicks, process, real, rendezvous, signals, table, thread};
 
@@ -250,8 +250,8 @@ fn sleep_writable(conn: &'static Conn, fd: i32, seen: Seen) -> Result<(), Errno>
     let stalled = ticks() + ticks_of(STALL_NS);
     let waiter = Waiter::looking(conn);
     let alone = conn.waiters.load(Ordering::Acquire) == 1 && !conn.has(flag::SHARED);
-    let bell = if alone { process::claim_bell(1) } else { None };
-    let (mode, id) = if bell.is_some() { (trip::BELL, 1) } else { (trip::KICK, 0) };
+    let bell = if alone { process::claim_bell() } else { None };
+    let (mode, id) = if bell.is_some() { (trip::BELL, CALL_BELL as u8) } else { (trip::KICK, 0) };
     let mut result = Ok(());
     loop {
         arm(conn, trip::TX, mode, id);
@@ -267,7 +267,7 @@ fn sleep_writable(conn: &'static Conn, fd: i32, seen: Seen) -> Result<(), Errno>
         if now >= stalled {
             drop(waiter);
             if bell.is_some() {
-                process::release_bell(1);
+                process::release_bell();
             }
             demote::now(conn, fd, Reason::Stalled);
             return Ok(());
@@ -307,7 +307,7 @@ fn sleep_writable(conn: &'static Conn, fd: i32, seen: Seen) -> Result<(), Errno>
         }
     }
     if bell.is_some() {
-        process::release_bell(1);
+        process::release_bell();
     }
     result
 }

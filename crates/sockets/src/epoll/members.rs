@@ -246,17 +246,14 @@ impl Set {
             descriptors::unhide(inner);
             return Err(errno);
         }
-        if let Some(bell) = process::claim_bell(0) {
-            let added = sys::epoll_ctl(inner, libc::EPOLL_CTL_ADD, bell, ready::IN | ET, BELL_DATA);
-            self.has_bell.store(u32::from(added.is_ok()), Ordering::Release);
-        }
-        let taken = QUEUES_TAKEN.load(Ordering::Relaxed);
-        if let Some(queue) = (0..QUEUES as u32).find(|queue| taken & 1 << queue == 0)
-            && QUEUES_TAKEN
-                .compare_exchange(taken, taken | 1 << queue, Ordering::AcqRel, Ordering::Relaxed)
-                .is_ok()
-        {
-            self.queue.store(queue + 1, Ordering::Release);
+        if let Some(queue) = take_queue() {
+            let bell = process::bell_fd(bell_of(queue) as usize);
+            let add = |bell| sys::epoll_ctl(inner, libc::EPOLL_CTL_ADD, bell, ready::IN | ET, BELL_DATA);
+            if bell.is_some_and(|bell| add(bell).is_ok()) {
+                self.queue.store(queue + 1, Ordering::Release);
+            } else {
+                give_queue(queue);
+            }
         }
         self.inner.store(inner + 1, Ordering::Release);
         Ok(inner)
@@ -289,12 +286,9 @@ impl Set {
         drop(held);
         self.unwatch();
         self.holds.store(0, Ordering::SeqCst);
-        if self.has_bell.swap(0, Ordering::AcqRel) != 0 {
-            process::release_bell(0);
-        }
         let queue = self.queue.swap(0, Ordering::AcqRel);
         if queue != 0 {
-            QUEUES_TAKEN.fetch_and(!(1 << (queue - 1)), Ordering::AcqRel);
+            give_queue(queue - 1);
         }
         self.moved.store(0, Ordering::Relaxed);
         self.used.store(0, Ordering::Release);
@@ -330,4 +324,18 @@ impl Set {
         let _ =
             sys::epoll_ctl(self.inner.load(Ordering::Acquire) - 1, libc::EPOLL_CTL_MOD, fd, edges, fd as u64);
     }
+}
+
+/// Takes an event queue, if one is free.
+fn take_queue() -> Option<u32> {
+    let free = |taken: u32| {
+        let queue = (!taken).trailing_zeros();
+        (queue < QUEUES as u32).then_some(taken | 1 << queue)
+    };
+    let taken = QUEUES_TAKEN.fetch_update(Ordering::AcqRel, Ordering::Relaxed, free).ok()?;
+    Some((!taken).trailing_zeros())
+}
+
+fn give_queue(queue: u32) {
+    QUEUES_TAKEN.fetch_and(!(1 << queue), Ordering::AcqRel);
 }

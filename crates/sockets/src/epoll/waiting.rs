@@ -87,9 +87,7 @@ impl Set {
         let scan = link::scan();
         self.sleepers.fetch_add(1, Ordering::SeqCst);
         if queue != 0 && nanos != Some(0) {
-            let mode = if self.has_bell.load(Ordering::Acquire) != 0 { trip::BELL } else { trip::KICK };
-            scan.arm_sleep(queue as usize - 1, mode, 0);
-            hints::fence_before_sleep();
+            arm_sleep(&scan, queue - 1);
         }
         if self.lamp.load(Ordering::Acquire) != 0 && nanos != Some(0) {
             // Nothing was ready just now: a lamp that is still lit would keep us awake.
@@ -132,9 +130,7 @@ impl Set {
         }
         if queue != 0 {
             let scan = link::scan();
-            let mode = if self.has_bell.load(Ordering::Acquire) != 0 { trip::BELL } else { trip::KICK };
-            scan.arm_sleep(queue as usize - 1, mode, 0);
-            hints::fence_before_sleep();
+            arm_sleep(&scan, queue - 1);
             if more.is_none() && scan.any(queue as usize - 1) {
                 drop(scan);
                 self.take_hints();
@@ -349,12 +345,6 @@ impl Set {
             let count = sys::epoll_wait(inner, events.as_mut_ptr(), 64, 0).unwrap_or(0);
             for event in &events[..count] {
                 let data = event.u64;
-                if data == BELL_DATA {
-                    if let Some(fd) = process::bell_fd(0) {
-                        bell::silence(fd);
-                    }
-                    continue;
-                }
                 let fd = data as i32;
                 if fd as usize >= MEMBERS {
                     continue;

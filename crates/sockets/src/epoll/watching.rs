@@ -64,9 +64,7 @@ impl Set {
             self.drain_inner(&mut guard);
             let queue = self.queue.load(Ordering::Acquire);
             if queue != 0 {
-                let mode = if self.has_bell.load(Ordering::Acquire) != 0 { trip::BELL } else { trip::KICK };
-                scan.arm_sleep(queue as usize - 1, mode, 0);
-                hints::fence_before_sleep();
+                arm_sleep(&scan, queue - 1);
             }
             let (ready, undecided) = self.go_through(&scan, &mut guard, None);
             if ready > 0 || !undecided {

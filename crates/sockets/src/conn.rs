@@ -101,7 +101,7 @@ pub struct Rx {
     pub tcp_left: Option<u64>,
     /// Kicks taken out of the companion.
     pub kicks_drained: u64,
-    /// Since when a kick has been left there for those that are asleep, in ticks; 0: none is.
+    /// Since when there has always been a kick in it, left for those that are asleep, in ticks; 0: there is none.
     pub left: u64,
     /// When the kernel was last asked about the connection's life, in ticks.
     pub looked: u64,
@@ -245,11 +245,9 @@ pub struct Conn {
     /// Descriptors that refer to it, in all processes that share it.
     pub refs: AtomicU32,
     pub reason: AtomicU32,
-    /// Threads that sleep on it (in poll, recv, send); of these, those that nothing but a kick may wake; and which these are, as
-    /// far as there is room ([`crate::wait::Waiter`]).
+    /// Threads that sleep on it (in poll, recv, send); of these, those that nothing but a kick may wake.
     pub waiters: AtomicU32,
     pub sleepers: AtomicU32,
-    pub asleep: [AtomicU32; 4],
     /// Epoll sets that it is in, and the event queue of the only one + 1.
     pub epolls: AtomicU32,
     pub queue: AtomicU32,
@@ -276,6 +274,8 @@ pub struct Conn {
     pub posted_index: AtomicU64,
     pub link: AtomicU32,
     pub slot: AtomicU32,
+    /// Which threads the sleepers are and since when, as far as there is room ([`crate::wait::Waiter`]).
+    pub asleep: [AtomicU64; 4],
     addresses: UnsafeCell<(Addr, Addr)>,
     maps: UnsafeCell<(Map, Map)>,
     pub counters: Counters,
@@ -300,10 +300,7 @@ impl Conn {
             &self.queue,
             &self.put_off,
             &self.sleepers,
-        ]
-        .into_iter()
-        .chain(&self.asleep)
-        {
+        ] {
             word.store(0, Ordering::Relaxed);
         }
         for word in [
@@ -315,7 +312,10 @@ impl Conn {
             &self.arming,
             &self.arms,
             &self.due,
-        ] {
+        ]
+        .into_iter()
+        .chain(&self.asleep)
+        {
             word.store(0, Ordering::Relaxed);
         }
         self.slot.store(layout::SLOTS as u32, Ordering::Relaxed);

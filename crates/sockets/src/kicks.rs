@@ -134,16 +134,14 @@ pub(crate) fn take(conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>, most: u64, by: B
     conn.set(flag::LEFT);
     fence(Ordering::SeqCst);
     if conn.sleepers.load(Ordering::SeqCst) > 0 {
-        let now = ticks();
-        if rx.left == 0 {
-            rx.left = now;
+        let arrived = owed.min(sys::ioctl_int(fd, libc::FIONREAD).unwrap_or(0) as u64);
+        if rx.left == 0 && arrived > 0 {
+            rx.left = ticks();
         }
-        let age = now.wrapping_sub(rx.left);
-        if age > ticks_of(GONE_NS) {
-            wait::forget_gone(conn, age > ticks_of(WOKEN_NS));
+        if rx.left != 0 && ticks().wrapping_sub(rx.left) > ticks_of(GONE_NS) {
+            wait::forget_gone(conn, rx.left);
         }
         if conn.sleepers.load(Ordering::SeqCst) > 0 {
-            let arrived = owed.min(sys::ioctl_int(fd, libc::FIONREAD).unwrap_or(0) as u64);
             if arrived > 1 {
                 drain(conn, fd, rx, arrived - 1, by);
             }
@@ -163,7 +161,7 @@ pub(crate) fn take_after_sleep(conn: &Conn, fd: i32) {
         if !matches!(conn.rx.path(), path::SMALL | path::BIG) || take(conn, fd, &mut rx, u64::MAX, By::Call) {
             return;
         }
-        ticks().wrapping_sub(rx.left)
+        if rx.left == 0 { 0 } else { ticks().wrapping_sub(rx.left) }
     };
     if age > ticks_of(GONE_NS) {
         let _ = sys::ppoll(&mut [], Some(NAP_NS));
@@ -172,10 +170,8 @@ pub(crate) fn take_after_sleep(conn: &Conn, fd: i32) {
     }
 }
 
-/// After so long it is asked whether those that sleep beside a kick are alive.
+/// After so long it is asked whether those that sleep beside a kick are still there.
 const GONE_NS: u64 = 10_000_000;
-/// After so long whoever sleeps beside a kick is not asleep there: it jumped out of its sleep.
-const WOKEN_NS: u64 = 1_000_000_000;
 /// How long one that is awake waits for those that do not wake up.
 const NAP_NS: u64 = 1_000_000;
 
@@ -204,6 +200,10 @@ pub(crate) fn drain(conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>, most: u64, by: 
             }
             _ => break,
         }
+    }
+    if rx.left != 0 && owed(conn, rx) == 0 {
+        rx.left = 0;
+        conn.clear(flag::LEFT);
     }
     if rx.kicks_drained != before && conn.epolls.load(Ordering::Acquire) > u32::from(by == By::Set) {
         epoll::kick_taken(conn);

@@ -3,7 +3,7 @@
 //! A reader sleeps in recv(MSG_PEEK) on the companion: the kernel then does for us what it does for tcp, be it SO_RCVTIMEO, EINTR and
 //! SA_RESTART, or cancellation. A writer sleeps in poll.
 
-use fabric::sync::{AtomicU32, Ordering};
+use fabric::sync::{AtomicU32, AtomicU64, Ordering};
 use fabric::sys::{self, Errno};
 use fabric::{Remote, bell, trip};
 use stream::spin::{NO_CPU, Spun, cpu, ticks, ticks_of};
@@ -54,11 +54,11 @@ impl Waiter {
     pub(crate) fn new(conn: &'static Conn) -> Waiter {
         conn.waiters.fetch_add(1, Ordering::SeqCst);
         conn.sleepers.fetch_add(1, Ordering::SeqCst);
-        let free = |place: &AtomicU32| {
-            place.compare_exchange(0, thread::tid(), Ordering::AcqRel, Ordering::Relaxed).is_ok()
-        };
-        let place = conn.asleep.iter().position(free).map_or(NO_PLACE, |place| place as i32);
-        Waiter { conn, place }
+        let me = sleeper(thread::tid(), ticks());
+        let free =
+            |place: &AtomicU64| place.compare_exchange(0, me, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+        let place = conn.asleep.iter().position(free);
+        Waiter { conn, place: place.map_or(NO_PLACE, |place| place as i32) }
     }
 
     /// One that looks by itself now and then.
@@ -83,7 +83,12 @@ impl Drop for Waiter {
             LOOKING => less(&self.conn.waiters, 1),
             NO_PLACE => awake(self.conn, 1),
             // One that was taken for gone is not counted any more.
-            place => vacate(self.conn, place as usize, thread::tid()),
+            place => {
+                let who = self.conn.asleep[place as usize].load(Ordering::Acquire);
+                if who as u32 == thread::tid() {
+                    vacate(self.conn, place as usize, who);
+                }
+            }
         }
     }
 }
@@ -101,26 +106,50 @@ fn awake(conn: &Conn, count: u32) {
     less(&conn.waiters, count);
 }
 
-fn vacate(conn: &Conn, place: usize, tid: u32) {
-    if conn.asleep[place].compare_exchange(tid, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+fn vacate(conn: &Conn, place: usize, who: u64) {
+    if conn.asleep[place].compare_exchange(who, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
         awake(conn, 1);
     }
 }
 
+/// A sleeper: its thread, and since when in its upper half.
+fn sleeper(tid: u32, since: u64) -> u64 {
+    u64::from(tid) | (since >> SINCE) << 32
+}
+
+/// The unit of [`sleeper`]'s time is so many bits of ticks: a millisecond or two.
+const SINCE: u32 = 22;
+
 /// Counts no longer those that were killed in their sleep or jumped out of it, as this thread has, which is awake, if it is found among
-/// them. `all`: nobody can still be asleep.
+/// them. Since `left` there has always been a kick in the companion, so that nobody can be asleep there who was before, only such as
+/// have had no processor since.
 #[cold]
-pub(crate) fn forget_gone(conn: &Conn, all: bool) {
-    for (place, tid) in conn.asleep.iter().enumerate() {
-        let tid = tid.load(Ordering::Acquire);
-        if tid != 0 && (all || tid == thread::tid() || !fabric::sync::thread_lives(tid)) {
-            vacate(conn, place, tid);
+pub(crate) fn forget_gone(conn: &Conn, left: u64) {
+    let (now, long) = ((ticks() >> SINCE) as u32, (ticks_of(WOKEN_NS) >> SINCE) as i32);
+    // Signed: it may be later than `now`.
+    let long_ago = |since: u32| now.wrapping_sub(since) as i32 > long;
+    let woken = long_ago((left >> SINCE) as u32);
+    let mut asleep = false;
+    for (place, who) in conn.asleep.iter().enumerate() {
+        let who = who.load(Ordering::Acquire);
+        let (tid, since) = (who as u32, (who >> 32) as u32);
+        if tid == 0 {
+            continue;
+        }
+        if woken && long_ago(since) || tid == thread::tid() || !fabric::sync::thread_lives(tid) {
+            vacate(conn, place, who);
+        } else {
+            asleep = true;
         }
     }
-    if all {
+    if woken && !asleep {
+        // Of those for whom there was no place it is not known since when.
         awake(conn, conn.sleepers.load(Ordering::Acquire));
     }
 }
+
+/// After so long whoever was asleep before a kick came has woken by it.
+const WOKEN_NS: u64 = 1_000_000_000;
 
 /// Waits until a read may find something. Errors are what the call is to return.
 #[cold]
@@ -380,4 +409,36 @@ fn deadline(fd: i32, option: i32) -> Option<u64> {
     let time: libc::timeval = sys::getsockopt(fd, libc::SOL_SOCKET, option).ok()?;
     let nanos = time.tv_sec as u64 * 1_000_000_000 + time.tv_usec as u64 * 1000;
     (nanos != 0).then(|| ticks() + ticks_of(nanos))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_fell_asleep_since_a_kick_was_left_is_not_taken_for_gone() {
+        let conn = crate::home::take().unwrap();
+        conn.reset();
+        let (stop, stopped) = std::sync::mpsc::channel::<()>();
+        let (tell, told) = std::sync::mpsc::channel();
+        let other = std::thread::spawn(move || {
+            tell.send(thread::tid()).unwrap();
+            let _ = stopped.recv();
+        });
+        let tid = told.recv().unwrap();
+        let long_ago = ticks() - 2 * ticks_of(WOKEN_NS);
+        for (place, since) in [(0, long_ago), (1, ticks() + (1 << SINCE))] {
+            conn.asleep[place].store(sleeper(tid, since), Ordering::Relaxed);
+        }
+        conn.sleepers.store(2, Ordering::Relaxed);
+        conn.waiters.store(2, Ordering::Relaxed);
+        forget_gone(conn, ticks());
+        assert_eq!(conn.sleepers.load(Ordering::Relaxed), 2, "the kick has only just been left");
+        forget_gone(conn, long_ago);
+        assert_eq!(conn.sleepers.load(Ordering::Relaxed), 1, "the one who was asleep before has woken by it");
+        drop(stop);
+        other.join().unwrap();
+        forget_gone(conn, ticks());
+        assert_eq!(conn.sleepers.load(Ordering::Relaxed), 0, "nobody is left");
+    }
 }

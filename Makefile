@@ -68,9 +68,9 @@ soak: build ## random checksummed traffic for SOAK_SECONDS, with forks, closes a
 	@scripts/bootstrap.sh test
 	@TEST_ONLY=soak scripts/test.sh
 
-perturb: build ## the same for PERTURB_SECONDS, with threads held up at random between their steps on shared memory
+perturb: build ## all black-box tests and PERTURB_SECONDS of soak, with threads held up at random between steps on shared memory
 	@scripts/bootstrap.sh test
-	@PERTURB_SECONDS=$(PERTURB_SECONDS) DEATHS=$(or $(DEATHS),200) TEST_ONLY=perturb scripts/test.sh
+	@PERTURB_SECONDS=$(PERTURB_SECONDS) DEATHS=$(or $(DEATHS),200) PERTURB_TESTS="soak or not soak" TEST_ONLY=perturb scripts/test.sh
 
 check: ## formatting, clippy, habits, licences and advisories
 	@scripts/bootstrap.sh test

@@ -109,7 +109,7 @@ soak() {
 perturb() {
     RUSTFLAGS="${RUSTFLAGS:-} --cfg perturb" CARGO_TARGET_DIR=$target/perturb "$cargo" build --release --locked -p preload
     SHUNT_LIB=$target/perturb/release/libshunt.so SOAK_SECONDS=${PERTURB_SECONDS:-30} DEATHS=${DEATHS:-20} \
-        python_tests --modes shunt -m soak
+        python_tests --modes shunt -m "${PERTURB_TESTS:-soak}"
 }
 
 python_tests() {

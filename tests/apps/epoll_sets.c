@@ -582,6 +582,29 @@ static void nested_across_fork(int fd) {
     leave(fd);
 }
 
+/* In a second set for a while, and taken out of it again: the first one goes on to be told. */
+static void second_set_for_a_while(int fd) {
+    int sets[2] = {epoll_create1(0), epoll_create1(0)};
+    struct epoll_event event;
+    for (int round = 0; round < 6; round++) {
+        int first = sets[round % 2], second = sets[1 - round % 2];
+        add(first, fd, EPOLLIN);
+        EQUAL(epoll_wait(first, &event, 1, 5), 0);
+        add(second, fd, EPOLLIN);
+        if (round > 1) EQUAL(epoll_wait(second, &event, 1, 5), 0);
+        EQUAL(epoll_ctl(second, EPOLL_CTL_DEL, fd, NULL), 0);
+        for (int i = 0; i < 4; i++) {
+            order(SEND_ASLEEP, 10);
+            only(first, fd, 20000);
+            take(fd, 10);
+            EQUAL(epoll_wait(first, &event, 1, 0), 0);
+        }
+        EQUAL(epoll_ctl(first, EPOLL_CTL_DEL, fd, NULL), 0);
+    }
+    close(sets[0]), close(sets[1]);
+    leave(fd);
+}
+
 /* A set is closed while its members live on, and another one is made: what comes for the old one's members is nothing to those who
  * sleep on the new one, and must not keep from them what comes for theirs. The first set is there so that these are not the only ones. */
 static void set_after_set_server(int listener) {
@@ -628,6 +651,7 @@ const struct example examples[] = {
     {"threads_edge_one_shot", threads_edge_one_shot, requests_client, RAW},
     {"threads_exclusive", threads_exclusive, requests_client, RAW},
     {"threads_nested", threads_nested, requests_client, RAW},
+    {"second_set_for_a_while", puppet, second_set_for_a_while, 0},
     {"set_after_set", set_after_set_server, set_after_set_client, RAW},
     {"mixed", mixed_server, mixed_client, RAW},
     {"nested", puppet, nested, 0},

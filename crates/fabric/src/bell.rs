@@ -15,8 +15,15 @@ pub fn ring(fd: i32) {
     let _ = sys::write(fd, &one);
 }
 
-/// Silences a bell after a wake-up.
+/// Silences a bell after a wake-up. Whoever else has the bell can make it a blocking one, and may have silenced it.
 pub fn silence(fd: i32) {
     let mut count = [0; 8];
-    let _ = sys::read(fd, &mut count);
+    if sys::read_now(fd, &mut count) == Err(Errno::EOPNOTSUPP) {
+        let _ = sys::read(fd, &mut count);
+    }
+}
+
+/// Whether a descriptor that came from a peer may be a bell: a pipe, a socket or a file could block whoever rings it, or kill it.
+pub fn is_bell(fd: i32) -> bool {
+    sys::is_anonymous(fd)
 }

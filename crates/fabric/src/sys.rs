@@ -155,6 +155,19 @@ pub fn read(fd: i32, buffer: &mut [u8]) -> Result<usize, Errno> {
     call!(read, fd, buffer.as_mut_ptr(), buffer.len())
 }
 
+/// Reads without blocking, whatever the flags of the file say; EOPNOTSUPP where the kernel cannot do that with this kind of file.
+pub fn read_now(fd: i32, buffer: &mut [u8]) -> Result<usize, Errno> {
+    let iov = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
+    call!(preadv2, fd, &raw const iov, 1, -1i64, -1i64, libc::RWF_NOWAIT)
+}
+
+/// Whether `fd` is an object of the kernel's without a kind of file: an eventfd, epoll set, timer and the like.
+pub fn is_anonymous(fd: i32) -> bool {
+    // SAFETY: all zeroes is a valid stat.
+    let mut about: libc::stat = unsafe { core::mem::zeroed() };
+    call!(fstat, fd, &raw mut about).is_ok() && about.st_mode & libc::S_IFMT == 0
+}
+
 /// Writes.
 pub fn write(fd: i32, buffer: &[u8]) -> Result<usize, Errno> {
     call!(write, fd, buffer.as_ptr(), buffer.len())

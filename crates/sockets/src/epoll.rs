@@ -20,7 +20,7 @@ use stream::spin::{Learned, NO_CPU, Spun, nanos_of, ticks, ticks_of};
 
 use crate::conn::{Conn, flag, path, state};
 use crate::kicks::By;
-use crate::layout::{QUEUE_BELLS, QUEUES, W};
+use crate::layout::{QUEUES, W};
 use crate::reason::Reason;
 use crate::table::{self, Entry};
 use crate::{demote, descriptors, link, process, ready, real, rendezvous, thread, wait};
@@ -97,8 +97,7 @@ const ET: u32 = libc::EPOLLET as u32;
 const ONESHOT: u32 = libc::EPOLLONESHOT as u32;
 /// How often the promotion of an edge-triggered member with unread bytes is put off.
 const PUT_OFF_MOST: u32 = 16;
-/// Data of the queue's bell in an inner set; descriptors are smaller. The bell is never silenced: others may have it in theirs, and each
-/// ring is an edge.
+/// Data of the queue's bell in an inner set; descriptors are smaller.
 const BELL_DATA: u64 = u64::MAX;
 /// Data of the lamp there.
 const LAMP_DATA: u64 = u64::MAX - 1;
@@ -337,15 +336,10 @@ fn arm(conn: &'static Conn, interest: u64) {
     }
 }
 
-/// Which bell is a queue's.
-fn bell_of(queue: u32) -> u8 {
-    (queue as usize % QUEUE_BELLS) as u8
-}
-
 /// Arms the queue's sleep words; to be looked at once more before the sleep. Always for the bell: what disarms them may be a late hint
 /// for a connection that is the set's no more, or another set's hint from when the queue was its own, whose kick nobody here would see.
 fn arm_sleep(scan: &link::Scan, queue: u32) {
-    scan.arm_sleep(queue as usize, trip::BELL, bell_of(queue));
+    scan.arm_sleep(queue as usize, trip::BELL, queue as u8);
     hints::fence_before_sleep();
 }
 

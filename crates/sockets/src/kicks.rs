@@ -123,9 +123,9 @@ pub(crate) fn take(conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>, most: u64, by: B
     // Before it is asked who sleeps: by a kick that is counted later one may wake who falls asleep only then.
     let owed = owed(conn, rx).min(most);
     if owed == 0 {
-        if rx.left != 0 {
-            // What was left has been drained since, whoever slept.
-            rx.left = 0;
+        // What was left has been drained since, whoever slept.
+        rx.left = 0;
+        if conn.has(flag::LEFT) {
             conn.clear(flag::LEFT);
         }
         return true;

@@ -17,12 +17,9 @@ pub const VERSION: u32 = 3;
 pub const SLOTS: usize = hints::SLOTS;
 /// Event queues of a process (one for each epoll set that has promoted members).
 pub const QUEUES: usize = 8;
-/// Bells of event queues: queue n has bell n modulo this.
-pub const QUEUE_BELLS: usize = 4;
-/// The bell of single calls.
-pub const CALL_BELL: usize = QUEUE_BELLS;
-/// Bells that a process passes with each link: all or none.
-pub const BELLS: usize = QUEUE_BELLS + 1;
+/// Bells that a process passes with each link, all or none: bell n is event queue n's, the last one is for single calls.
+pub const BELLS: usize = QUEUES + 1;
+pub const CALL_BELL: usize = QUEUES;
 /// Capacity of the ring that a connection starts with.
 pub const SMALL: usize = 16 << 10;
 /// Capacity of the ring that it grows to.

@@ -6,7 +6,7 @@ use fabric::queue::{Consumer, MESSAGE, Producer};
 use fabric::shm::Map;
 use fabric::sync::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use fabric::sys::{self, Errno};
-use fabric::{Local, Remote, hints};
+use fabric::{Local, Remote, bell, hints};
 
 use core::cell::UnsafeCell;
 
@@ -645,13 +645,15 @@ fn receive(socket: i32) -> Result<(Hello, [i32; 1 + BELLS]), Reason> {
     drop(raised);
     // Who misses a bell could not wake the peer's epoll sets.
     let bells = fds[1..].iter().filter(|&&fd| fd >= 0).count();
-    if got != size_of::<Hello>() || fds[0] < 0 || bells % BELLS != 0 {
+    let false_bell = fds[1..].iter().any(|&fd| fd >= 0 && !bell::is_bell(fd));
+    let cut = message.msg_flags & libc::MSG_CTRUNC != 0;
+    if got != size_of::<Hello>() || fds[0] < 0 || bells % BELLS != 0 || cut || false_bell {
         for (index, &fd) in fds.iter().enumerate().filter(|&(_, &fd)| fd >= 0) {
             if index == 0 { sys::close(fd) } else { descriptors::unhide(fd) }
         }
         return Err(match got {
             0 => Reason::PeerGone,
-            _ if message.msg_flags & libc::MSG_CTRUNC != 0 => Reason::NoDescriptors,
+            _ if cut => Reason::NoDescriptors,
             _ => Reason::OtherVersion,
         });
     }

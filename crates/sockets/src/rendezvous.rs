@@ -10,7 +10,7 @@ use stream::ring::{Consumer, Producer};
 use stream::spin::{nanos_of, ticks, ticks_of};
 
 use crate::board::{self, Post};
-use crate::conn::{Addr, Conn, flag, path, state};
+use crate::conn::{Addr, Conn, Held, Tx, flag, path, state};
 use crate::layout::{self, ACCEPTED, CANCELLED, REFUSED, STATE};
 use crate::link::{self, Link};
 use crate::reason::Reason;
@@ -31,6 +31,9 @@ static POSTED_NEXT: AtomicU64 = AtomicU64::new(0);
 static LISTENER: AtomicI32 = AtomicI32::new(0);
 static TOKEN: AtomicU64 = AtomicU64::new(0);
 static SERVE_DUE: AtomicU64 = AtomicU64::new(0);
+
+/// HELLOs that are answered at a time, as others wait meanwhile: whoever likes may connect and say nothing.
+const ANSWERS: usize = 16;
 
 const OFFER: u32 = 1;
 
@@ -289,8 +292,23 @@ fn stop(conn: &'static Conn, reason: Reason) {
     }
 }
 
+/// Answers an offer that could not be taken yet: it is not going to be.
+fn refuse_pending(conn: &'static Conn) {
+    if let Some((link, slot)) = pending(conn) {
+        link.refuse(slot);
+        link.live.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// Takes note no longer of an offer that could not be taken yet. It counts among what is on its link, which stays as long.
+fn pending(conn: &'static Conn) -> Option<(&'static Link, usize)> {
+    let pending = conn.pending.swap(0, Ordering::AcqRel);
+    (pending != 0).then(|| (link::link((pending >> 32) as u32), (pending & 0xffff_ffff) as usize - 1))
+}
+
 /// Takes the connection's post down.
 fn unpost(conn: &'static Conn) {
+    refuse_pending(conn);
     let place = conn.posted_at.swap(0, Ordering::AcqRel);
     if place != 0 {
         let (own, peer) = conn.addresses();
@@ -311,6 +329,8 @@ pub fn freeze() -> bool {
     table::for_each(|_, entry| {
         if let Entry::Conn(conn) = entry {
             agreed(conn);
+            // The link is this process's alone.
+            refuse_pending(conn);
         }
     });
     frozen
@@ -415,9 +435,10 @@ fn check(conn: &'static Conn) {
         wait_no_longer(conn);
     }
     if conn.state() == state::POSTED {
-        let pending = conn.pending.load(Ordering::Acquire);
-        if pending != 0 {
-            take(conn, (pending >> 32) as u32, (pending & 0xffff_ffff) as usize - 1);
+        let index = (conn.pending.load(Ordering::Acquire) >> 32) as u32;
+        if let Some((link, slot)) = pending(conn) {
+            take(conn, index, slot);
+            link.live.fetch_sub(1, Ordering::AcqRel);
         } else {
             let (own, peer) = conn.addresses();
             match board::look(board::key(own, peer), board::key(peer, own)) {
@@ -509,6 +530,11 @@ fn offer(conn: &'static Conn, index: u32, other: &Post) {
     conn.managed_is(true);
     // The peer may use the ring as soon as it has the offer: epoll sets must know before.
     crate::epoll::adopt(conn);
+    if conn.state() != state::OFFERED {
+        // A set had no place for it, and has taken the offer back. The peer never hears of it: the slot is free again.
+        link.mine().set_word(layout::slot(slot) + STATE, CANCELLED | REFUSED);
+        return;
+    }
     let mut message = [0; MESSAGE];
     message[0..4].copy_from_slice(&OFFER.to_ne_bytes());
     message[4..8].copy_from_slice(&(slot as u32).to_ne_bytes());
@@ -518,7 +544,8 @@ fn offer(conn: &'static Conn, index: u32, other: &Post) {
     conn.set_reason(Reason::Offered);
     if !link.tell(&message) {
         conn.state.store(state::POSTED, Ordering::Release);
-        conn.mine().set_word(conn.at(STATE), CANCELLED);
+        // The peer has not heard of it, so it will not answer: the slot is free again.
+        conn.mine().set_word(conn.at(STATE), CANCELLED | REFUSED);
         link.leave_slot(slot);
         conn.unmanage();
         wait_longer(conn, Reason::Busy);
@@ -532,12 +559,15 @@ fn serve() -> bool {
     let token = TOKEN.load(Ordering::Acquire);
     let listener = LISTENER.load(Ordering::Acquire);
     if listener > 0 && token != 0 {
-        while let Ok(socket) = accept(listener - 1) {
+        for _ in 0..ANSWERS {
+            let Ok(socket) = accept(listener - 1) else { break };
             served = true;
             let socket = descriptors::hide(socket);
             if let Err(reason) = link::answer(socket, token) {
                 report::count_reason(reason);
                 descriptors::unhide(socket);
+                // It may have cost its whole time.
+                break;
             }
         }
     }
@@ -548,7 +578,8 @@ fn serve() -> bool {
         {
             report::count_reason(reason);
         }
-        while let Some(message) = link::link(index).hear() {
+        for _ in 0..layout::SLOTS {
+            let Some(message) = link::link(index).hear() else { break };
             served = true;
             hear(index, &message);
         }
@@ -578,6 +609,8 @@ fn hear(index: u32, message: &[u8; MESSAGE]) {
     let conn = if conn == 0 { None } else { Some(unsafe { &*(conn as *const Conn) }) };
     match conn {
         Some(conn) if conn.cookie.load(Ordering::Relaxed) == word(16) => {
+            // One that came before has been taken back by now.
+            refuse_pending(conn);
             conn.pending_cookie.store(word(24), Ordering::Relaxed);
             if conn.state() == state::OFFERED {
                 // Both have offered: the offer of the end with the smaller cookie stands.
@@ -596,7 +629,6 @@ fn hear(index: u32, message: &[u8; MESSAGE]) {
 /// Takes the slot that the peer has offered, now or, if a call is in the kernel, later.
 fn take(conn: &'static Conn, index: u32, slot: usize) {
     let link = link::link(index);
-    conn.pending.store(0, Ordering::Release);
     if conn.state() != state::POSTED
         || conn.has(flag::NEVER | flag::SHUT_WR | flag::SHUT_RD)
         || (conn.has(flag::SHARED) && !owned(conn))
@@ -613,6 +645,7 @@ fn take(conn: &'static Conn, index: u32, slot: usize) {
         Ok(read) => read,
         Err(Reason::Busy) => {
             conn.set_reason(Reason::Busy);
+            link.live.fetch_add(1, Ordering::AcqRel);
             return conn.pending.store(u64::from(index) << 32 | (slot as u64 + 1), Ordering::Release);
         }
         Err(reason) => {
@@ -634,22 +667,39 @@ fn take(conn: &'static Conn, index: u32, slot: usize) {
         link.refuse(slot);
         return conn.unmanage();
     }
-    let stands = {
-        // Other threads may be in calls on it: none may write to the ring before it is known that the offer stands, and none may read
-        // there what the peer writes once it has our answer, and not be able to wake it.
-        let _tx = conn.tx.lock();
-        let stands = conn.theirs().or_word(conn.at(STATE), ACCEPTED) & CANCELLED == 0;
-        if stands {
-            conn.state.store(state::PROMOTED, Ordering::Release);
-        }
-        stands
+    // Other threads may be in calls on it: none may write to the ring before it is known that the offer stands, and none may read
+    // there what the peer writes once it has our answer, and not be able to wake it.
+    let Some(tx) = writing(conn) else {
+        link.unuse_slot(slot);
+        link.refuse(slot);
+        conn.unmanage();
+        return wait_longer(conn, Reason::Busy);
     };
+    let stands = conn.theirs().or_word(conn.at(STATE), ACCEPTED) & CANCELLED == 0;
+    if stands {
+        conn.state.store(state::PROMOTED, Ordering::Release);
+    }
+    drop(tx);
     if stands {
         return promoted(conn);
     }
     link.leave_slot(slot);
     conn.unmanage();
 }
+
+/// Locks the writing direction, but does not wait for ever: a signal handler may have interrupted the one who has it, and wait for the
+/// lock on states, which is ours.
+fn writing(conn: &'static Conn) -> Option<Held<'static, Tx>> {
+    for _ in 0..WRITING_TRIES {
+        if conn.tx.lock.try_lock(crate::thread::tid()) {
+            return Some(conn.tx.held());
+        }
+        sys::yield_now();
+    }
+    None
+}
+
+const WRITING_TRIES: usize = 1000;
 
 /// Begins to make calls on the connection ours ([`Conn::manage`]); how many bytes the program has read so far.
 fn begin(conn: &'static Conn) -> Result<u64, Reason> {

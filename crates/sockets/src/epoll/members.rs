@@ -47,6 +47,11 @@ impl Set {
                     }
                     libc::EPOLL_CTL_DEL => {
                         self.park(&mut guard, fd, conn);
+                        drop(guard);
+                        if conn.epolls.load(Ordering::Acquire) != 0 {
+                            // Those that it stays in may have been told in our queue, which is the last one that it was in.
+                            each_membership(conn, |set, fd| set.list_and_wake(fd));
+                        }
                         return Ok(());
                     }
                     _ => return Err(Errno::EINVAL),
@@ -128,9 +133,9 @@ impl Set {
         member.flags &= LISTED | INNER;
         conn.set(flag::PARKED);
         self.moved.fetch_sub(1, Ordering::AcqRel);
-        if conn.epolls.fetch_sub(1, Ordering::AcqRel) == 1 {
-            conn.queue.store(0, Ordering::Release);
-        }
+        // A set that it stays in is told by kicks: which queue is that one's is not known here.
+        conn.queue.store(0, Ordering::Release);
+        conn.epolls.fetch_sub(1, Ordering::AcqRel);
     }
 
     /// Takes a member out of the kernel's set and into the inner one. `armed`: the program has just registered it.
@@ -247,7 +252,7 @@ impl Set {
             return Err(errno);
         }
         if let Some(queue) = take_queue() {
-            let bell = process::bell_fd(bell_of(queue) as usize);
+            let bell = process::bell_fd(queue as usize);
             let add = |bell| sys::epoll_ctl(inner, libc::EPOLL_CTL_ADD, bell, ready::IN | ET, BELL_DATA);
             if bell.is_some_and(|bell| add(bell).is_ok()) {
                 self.queue.store(queue + 1, Ordering::Release);

@@ -345,6 +345,16 @@ impl Set {
             let count = sys::epoll_wait(inner, events.as_mut_ptr(), 64, 0).unwrap_or(0);
             for event in &events[..count] {
                 let data = event.u64;
+                if data == BELL_DATA {
+                    // Before hints are taken: they are set before it is rung.
+                    let queue = self.queue.load(Ordering::Acquire) as usize;
+                    if queue != 0
+                        && let Some(fd) = process::bell_fd(queue - 1)
+                    {
+                        bell::silence(fd);
+                    }
+                    continue;
+                }
                 let fd = data as i32;
                 if fd as usize >= MEMBERS {
                     continue;

@@ -636,10 +636,7 @@ static void set_after_set_client(int unused) {
     }
     meet();
     wait_asleep(getppid(), getppid());
-    for (int i = 1; i < 3; i++) {
-        EQUAL(send(fds[i], "x", 1, 0), 1);
-        usleep(20000);
-    }
+    for (int i = 1; i < 3; i++) EQUAL(send(fds[i], "x", 1, 0), 1);
     meet();
     for (int i = 0; i < 3; i++) close(fds[i]);
 }

@@ -379,7 +379,7 @@ static void drive(struct end *e, struct dice *d, bool may_fork) {
         close(e->fd);
         e->fd = other;
     }
-    int way = getenv("FORKS") ? 9 : below(d, 10);
+    int way = below(d, 10);
     if (way == 9 && !may_fork) way = below(d, 9);
     watch(e);
     if (way < 2 && e->turn) e->how = "by turns", drive_by_turns(e, d);

@@ -418,7 +418,7 @@ pub fn lseek(fd: i32, to: i64, whence: i32) -> Result<u64, Errno> {
 /// Of many calls most do nothing, some let others run, a few sleep for up to 300 us: see [`crate::sync::perturb`].
 #[cfg(perturb)]
 pub fn perturb() {
-    let mut dice = (now() ^ core::ptr::from_ref(&0u8) as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let mut dice = now().wrapping_mul(0x9e37_79b9_7f4a_7c15);
     dice ^= dice >> 29;
     dice = dice.wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 40;
     match dice % 512 {

@@ -75,7 +75,7 @@ fn close_range_around(
 ) -> c_int {
     let keeps = flags & CLOSE_RANGE_CLOEXEC != 0;
     let mut from = first;
-    for fd in first..(table::top() as c_uint).min(last.saturating_add(1)) {
+    for fd in first..(table::top_of_all() as c_uint).min(last.saturating_add(1)) {
         if table::is_own(fd as c_int) {
             if from < fd {
                 close(from, fd - 1);

@@ -26,7 +26,7 @@ pub fn closing(fd: i32) {
 }
 
 fn descriptor(conn: &'static Conn, fd: i32, last: bool) {
-    epoll::forget(conn, fd);
+    epoll::forget(conn, fd, last);
     if last {
         teardown(conn, Some(fd));
     } else if conn.descriptor() == fd {

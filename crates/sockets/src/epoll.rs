@@ -13,7 +13,7 @@
 
 use core::cell::UnsafeCell;
 use fabric::lock::Lock;
-use fabric::sync::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+use fabric::sync::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use fabric::sys::{self, Errno};
 use fabric::{bell, hints, trip};
 use stream::spin::{Learned, NO_CPU, Spun, nanos_of, ticks, ticks_of};
@@ -109,6 +109,8 @@ mod watching;
 pub use watching::{nest, settle, watch};
 
 static SETS_AT: AtomicU64 = AtomicU64::new(0);
+/// How many of the array's places were ever used: the first ones.
+static SETS_MADE: AtomicUsize = AtomicUsize::new(0);
 static QUEUES_TAKEN: AtomicU32 = AtomicU32::new(0);
 
 /// The program has made an epoll set.
@@ -117,10 +119,12 @@ pub fn created(fd: i32) {
         return;
     }
     let Some(set) = take_set() else { return };
-    set.refs.store(1, Ordering::Relaxed);
     set.fd.store(fd, Ordering::Relaxed);
-    if let Some(Entry::Set(old)) = table::swap(fd, Entry::Set(set)) {
-        old.release();
+    set.refs.store(1, Ordering::Release);
+    match table::swap(fd, Entry::Set(set)) {
+        Some(Entry::Set(old)) => old.release(),
+        Some(_) => {}
+        None => set.release(),
     }
 }
 
@@ -131,7 +135,7 @@ pub fn duplicated(set: &'static Set) {
 
 /// A descriptor of the set is about to be closed.
 pub fn closed(set: &'static Set, fd: i32) {
-    if set.fd.load(Ordering::Relaxed) == fd {
+    if set.fd.load(Ordering::Relaxed) == fd && set.refs.load(Ordering::Acquire) > 1 {
         // Another number stands for it from now on, if there is one.
         table::for_each(|other, entry| {
             if matches!(entry, Entry::Set(same) if core::ptr::eq(same, set)) {
@@ -145,7 +149,7 @@ pub fn closed(set: &'static Set, fd: i32) {
 /// Before fork(): takes the locks of all sets. False if that cannot be, as this thread has one of them (it is in a signal handler).
 pub fn freeze() -> bool {
     let tid = thread::tid();
-    for index in 0..SETS {
+    for index in 0..sets_made() {
         if !set(index).is_none_or(|set| !set.in_use() || set.lock.lock(tid)) {
             thaw_below(index);
             return false;
@@ -156,7 +160,7 @@ pub fn freeze() -> bool {
 
 /// After fork(), in the parent.
 pub fn thaw() {
-    thaw_below(SETS);
+    thaw_below(sets_made());
 }
 
 /// Releases what this thread has; a set that was made meanwhile is another one's.
@@ -170,12 +174,10 @@ fn thaw_below(end: usize) {
 /// In the child of fork(): event queues and bells are the parent's.
 pub fn forked() {
     // In use or not: one may have been given up by another thread since it was frozen.
-    (0..SETS).filter_map(set).filter(|set| set.lock.owner() != 0).for_each(|set| set.lock.reset());
-    table::for_each(|_, entry| {
-        if let Entry::Set(set) = entry {
-            set.queue.store(0, Ordering::Relaxed);
-            set.list_all();
-        }
+    (0..sets_made()).filter_map(set).filter(|set| set.lock.owner() != 0).for_each(|set| set.lock.reset());
+    each_set(|set| {
+        set.queue.store(0, Ordering::Relaxed);
+        set.list_all();
     });
     QUEUES_TAKEN.store(0, Ordering::Relaxed);
 }
@@ -225,23 +227,21 @@ pub fn untimely(conn: &'static Conn) -> bool {
             && conn.put_off.fetch_add(1, Ordering::Relaxed) < PUT_OFF_MOST
 }
 
-/// The descriptor of a connection is about to be closed.
-pub fn forget(conn: &'static Conn, fd: i32) {
+/// The descriptor of a connection is about to be closed, and has left the table; `last`: no other one stands for it.
+pub fn forget(conn: &'static Conn, fd: i32, last: bool) {
     if conn.epolls.load(Ordering::Acquire) == 0 && !conn.has(flag::PARKED) {
         return;
     }
     // A member stays in its sets while another number stands for the connection (epoll(7), question 6). Only the kernel can
     // keep a member whose number is closed.
     let mut others = false;
-    table_fds(conn, |other| others |= other != fd);
+    if !last {
+        table_fds(conn, |other| others |= other != fd);
+    }
     if others {
         demote::hand_over(conn, fd, Reason::Duplicated);
     }
-    table::for_each(|_, entry| {
-        if let Entry::Set(set) = entry {
-            set.forget(conn, fd, others);
-        }
-    });
+    each_set(|set| set.forget(conn, fd, others));
 }
 
 /// A write found no room: the set must learn when there is some.
@@ -261,10 +261,8 @@ pub fn want_room(conn: &'static Conn) {
 /// set that the connection is not in refuses.
 #[cold]
 pub(crate) fn kick_taken(conn: &Conn) {
-    table::for_each(|_, entry| {
-        if let Entry::Set(set) = entry
-            && set.inner.load(Ordering::Acquire) != 0
-        {
+    each_set(|set| {
+        if set.inner.load(Ordering::Acquire) != 0 {
             table_fds(conn, |fd| set.nudge(fd));
         }
     });
@@ -292,23 +290,34 @@ pub unsafe fn wait(
 }
 
 fn each_membership(conn: &'static Conn, mut each: impl FnMut(&'static Set, i32)) {
-    table::for_each(|_, entry| {
-        if let Entry::Set(set) = entry {
-            let mut fds = [0; 8];
-            let mut found = 0;
-            table_fds(conn, |fd| {
-                if found < fds.len() {
-                    fds[found] = fd;
-                    found += 1;
-                }
-            });
-            for &fd in &fds[..found] {
-                if set.has(conn, fd) {
-                    each(set, fd);
-                }
+    let mut fds = [0; 8];
+    let mut found = 0;
+    table_fds(conn, |fd| {
+        if found < fds.len() {
+            fds[found] = fd;
+            found += 1;
+        }
+    });
+    each_set(|set| {
+        for &fd in &fds[..found] {
+            if set.has(conn, fd) {
+                each(set, fd);
             }
         }
     });
+}
+
+/// Calls `each` for every set that the program has. Connections close, and are promoted, by the thousand: not by way of the table.
+fn each_set(mut each: impl FnMut(&'static Set)) {
+    for set in (0..sets_made()).filter_map(set) {
+        if set.refs.load(Ordering::Acquire) != 0 {
+            each(set);
+        }
+    }
+}
+
+fn sets_made() -> usize {
+    SETS_MADE.load(Ordering::Acquire)
 }
 
 /// The descriptors of a connection: nearly always the one it was made with.
@@ -421,6 +430,7 @@ fn take_set() -> Option<&'static Set> {
     for index in 0..SETS {
         let set = set(index)?;
         if set.used.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            SETS_MADE.fetch_max(index + 1, Ordering::AcqRel);
             let mut guard = set.lock()?;
             if guard.state().members.is_null() {
                 guard.state().members = sys::mmap_private(MEMBERS * size_of::<Member>()).ok()?.cast();

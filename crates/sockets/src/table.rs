@@ -27,8 +27,9 @@ const SET: u64 = 2;
 const OWN: u64 = 3;
 
 static TABLE: AtomicU64 = AtomicU64::new(0);
-/// One more than the highest descriptor that ever had an entry.
+/// One more than the highest descriptor of the program's that ever had an entry, and of anyone's: ours lie thousands higher.
 static TOP: AtomicUsize = AtomicUsize::new(0);
+static TOP_OF_ALL: AtomicUsize = AtomicUsize::new(0);
 
 #[inline(always)]
 fn cell(fd: i32) -> Option<&'static AtomicU64> {
@@ -100,20 +101,28 @@ pub fn swap(fd: i32, entry: Entry) -> Option<Entry> {
         make();
     }
     let cell = cell(fd)?;
-    TOP.fetch_max(fd as usize + 1, Ordering::AcqRel);
+    TOP_OF_ALL.fetch_max(fd as usize + 1, Ordering::AcqRel);
+    if matches!(entry, Entry::Conn(_) | Entry::Set(_)) {
+        TOP.fetch_max(fd as usize + 1, Ordering::AcqRel);
+    }
     Some(decode(cell.swap(encode(entry), Ordering::AcqRel)))
 }
 
-/// One more than the highest descriptor that ever had an entry.
+/// One more than the highest descriptor that ever was a connection or a set.
 pub fn top() -> i32 {
     TOP.load(Ordering::Acquire) as i32
 }
 
-/// Calls `each` for every descriptor that has an entry.
+/// One more than the highest descriptor that ever had an entry, our own ones included.
+pub fn top_of_all() -> i32 {
+    TOP_OF_ALL.load(Ordering::Acquire) as i32
+}
+
+/// Calls `each` for every connection and set. As long as the table, so not for what happens with each connection.
 pub fn for_each(mut each: impl FnMut(i32, Entry)) {
-    for fd in 0..TOP.load(Ordering::Acquire) as i32 {
+    for fd in 0..top() {
         match entry(fd) {
-            Entry::None => {}
+            Entry::None | Entry::Own => {}
             entry => each(fd, entry),
         }
     }
@@ -124,5 +133,24 @@ fn make() {
     let Ok(at) = sys::mmap_private(LEN * 8) else { return };
     if TABLE.compare_exchange(0, at as u64, Ordering::AcqRel, Ordering::Acquire).is_err() {
         sys::munmap(at, LEN * 8);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn descriptors_of_our_own_do_not_lengthen_the_walk() {
+        let conn = crate::home::take().unwrap();
+        swap(40, Entry::Conn(conn));
+        let before = top();
+        swap(7000, Entry::Own);
+        assert!(top() == before && top_of_all() > 7000);
+        let mut met = Vec::new();
+        for_each(|fd, _| met.push(fd));
+        assert!(met.contains(&40) && met.iter().all(|&fd| fd < before));
+        swap(7000, Entry::None);
+        swap(40, Entry::None);
     }
 }

@@ -30,7 +30,7 @@ pub fn watch(fd: i32) -> bool {
 /// Settles all watched sets: what the kernel says of them is right then, and what comes later wakes whoever waits on them.
 pub fn settle() {
     let mut left = WATCHED.load(Ordering::SeqCst);
-    for set in (0..SETS).map_while(set) {
+    for set in (0..sets_made()).filter_map(set) {
         if left == 0 {
             return;
         }

@@ -209,6 +209,70 @@ static void refused_client(int unused) {
     close(fd);
 }
 
+/* Programs that give both buffers a size bound what is under way (socket(7)): one that writes is stopped early. Kernel TCP takes
+ * a few times what was set. */
+enum { LITTLE = 4096, BOUND = 100000 };
+
+static void set_buffers(int fd) {
+    int size = LITTLE;
+    CHECK(setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &size, sizeof size) == 0);
+    CHECK(setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &size, sizeof size) == 0);
+}
+
+static void fill_little(int fd) {
+    set_nonblocking(fd, true);
+    size_t n = fill_up(fd);
+    CHECK(n > 0);
+    if (n > BOUND) fail(__FILE__, __LINE__, "what is under way", n, BOUND);
+    set_nonblocking(fd, false);
+    tell(n);
+}
+
+static void small_buffers_server(int listener) {
+    set_buffers(listener);
+    tell(0);
+    int fd = answer(listener);
+    warm_server(fd);
+    for (int i = 0; i < 5; i++) {
+        take(fd, hear());
+        fill_little(fd);
+    }
+    puppet(fd);
+}
+
+static void small_buffers(int unused) {
+    (void)unused;
+    hear();
+    int fd = dial();
+    set_buffers(fd);
+    warm_client(fd);
+    for (int i = 0; i < 5; i++) {
+        fill_little(fd);
+        take(fd, hear());
+    }
+    leave(fd);
+}
+
+static void small_buffers_later_server(int fd) {
+    set_buffers(fd);
+    meet();
+    for (int i = 0; i < 5; i++) {
+        take(fd, hear());
+        fill_little(fd);
+    }
+    puppet(fd);
+}
+
+static void small_buffers_later(int fd) {
+    set_buffers(fd);
+    meet();
+    for (int i = 0; i < 5; i++) {
+        fill_little(fd);
+        take(fd, hear());
+    }
+    leave(fd);
+}
+
 const struct example examples[] = {
     {"empty", puppet, empty, 0},
     {"fill_and_drain", puppet, fill_and_drain, 0},
@@ -218,6 +282,8 @@ const struct example examples[] = {
     {"through_accept4", through_accept4, dial_and_echo, RAW},
     {"connect_in_progress", accept_and_puppet, in_progress_client, RAW},
     {"connect_in_progress_epoll", accept_and_puppet_cold, in_progress_epoll_client, RAW},
+    {"small_buffers", small_buffers_server, small_buffers, RAW},
+    {"small_buffers_later", small_buffers_later_server, small_buffers_later, 0},
     {"connect_refused", refused_server, refused_client, RAW | TCP_OK},
     {0},
 };

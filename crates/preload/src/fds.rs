@@ -6,7 +6,7 @@ use libc::{sockaddr, socklen_t};
 use sockets::conn::{Conn, flag};
 use sockets::reason::Reason;
 use sockets::table::{self, Entry};
-use sockets::{close as ending, demote, epoll, faults, fork, io, process, real, rendezvous};
+use sockets::{close as ending, demote, epoll, faults, fork, io, narrow, process, real, rendezvous};
 
 use crate::next::hooks;
 
@@ -262,7 +262,11 @@ hooks! {
             (libc::SOL_SOCKET, libc::SO_RCVLOWAT) if number > 1 => demote::now(conn, fd, Reason::Option),
             _ => {}
         }
-        next(fd, level, name, value, len)
+        let result = next(fd, level, name, value, len);
+        if result == 0 && (level, name) == (libc::SOL_SOCKET, libc::SO_RCVBUF) {
+            narrow::receive_buffer_set(conn);
+        }
+        result
     }
     fn getsockopt(next; fd: c_int, level: c_int, name: c_int, value: *mut c_void, len: *mut socklen_t) -> c_int {
         let result = next(fd, level, name, value, len);

@@ -86,6 +86,8 @@ pub mod flag {
     pub const PARKED: u32 = 1 << 17;
     /// A kick may have been left in the companion for those that are asleep: the last one awake takes it.
     pub const LEFT: u32 = 1 << 18;
+    /// The peer's program had set a small receive buffer when the peer made its offer.
+    pub const PEER_NARROW: u32 = 1 << 19;
     /// Grew: the big ring of our segment has been used.
     pub const GREW: u32 = 4096;
 }

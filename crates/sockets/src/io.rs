@@ -10,7 +10,7 @@ use crate::conn::{Conn, Held, Rx, Tx, flag, path, state};
 use crate::kicks::By;
 use crate::layout::{self, BIG_AT, KICKS, R, SMALL_AT, TCP_AT, TRIP, W, note};
 use crate::reason::Reason;
-use crate::{demote, diag, epoll, faults, kicks, log, process, rendezvous, report, wait};
+use crate::{demote, diag, epoll, faults, kicks, log, narrow, process, rendezvous, report, wait};
 
 /// How a call is to be carried out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -579,7 +579,11 @@ fn give(
                     conn.break_off(fd);
                     return Tried::Error(Errno::ECONNRESET);
                 };
-                if room < want && conn.tx.path() == path::SMALL && wants_more(tx, want, room) {
+                if room < want
+                    && conn.tx.path() == path::SMALL
+                    && wants_more(tx, want, room)
+                    && !narrow::both(conn, fd)
+                {
                     grow(conn, tx);
                     room = layout::BIG;
                 }

@@ -12,7 +12,7 @@
 use fabric::{hints, queue};
 
 /// Version of the layout and of the hand-shake.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 /// Connections that fit in one link; a pair of processes may have many links.
 pub const SLOTS: usize = hints::SLOTS;
 /// Event queues of a process (one for each epoll set that has promoted members).
@@ -91,6 +91,8 @@ pub mod note {
     pub const SHUT_RD: u64 = 16;
     /// It has left the slot and will not touch it again: the slot's owner may give it to another connection.
     pub const GONE: u64 = 32;
+    /// Its program has set a small receive buffer.
+    pub const NARROW: u64 = 64;
 }
 
 /// Offset of a slot's header.

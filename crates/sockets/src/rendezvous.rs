@@ -11,11 +11,11 @@ use stream::spin::{nanos_of, ticks, ticks_of};
 
 use crate::board::{self, Post};
 use crate::conn::{Addr, Conn, Held, Tx, flag, path, state};
-use crate::layout::{self, ACCEPTED, CANCELLED, REFUSED, STATE};
+use crate::layout::{self, ACCEPTED, CANCELLED, REFUSED, STATE, note};
 use crate::link::{self, Link};
 use crate::reason::Reason;
 use crate::table::{self, Entry};
-use crate::{descriptors, diag, log, process, report, wait};
+use crate::{descriptors, diag, log, narrow, process, report, wait};
 
 /// Between two looks for links and offers, in ns; and the longest pause of one connection.
 const SERVE_NS: u64 = 200_000;
@@ -539,6 +539,7 @@ fn offer(conn: &'static Conn, index: u32, other: &Post) {
     message[0..4].copy_from_slice(&OFFER.to_ne_bytes());
     message[4..8].copy_from_slice(&(slot as u32).to_ne_bytes());
     message[8..12].copy_from_slice(&other.index.to_ne_bytes());
+    message[12..16].copy_from_slice(&u32::from(narrow::reader(conn)).to_ne_bytes());
     message[16..24].copy_from_slice(&other.cookie.to_ne_bytes());
     message[24..32].copy_from_slice(&conn.cookie.load(Ordering::Relaxed).to_ne_bytes());
     conn.set_reason(Reason::Offered);
@@ -612,6 +613,11 @@ fn hear(index: u32, message: &[u8; MESSAGE]) {
             // One that came before has been taken back by now.
             refuse_pending(conn);
             conn.pending_cookie.store(word(24), Ordering::Relaxed);
+            if half(12) != 0 {
+                conn.set(flag::PEER_NARROW)
+            } else {
+                conn.clear(flag::PEER_NARROW)
+            }
             if conn.state() == state::OFFERED {
                 // Both have offered: the offer of the end with the smaller cookie stands.
                 if word(24) > conn.cookie.load(Ordering::Relaxed) || !take_back(conn) {
@@ -669,6 +675,9 @@ fn take(conn: &'static Conn, index: u32, slot: usize) {
     }
     // Other threads may be in calls on it: none may write to the ring before it is known that the offer stands, and none may read
     // there what the peer writes once it has our answer, and not be able to wake it.
+    if narrow::reader(conn) {
+        conn.tell(note::NARROW);
+    }
     let Some(tx) = writing(conn) else {
         link.unuse_slot(slot);
         link.refuse(slot);

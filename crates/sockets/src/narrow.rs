@@ -1,0 +1,39 @@
+//! Programs that bound what is under way: with tcp, SO_SNDBUF of the writer and SO_RCVBUF of the reader say together how many bytes it may
+//! be ahead (socket(7)). Who has set both to little wants to be stopped early, so there the ring does not grow.
+
+use fabric::sync::Ordering;
+use fabric::sys;
+
+use crate::conn::{Conn, flag, state};
+use crate::layout::{self, note};
+
+/// Two of these hold less than the big ring.
+const LITTLE: i32 = layout::BIG as i32 / 2;
+
+/// Whether the program has set a small receive buffer.
+pub fn reader(conn: &Conn) -> bool {
+    little(conn.descriptor(), RCVBUF_LOCK, libc::SO_RCVBUF)
+}
+
+/// Whether the programs of both ends have set small buffers for what we write.
+pub(crate) fn both(conn: &Conn, fd: i32) -> bool {
+    (conn.has(flag::PEER_NARROW) || conn.notes() & note::NARROW != 0)
+        && little(fd, SNDBUF_LOCK, libc::SO_SNDBUF)
+}
+
+/// The program has set SO_RCVBUF.
+pub fn receive_buffer_set(conn: &Conn) {
+    if conn.is_managed() && conn.state.load(Ordering::Acquire) == state::PROMOTED && reader(conn) {
+        conn.tell(note::NARROW);
+    }
+}
+
+/// The kernel tells twice what was set, and since Linux 5.14 whether it was.
+fn little(fd: i32, lock: i32, option: i32) -> bool {
+    let get = |option| sys::getsockopt::<i32>(fd, libc::SOL_SOCKET, option);
+    get(SO_BUF_LOCK).is_ok_and(|locks| locks & lock != 0) && get(option).is_ok_and(|size| size / 2 < LITTLE)
+}
+
+const SO_BUF_LOCK: i32 = 72;
+const SNDBUF_LOCK: i32 = 1;
+const RCVBUF_LOCK: i32 = 2;

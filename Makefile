@@ -28,7 +28,7 @@ zshdir    := $(DESTDIR)$(PREFIX)/share/zsh/site-functions
 fishdir   := $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d
 docdir    := $(DESTDIR)$(PREFIX)/share/doc/shunt
 
-.PHONY: help build programs demo test bench install uninstall models fuzz soak perturb check fmt fresh dist clean
+.PHONY: help build programs demo test bench install uninstall models fuzz soak conformance perturb check fmt fresh dist clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -67,6 +67,10 @@ fuzz: ## every fuzzer for FUZZ_SECONDS
 soak: build ## random checksummed traffic for SOAK_SECONDS, with forks, closes and kills
 	@scripts/bootstrap.sh test
 	@TEST_ONLY=soak scripts/test.sh
+
+conformance: build ## other people's test suites, plain against Shunt against forced TCP; the table goes to build/conformance.txt
+	@scripts/bootstrap.sh test
+	@TEST_ONLY=conformance scripts/test.sh
 
 perturb: build ## all black-box tests and PERTURB_SECONDS of soak, with threads held up at random between steps on shared memory
 	@scripts/bootstrap.sh test

@@ -59,11 +59,20 @@ need_test() {
     need_python
     need_rustfmt
     [ -f "$ROOT/tests/packages.txt" ] || return 0
+    [ -x /usr/bin/python3 ] || apt_update # its version is a part of a package's name
     while read -r package reason; do
         case $package in '' | '#'*) continue ;; esac
         reason=${reason#\#}; reason=${reason# }
+        case $package in *3.N*) package=$(python_minor_for "$package") ;; esac
         need_package "$package" "${reason:-driven by the tests}"
     done <"$ROOT/tests/packages.txt"
+}
+
+# python_minor_for NAME: with the distribution's own version of Python in the place of 3.N.
+python_minor_for() {
+    minor=$(/usr/bin/python3 -c 'import sys; print(sys.version_info[1])' 2>/dev/null) ||
+        minor=$(apt-cache depends python3 | sed -n 's/.*Depends: python3\.\([0-9]*\)$/\1/p' | head -n 1)
+    echo "$1" | sed "s/3\.N/3.$minor/"
 }
 
 # Beside Debian's rustc-web only: rustup's toolchains bring their own, and another version would format otherwise.

@@ -37,6 +37,7 @@ main() {
     stage models "loom, short form" env MODELS="${MODELS:-short}" scripts/models.sh
     stage fuzz "fuzzers, short form" scripts/fuzz.sh "${FUZZ_SHORT_SECONDS:-10}"
     asked soak && stage soak "soak for ${SOAK_SECONDS:-600} s" soak
+    asked conformance && stage conformance "foreign suites in three modes, all of them" conformance
     finish
 }
 
@@ -102,6 +103,10 @@ blackbox() {
 
 soak() {
     SOAK_SECONDS=${SOAK_SECONDS:-600} DEATHS=${DEATHS:-1000} python_tests -m soak
+}
+
+conformance() {
+    CONFORMANCE=full python_tests -m conformance
 }
 
 # A library whose threads are held up at random between steps on shared memory (fabric::sync::perturb): what needs two threads to meet

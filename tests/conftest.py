@@ -31,6 +31,7 @@ def pytest_addoption(parser):
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "soak: has a long form, which `make soak` runs")
+    config.addinivalue_line("markers", "conformance: a foreign suite; `make conformance` runs all of them, in full")
     chosen = config.getoption("--modes").split(",")
     if unknown := set(chosen) - set(modes.MODES):
         pytest.exit(f"no such mode: {', '.join(sorted(unknown))}; there are {', '.join(modes.MODES)}", 4)

@@ -1,0 +1,65 @@
+"""What the suites of tests/conformance are held to: test by test the plain run's outcome, or a line in reasons.txt."""
+
+import os
+import re
+
+from .modes import MODES, ROOT
+
+FULL = os.environ.get("CONFORMANCE", "short") == "full"
+REASONS = ROOT / "tests/conformance/reasons.txt"
+OUT = ROOT / "build/conformance.txt"
+# How often a suite is run plain again if something differs.
+PLAIN_AGAIN = 3
+
+
+def reason_for(suite, test, mode):
+    """The reason in reasons.txt for which this test may come out otherwise, or None."""
+    for line in REASONS.read_text().splitlines():
+        if line.strip() and not line.startswith("#"):
+            of, pattern, where, reason = (field.strip() for field in line.split("|", 3))
+            if of == suite and where in (mode, "*") and re.fullmatch(re.escape(pattern).replace(r"\*", ".*"), test):
+                return reason
+    return None
+
+
+def differences(plain, other):
+    """{test: (its plain outcome, the other one)}, where they are not the same."""
+    return {test: (plain.get(test, "not run"), other.get(test, "not run"))
+            for test in sorted(plain.keys() | other.keys()) if plain.get(test) != other.get(test)}
+
+
+class Row:
+    """One suite in one mode, against its plain run. `again` runs it plain once more."""
+
+    def __init__(self, suite, mode, plain, found, again, moved):
+        self.suite, self.mode, self.moved = suite, mode, moved
+        outcomes = list(found.values())
+        self.passed, self.skipped = outcomes.count("passed"), outcomes.count("skipped")
+        self.failed = len(outcomes) - self.passed - self.skipped
+        wrong = differences(plain, found)
+        self.explained = {test for test in wrong if reason_for(suite, test, mode)}
+        # A test that comes out so without us, too, if only now and then, tells nothing. What comes out so under Shunt only, however
+        # seldom, is ours.
+        self.unsteady = set()
+        for _ in range(PLAIN_AGAIN):
+            if wrong.keys() <= self.explained | self.unsteady:
+                break
+            once_more = again()
+            self.unsteady |= {test for test in wrong if once_more.get(test, "not run") == wrong[test][1]}
+        self.ours = {test: ends for test, ends in wrong.items() if test not in self.explained | self.unsteady}
+
+    def __str__(self):
+        differ = ["", "", ""] if self.mode == "plain" else [len(self.ours), len(self.explained), len(self.unsteady)]
+        return FORM.format(self.suite, self.mode, self.passed, self.failed, self.skipped, *differ, self.moved if self.mode == "shunt" else "")
+
+
+FORM = "{:34} {:6} {:>7} {:>7} {:>8} {:>7} {:>10} {:>9} {:>7}"
+
+
+def table(rows):
+    """The lines of the table; they are kept in build/conformance.txt, too."""
+    rows = sorted(rows, key=lambda row: (row.suite, MODES.index(row.mode)))
+    lines = [FORM.format("suite", "mode", "passed", "failed", "skipped", "differ", "explained", "unsteady", "moved"), *map(str, rows)]
+    OUT.parent.mkdir(exist_ok=True)
+    OUT.write_text("\n".join(lines) + "\n")
+    return lines

@@ -69,7 +69,7 @@ soak: build ## random checksummed traffic for SOAK_SECONDS, with forks, closes a
 	@TEST_ONLY=soak scripts/test.sh
 
 conformance: build ## other people's test suites, plain against Shunt against forced TCP; the table goes to build/conformance.txt
-	@scripts/bootstrap.sh test
+	@scripts/bootstrap.sh conformance
 	@TEST_ONLY=conformance scripts/test.sh
 
 perturb: build ## all black-box tests and PERTURB_SECONDS of soak, with threads held up at random between steps on shared memory

@@ -4,6 +4,7 @@
 #   scripts/bootstrap.sh build     a C compiler, make, a Rust compiler
 #   scripts/bootstrap.sh demo      build + redis
 #   scripts/bootstrap.sh test      build + what the tests drive, and a Python environment in build/venv
+#   scripts/bootstrap.sh conformance   test + what foreign suites need
 #   scripts/bootstrap.sh fuzz      build + a C++ compiler for libFuzzer
 #
 # Nothing is installed that is already here, every package is named with its reason first, no package is removed, and
@@ -27,14 +28,15 @@ main() {
         build) need_build ;;
         demo) need_build; need_demo ;;
         test) need_build; need_demo; need_fuzz; need_test ;;
+        conformance) need_build; need_demo; need_fuzz; need_test; need_listed tests/conformance/packages.txt ;;
         fuzz) need_build; need_fuzz ;;
-        *) fail "unknown group '$group' (build, demo, test, fuzz)" ;;
+        *) fail "unknown group '$group' (build, demo, test, conformance, fuzz)" ;;
         esac
     done
     install_wanted
     toolchain_dir >/dev/null || fail "a Rust compiler >= $MIN_RUST is still missing after the installation"
     for group in "$@"; do
-        if [ "$group" = test ]; then python_environment; fi
+        case $group in test | conformance) python_environment ;; esac
     done
 }
 
@@ -58,14 +60,18 @@ need_fuzz() {
 need_test() {
     need_python
     need_rustfmt
-    [ -f "$ROOT/tests/packages.txt" ] || return 0
     [ -x /usr/bin/python3 ] || apt_update # its version is a part of a package's name
+    need_listed tests/packages.txt
+}
+
+# need_listed FILE: the packages that it lists, a line each: name, then why.
+need_listed() {
     while read -r package reason; do
         case $package in '' | '#'*) continue ;; esac
         reason=${reason#\#}; reason=${reason# }
         case $package in *3.N*) package=$(python_minor_for "$package") ;; esac
         need_package "$package" "${reason:-driven by the tests}"
-    done <"$ROOT/tests/packages.txt"
+    done <"$ROOT/$1"
 }
 
 # python_minor_for NAME: with the distribution's own version of Python in the place of 3.N.

@@ -1,0 +1,46 @@
+"""Redis's own tests (from Debian's source package, driven by Tcl) of the installed redis-server: those units in which connections,
+replication or processes are what is tested. Servers and clients both run under Shunt."""
+
+import re
+
+import pytest
+
+from harness.sources import source
+
+pytestmark = pytest.mark.conformance
+
+UNITS = """unit/auth unit/protocol unit/info unit/type/list unit/type/zset unit/type/stream-cgroups unit/other unit/multi unit/quit unit/aofrw
+unit/acl unit/latency-monitor unit/pubsub unit/pubsubshard unit/introspection unit/introspection-2 unit/maxmemory unit/limits
+unit/obuf-limits unit/wait unit/pause unit/querybuf unit/pendingquerybuf unit/tracking unit/shutdown unit/networking unit/client-eviction
+unit/replybufsize unit/cluster unit/cluster/misc unit/cluster/links integration/block-repl integration/replication integration/replication-2
+integration/replication-3 integration/replication-4 integration/replication-psync integration/replication-buffer integration/shutdown
+integration/aof integration/aof-multi-part integration/rdb integration/logging integration/psync2 integration/psync2-reg
+integration/psync2-pingoff integration/psync2-master-restart integration/failover integration/redis-cli integration/redis-benchmark""".split()
+PROGRAMS = ["redis-server", "redis-cli", "redis-benchmark", "redis-check-aof", "redis-check-rdb"]
+LINE = re.compile(r"^\[(ok|err|exception|skip|ignore)\]: (.*?)(?: \(\d+ ms\))?(?: in tests/.*)?$")
+OUTCOME = {"ok": "passed", "skip": "skipped", "ignore": "skipped"}
+
+
+def suite(unit, need):
+    def scenario(r):
+        tree = source("redis")
+        for name in PROGRAMS:
+            link = tree / "src" / name
+            link.unlink(missing_ok=True)
+            link.symlink_to(need(name))
+        done = r.run([need("tclsh"), "tests/test_helper.tcl", "--clients", "1", "--baseport", "21111", "--single", unit], cwd=tree, status=None,
+                     timeout=600)
+        outcomes = {}
+        for line in re.sub(r"\x1b\[[\d;]*m", "", done.text).splitlines():
+            if found := LINE.match(line):
+                outcomes[found[2]] = OUTCOME.get(found[1], "failed")
+        if "All tests passed" not in done.text and "failed" not in outcomes.values():
+            outcomes["(the run)"] = f"status {done.status}"
+        return outcomes
+
+    return scenario
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_redis(conform, need, unit):
+    conform(f"redis {unit}", suite(unit, need), moves=False)

@@ -1,7 +1,6 @@
 //! Programs that bound what is under way: with tcp, SO_SNDBUF of the writer and SO_RCVBUF of the reader say together how many bytes it may
 //! be ahead (socket(7)). Who has set both to little wants to be stopped early, so there the ring does not grow.
 
-use fabric::sync::Ordering;
 use fabric::sys;
 
 use crate::conn::{Conn, flag, state};
@@ -22,8 +21,13 @@ pub(crate) fn both(conn: &Conn, fd: i32) -> bool {
 }
 
 /// The program has set SO_RCVBUF.
-pub fn receive_buffer_set(conn: &Conn) {
-    if conn.is_managed() && conn.state.load(Ordering::Acquire) == state::PROMOTED && reader(conn) {
+pub fn receive_buffer_set(conn: &'static Conn) {
+    // Under the lock no other thread gives the slot up.
+    if conn.is_managed()
+        && reader(conn)
+        && let Some(_rx) = conn.lock_rx()
+        && conn.state() == state::PROMOTED
+    {
         conn.tell(note::NARROW);
     }
 }

@@ -673,11 +673,11 @@ fn take(conn: &'static Conn, index: u32, slot: usize) {
         link.refuse(slot);
         return conn.unmanage();
     }
-    // Other threads may be in calls on it: none may write to the ring before it is known that the offer stands, and none may read
-    // there what the peer writes once it has our answer, and not be able to wake it.
     if narrow::reader(conn) {
         conn.tell(note::NARROW);
     }
+    // Other threads may be in calls on it: none may write to the ring before it is known that the offer stands, and none may read
+    // there what the peer writes once it has our answer, and not be able to wake it.
     let Some(tx) = writing(conn) else {
         link.unuse_slot(slot);
         link.refuse(slot);

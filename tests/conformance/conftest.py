@@ -34,11 +34,10 @@ def conform(r, mode, apps):
 
     def compare(suite, scenario, moves=True):
         found = scenario(r)
-        assert found, f"{suite} ran no test"
         if mode == "plain":
-            _plain[suite] = found
+            _plain[suite] = held.ran(suite, found)
         elif suite not in _plain:
-            _plain[suite] = plainly(scenario)
+            _plain[suite] = held.ran(suite, plainly(scenario))
         row = held.Row(suite, mode, _plain[suite], found, lambda: plainly(scenario), r.report.promoted)
         _rows.append(row)
         lines = [f"  {test}: {plain} | {here}" for test, (plain, here) in row.ours.items()]

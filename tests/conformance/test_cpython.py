@@ -4,7 +4,7 @@ import xml.etree.ElementTree as xml
 
 import pytest
 
-from harness.conform import FULL
+from harness.conform import FULL, outcomes
 
 pytestmark = pytest.mark.conformance
 
@@ -36,7 +36,7 @@ def suite(module):
                      env={"SHUNT_PROMOTE_AFTER": "0"})
         if not results.exists():
             return {"(the run)": f"status {done.status}"}
-        return {case.get("name"): outcome(case) for case in xml.parse(results).iter("testcase")}
+        return outcomes((case.get("name"), outcome(case)) for case in xml.parse(results).iter("testcase"))
 
     return scenario
 

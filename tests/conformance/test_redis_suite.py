@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+from harness.conform import outcomes
 from harness.sources import source
 
 pytestmark = pytest.mark.conformance
@@ -30,13 +31,11 @@ def suite(unit, need):
             link.symlink_to(need(name))
         done = r.run([need("tclsh"), "tests/test_helper.tcl", "--clients", "1", "--baseport", "21111", "--single", unit], cwd=tree, status=None,
                      timeout=600)
-        outcomes = {}
-        for line in re.sub(r"\x1b\[[\d;]*m", "", done.text).splitlines():
-            if found := LINE.match(line):
-                outcomes[found[2]] = OUTCOME.get(found[1], "failed")
-        if "All tests passed" not in done.text and "failed" not in outcomes.values():
-            outcomes["(the run)"] = f"status {done.status}"
-        return outcomes
+        lines = map(LINE.match, re.sub(r"\x1b\[[\d;]*m", "", done.text).splitlines())
+        found = outcomes((line[2], OUTCOME.get(line[1], "failed")) for line in lines if line)
+        if "All tests passed" not in done.text and "failed" not in found.values():
+            found["(the run)"] = f"status {done.status}"
+        return found
 
     return scenario
 

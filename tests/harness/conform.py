@@ -12,6 +12,21 @@ OUT = ROOT / "build/conformance.txt"
 PLAIN_AGAIN = 3
 
 
+def outcomes(pairs):
+    """{test: outcome} of (test, outcome) pairs; a name that comes again (a subtest, say) is numbered, so that none hides another."""
+    found, times = {}, {}
+    for name, outcome in pairs:
+        times[name] = times.get(name, 0) + 1
+        found[name if times[name] == 1 else f"{name} #{times[name]}"] = outcome
+    return found
+
+
+def ran(suite, found):
+    """The plain run is the measure: one that broke off, or in which nothing passed, measures nothing."""
+    assert "(the run)" not in found and "passed" in found.values(), f"{suite} does not run plain: {found}; is it installed?"
+    return found
+
+
 def reason_for(suite, test, mode):
     """The reason in reasons.txt for which this test may come out otherwise, or None."""
     for line in REASONS.read_text().splitlines():

@@ -291,6 +291,35 @@ static void by_vfork(int fd) {
     leave(fd);
 }
 
+/* The child of vfork() has numbers of its own, but our memory: what it closes and moves stays ours. */
+static void vfork_closes(int fd) {
+    for (volatile int i = 0; i < 5; i++) {
+        ask(SEND, 5000);
+        wait_queued(fd, 5000);
+        pid_t child = vfork();
+        if (child == 0) {
+            dup2(2, fd);
+            dup2(fd, 0);
+            closefrom(3);
+            execl("/bin/true", "true", NULL);
+            _exit(1);
+        }
+        child_ended_well(child);
+        take(fd, 5000);
+        echo_rounds(fd, 30, 100);
+        child = vfork();
+        if (child == 0) {
+            dup2(fd, 0);
+            close(fd);
+            execl("/bin/true", "true", NULL);
+            _exit(1);
+        }
+        child_ended_well(child);
+        echo_rounds(fd, 30, 100);
+    }
+    leave(fd);
+}
+
 const struct example examples[] = {
     {"in_turn", puppet, in_turn, 0},
     {"one_each", puppet, one_each, 0},
@@ -305,5 +334,6 @@ const struct example examples[] = {
     {"generations", puppet, generations, 0},
     {"fork_beside_traffic", puppet, fork_beside_traffic, 0},
     {"by_vfork", puppet, by_vfork, 0},
+    {"vfork_closes", puppet, vfork_closes, 0},
     {0},
 };

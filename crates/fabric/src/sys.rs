@@ -432,3 +432,61 @@ pub fn perturb() {
 pub fn yield_now() {
     let _ = call!(sched_yield);
 }
+
+/// A copy of this process that has one thread and of whose end nobody is told by a signal: `None` in the copy. With CLONE_FILES in
+/// `flags` the two share their descriptors.
+pub fn clone_process(flags: i32) -> Result<Option<u32>, Errno> {
+    call!(clone, flags, 0, 0, 0, 0).map(|pid| (pid != 0).then_some(pid as u32))
+}
+
+/// Waits for the end of a process made by [`clone_process`].
+pub fn wait_for(pid: u32) {
+    while call!(wait4, pid, 0, libc::__WALL, 0) == Err(Errno::EINTR) {}
+}
+
+/// Ends the process, without any of its program's last steps.
+pub fn exit(status: i32) -> ! {
+    loop {
+        let _ = call!(exit_group, status);
+    }
+}
+
+/// Leaves what is shared with others.
+pub fn unshare(flags: i32) -> Result<(), Errno> {
+    call!(unshare, flags).map(drop)
+}
+
+/// Sets which signals are blocked; says which were. A bit for each, as the kernel has them.
+pub fn block_signals(mask: u64) -> u64 {
+    let mut was = 0u64;
+    let _ = call!(rt_sigprocmask, libc::SIG_SETMASK, &raw const mask, &raw mut was, 8);
+    was
+}
+
+/// Sets the name that ps shows.
+pub fn set_name(name: &CStr) {
+    let _ = call!(prctl, libc::PR_SET_NAME, name.as_ptr());
+}
+
+/// Makes `to` another number for what `fd` stands for.
+pub fn dup_over(fd: i32, to: i32, cloexec: bool) -> Result<(), Errno> {
+    call!(dup3, fd, to, if cloexec { libc::O_CLOEXEC } else { 0 }).map(drop)
+}
+
+/// Closes all descriptors from `first` to `last`.
+pub fn close_range(first: u32, last: u32) {
+    if first <= last {
+        let _ = call!(close_range, first, last, 0);
+    }
+}
+
+/// Zeroed memory that copies of the process share.
+pub fn mmap_common(len: usize) -> Result<*mut u8, Errno> {
+    let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
+    call!(mmap, 0, len, libc::PROT_READ | libc::PROT_WRITE, flags, -1i32, 0).map(|at| at as *mut u8)
+}
+
+/// ioctl with a structure.
+pub fn ioctl<T>(fd: i32, request: u64, value: &mut T) -> Result<(), Errno> {
+    call!(ioctl, fd, request, ptr::from_mut(value)).map(drop)
+}

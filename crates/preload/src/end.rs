@@ -1,19 +1,13 @@
 //! The end of a process that does not close its descriptors: connections that it shares with others get its holds back.
 
 use core::ffi::c_int;
-use fabric::sys;
 use sockets::{fork, process, report, table};
 
 use crate::next::hooks;
 
-/// Whether we are in a child of vfork(), which shares our memory and must leave it alone.
-fn borrowed() -> bool {
-    sys::getpid() != process::pid()
-}
-
 /// What is still open goes into the counts.
 pub fn leave() {
-    if borrowed() {
+    if process::borrowed() {
         return;
     }
     table::for_each(|_, entry| {

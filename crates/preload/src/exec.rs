@@ -6,21 +6,22 @@ use fabric::sys;
 use libc::{FILE, cmsghdr, msghdr};
 use sockets::reason::Reason;
 use sockets::table::{self, Entry};
-use sockets::{demote, faults, process};
+use sockets::{demote, faults, process, relay};
 
 use crate::next::hooks;
 use crate::start;
 
-/// Hands connections over that the next image will hold: those without close-on-exec.
-pub fn handing_over() {
+/// Hands connections over that the next image will hold: those without close-on-exec. `leaves`: it takes this one's place.
+pub fn handing_over(leaves: bool) {
     if !process::active() {
         return;
     }
     table::for_each(|fd, entry| {
         if let Entry::Conn(conn) = entry
             && sys::fcntl(fd, libc::F_GETFD, 0).is_ok_and(|flags| flags & libc::FD_CLOEXEC == 0)
+            && (!process::borrowed() || relay::is_socket_of(fd, conn))
         {
-            demote::hand_over(conn, fd, Reason::Exec);
+            demote::hand_over(conn, fd, Reason::Exec, leaves);
         }
     });
 }
@@ -43,7 +44,7 @@ pub unsafe fn passing(message: *const msghdr) {
                 for index in 0..bytes / 4 {
                     let fd = data.cast::<c_int>().add(index).read_unaligned();
                     if let Some(conn) = table::conn(fd) {
-                        demote::hand_over(conn, fd, Reason::Passed);
+                        demote::hand_over(conn, fd, Reason::Passed, true);
                     }
                 }
             }
@@ -104,50 +105,50 @@ unsafe extern "C" {
 
 hooks! {
     fn execve(next; path: *const c_char, argv: Strings, envp: Strings) -> c_int {
-        handing_over();
+        handing_over(true);
         next(path, argv, environment(envp))
     }
     fn execv(next; path: *const c_char, argv: Strings) -> c_int {
         execve(path, argv, environ)
     }
     fn execvp(next; file: *const c_char, argv: Strings) -> c_int {
-        handing_over();
+        handing_over(true);
         next(file, argv)
     }
     fn execvpe(next; file: *const c_char, argv: Strings, envp: Strings) -> c_int {
-        handing_over();
+        handing_over(true);
         next(file, argv, environment(envp))
     }
     fn fexecve(next; fd: c_int, argv: Strings, envp: Strings) -> c_int {
-        handing_over();
+        handing_over(true);
         next(fd, argv, environment(envp))
     }
     fn execveat(next; dir: c_int, path: *const c_char, argv: Strings, envp: Strings, flags: c_int) -> c_int {
-        handing_over();
+        handing_over(true);
         next(dir, path, argv, environment(envp), flags)
     }
     fn posix_spawn(next; pid: *mut c_int, path: *const c_char, actions: *const c_void, attributes: *const c_void, argv: Strings, envp: Strings) -> c_int {
-        handing_over();
+        handing_over(false);
         next(pid, path, actions, attributes, argv, environment(envp))
     }
     fn posix_spawnp(next; pid: *mut c_int, file: *const c_char, actions: *const c_void, attributes: *const c_void, argv: Strings, envp: Strings) -> c_int {
-        handing_over();
+        handing_over(false);
         next(pid, file, actions, attributes, argv, environment(envp))
     }
     fn posix_spawn_file_actions_adddup2(next; actions: *mut c_void, fd: c_int, to: c_int) -> c_int {
         if let Some(conn) = table::conn(fd) {
-            demote::hand_over(conn, fd, Reason::Exec);
+            demote::hand_over(conn, fd, Reason::Exec, false);
         }
         next(actions, fd, to)
     }
     fn system(next; command: *const c_char) -> c_int {
         if !command.is_null() {
-            handing_over();
+            handing_over(false);
         }
         next(command)
     }
     fn popen(next; command: *const c_char, mode: *const c_char) -> *mut FILE {
-        handing_over();
+        handing_over(false);
         next(command, mode)
     }
 }

@@ -6,7 +6,7 @@ use libc::{sockaddr, socklen_t};
 use sockets::conn::{Conn, flag};
 use sockets::reason::Reason;
 use sockets::table::{self, Entry};
-use sockets::{close as ending, demote, epoll, faults, fork, io, narrow, process, real, rendezvous};
+use sockets::{close as ending, demote, epoll, faults, fork, io, narrow, process, real, relay, rendezvous};
 
 use crate::next::hooks;
 
@@ -18,6 +18,8 @@ fn closing(fd: c_int) -> bool {
             real::set_errno(libc::EBADF);
             false
         }
+        // A child of vfork() closes a number of its own; what we know is its parent's.
+        _ if process::borrowed() => true,
         _ => {
             ending::closing(fd);
             true
@@ -33,6 +35,15 @@ fn family(address: *const sockaddr) -> Option<c_int> {
 
 /// After a descriptor was duplicated.
 fn duplicated(from: c_int, to: c_int) {
+    if process::borrowed() {
+        // The number is the child's alone, and for what it executes next.
+        if let Some(conn) = table::conn(from)
+            && relay::is_socket_of(to, conn)
+        {
+            demote::hand_over(conn, to, Reason::Exec, true);
+        }
+        return;
+    }
     let steady = rendezvous::steady();
     match table::entry(from) {
         Entry::Conn(conn) => {
@@ -43,7 +54,7 @@ fn duplicated(from: c_int, to: c_int) {
             drop(steady);
             if to <= libc::STDERR_FILENO {
                 // printf() and scanf() would write and read past us.
-                demote::hand_over(conn, to, Reason::Stdio);
+                demote::hand_over(conn, to, Reason::Stdio, false);
             }
         }
         Entry::Set(set) => {

@@ -10,7 +10,7 @@ use crate::next::hooks;
 /// A descriptor becomes a stream.
 fn becomes_stream(fd: c_int) {
     if let Some(conn) = table::conn(fd) {
-        demote::hand_over(conn, fd, Reason::Stdio);
+        demote::hand_over(conn, fd, Reason::Stdio, false);
     }
 }
 

@@ -69,7 +69,7 @@ hooks! {
                 process::bar(Reason::IoUring);
                 table::for_each(|fd, entry| {
                     if let Entry::Conn(conn) = entry {
-                        demote::hand_over(conn, fd, Reason::IoUring);
+                        demote::hand_over(conn, fd, Reason::IoUring, false);
                     }
                 });
                 next(number, a, b, c, d, e, f)

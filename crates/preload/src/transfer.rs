@@ -12,7 +12,7 @@ use crate::next::hooks;
 fn by_kernel(fd: c_int, reads: bool) {
     if let Some(conn) = table::conn(fd) {
         if reads {
-            demote::hand_over(conn, fd, Reason::Splice);
+            demote::hand_over(conn, fd, Reason::Splice, false);
         } else {
             demote::now(conn, fd, Reason::Splice);
         }

@@ -72,7 +72,7 @@ pub fn shut(conn: &'static Conn, fd: i32, how: i32) {
 }
 
 /// Recalled bytes go out before the end of the connection.
-fn flush(conn: &'static Conn, fd: i32) {
+pub(crate) fn flush(conn: &'static Conn, fd: i32) {
     let start = sys::now();
     while conn.tx.path() == path::RESEND && sys::now() - start < FLUSH_NS {
         demote::attend(conn, fd);

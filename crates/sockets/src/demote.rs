@@ -11,7 +11,7 @@ use crate::conn::{Conn, Held, Rx, Tx, flag, path, state};
 use crate::kicks::By;
 use crate::layout::{self, NOTES, RECALL_AT, TCP_AT, W, note};
 use crate::reason::Reason;
-use crate::{descriptors, io, kicks, link, log, rendezvous, report, wait};
+use crate::{descriptors, io, kicks, link, log, relay, rendezvous, report, wait};
 
 /// Takes the connection back to tcp for good. Bytes in the ring are read from there first; nothing is waited for.
 pub fn now(conn: &'static Conn, fd: i32, reason: Reason) {
@@ -20,8 +20,9 @@ pub fn now(conn: &'static Conn, fd: i32, reason: Reason) {
 
 /// Takes the connection back so that a process that knows nothing of rings can go on with it: unread bytes of the ring are
 /// recalled, to be sent again by tcp, and kicks are taken out of the companion. Waits for the peer, but not for ever: if it is in no
-/// call of ours, we send the bytes in its stead where the kernel lets us ([`send_for_peer`]), and else it will when it next calls.
-pub fn hand_over(conn: &'static Conn, fd: i32, reason: Reason) {
+/// call of ours, we send the bytes in its stead where the kernel lets us ([`send_for_peer`]). What can go by tcp no more, as the peer
+/// has shut its half or gone another way before, goes by a [`relay`]. `leaves`: this process does not go on with it.
+pub fn hand_over(conn: &'static Conn, fd: i32, reason: Reason, leaves: bool) {
     leave(conn, fd, reason, true);
     if conn.state() != state::PROMOTED {
         return;
@@ -31,47 +32,88 @@ pub fn hand_over(conn: &'static Conn, fd: i32, reason: Reason) {
     loop {
         let Some(mut rx) = conn.lock_rx() else { return };
         io::progress(conn, fd, &mut rx);
-        if !matches!(conn.rx.path(), path::SMALL | path::BIG) || !conn.has(flag::RECALLED) {
+        let on_ring = matches!(conn.rx.path(), path::SMALL | path::BIG);
+        // Behind what is unread of tcp there are bytes in the ring, or kicks.
+        let ahead = conn.rx.path() == path::TCP
+            && conn.word(layout::SMALL_AT) != 0
+            && (conn.word(W) != 0 || conn.word(layout::KICKS) != 0);
+        if !(on_ring || ahead) {
             drop(rx);
             finish(conn);
             return;
         }
+        // Asked before: what the end brought with it is there.
+        let ended = kicks::ended(conn, fd) || conn.notes() & note::CLOSED != 0;
         let quiet = wait::quiet(conn);
         let waited = sys::now() - start;
-        if waited > PEER_NS {
-            kicks::drain(conn, fd, &mut rx, u64::MAX, By::Call);
-        } else {
-            kicks::take(conn, fd, &mut rx, u64::MAX, By::Call);
+        if on_ring {
+            if waited > PEER_NS || ended {
+                kicks::drain(conn, fd, &mut rx, u64::MAX, By::Call);
+            } else {
+                kicks::take(conn, fd, &mut rx, u64::MAX, By::Call);
+            }
         }
-        // No kick is on the way. With nothing unread, whatever the writer does later, it will find the recall and send it by tcp.
-        let quiet = quiet && conn.word(layout::KICKS) == rx.kicks_drained;
+        let left = conn.word(TCP_AT);
         let empty = conn.word(W) == rx.ring.position();
-        if quiet && !empty && !tried && waited > PEER_NS {
+        // No kick is on the way. With nothing unread, whatever the writer does later, it will find the recall and send it by tcp.
+        let settled = quiet && on_ring && conn.word(layout::KICKS) == rx.kicks_drained;
+        if settled && empty && left == 0 {
+            conn.rx.set_path(path::LAST);
+        } else if settled && left == 0 && !ended && !tried && waited > PEER_NS {
             tried = true;
             if send_for_peer(conn, &rx) {
                 conn.rx.set_path(path::LAST);
             }
-        } else if quiet && empty {
-            conn.rx.set_path(path::LAST);
         }
         if conn.rx.path() == path::LAST {
             drop(rx);
             finish(conn);
             return;
         }
-        drop(rx);
         let limit = if empty { HAND_OVER_EMPTY_NS } else { HAND_OVER_NS };
-        if waited > limit || conn.notes() & note::CLOSED != 0 {
-            report::count_reason(Reason::PeerGone);
+        // It sends no more what we have not read: it has gone another way behind it, or nothing comes from it any more.
+        let unsendable = left > rx.ring.position() + 1 || ended && left == 0 || ahead && left != 0;
+        if (unsendable && (quiet || waited > KICK_NS)) || waited > limit {
+            let here = reason == Reason::Duplicated
+                || !leaves && conn.epolls.load(Ordering::Acquire) != 0
+                || reason != Reason::Passed && fd > libc::STDERR_FILENO && relay::shared(conn);
+            if here {
+                // A child that only happens to hold it, most likely: what is unread stays in the ring, and is ours.
+                report::count_reason(Reason::PeerGone);
+            } else {
+                rest(conn, fd, rx, ended);
+            }
             return;
         }
+        drop(rx);
         let _ = sys::ppoll(&mut [libc::pollfd { fd, events: libc::POLLIN, revents: 0 }], Some(500_000));
     }
+}
+
+/// Lets a relay have what is unread. If the writer may still come to send it, it is told not to.
+fn rest(conn: &'static Conn, fd: i32, mut rx: Held<'_, Rx>, ended: bool) {
+    let claimed = conn.mine().replace_word(conn.at(layout::CLAIM), 0, layout::BY_READER).is_ok();
+    if (claimed || ended || conn.word(TCP_AT) != 0)
+        && let Some(rest) = relay::take(conn, &mut rx)
+    {
+        if claimed {
+            conn.put(layout::RESENT_TO, rx.ring.position() + 1);
+        }
+        conn.rx.set_path(path::LAST);
+        drop(rx);
+        crate::close::flush(conn, fd);
+        if relay::begin(conn, fd, rest) {
+            return;
+        }
+    }
+    report::count_reason(Reason::PeerGone);
 }
 
 /// How long a peer gets that is in a call of ours, or about to be.
 const PEER_NS: u64 = 1_000_000;
 const HAND_OVER_NS: u64 = 2_000_000_000;
+/// How long a kick that was begun may take to come.
+const KICK_NS: u64 = 200_000_000;
 const HAND_OVER_EMPTY_NS: u64 = 200_000_000;
 /// What the two rings of a direction hold.
 const MOST_UNREAD: u64 = (layout::SMALL + layout::BIG) as u64;
@@ -159,7 +201,11 @@ fn leave(conn: &'static Conn, fd: i32, reason: Reason, recall: bool) {
     }
     let Some(mut tx) = conn.lock_tx() else { return };
     if conn.tx.path() == path::TCP && !io::switch(conn, fd) {
-        return;
+        if !recall || !conn.has(flag::SHUT_WR) {
+            return;
+        }
+        // Nothing more goes that way.
+        conn.tx.set_path(path::LAST);
     }
     if !conn.has(flag::DEMOTING) {
         report::count_reason(reason);

@@ -239,7 +239,7 @@ pub fn forget(conn: &'static Conn, fd: i32, last: bool) {
         table_fds(conn, |other| others |= other != fd);
     }
     if others {
-        demote::hand_over(conn, fd, Reason::Duplicated);
+        demote::hand_over(conn, fd, Reason::Duplicated, false);
     }
     each_set(|set| set.forget(conn, fd, others));
 }

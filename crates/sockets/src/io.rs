@@ -425,6 +425,11 @@ fn empty(conn: &'static Conn, fd: i32, rx: &mut Held<'_, Rx>, ring: u32, blocks:
 pub(crate) fn recalled(conn: &'static Conn, fd: i32, rx: &mut Held<'_, Rx>) -> Option<Tried> {
     match conn.word(TCP_AT) {
         0 => match kicks::look(conn, fd, rx, By::Call) {
+            kicks::Look::End if conn.word(W) != rx.ring.position() && conn.word(TCP_AT) == 0 => {
+                // Nothing comes from it any more: what it left in the ring is ours to read.
+                conn.clear(flag::RECALLED);
+                None
+            }
             kicks::Look::End => Some(Tried::Kernel),
             _ => Some(Tried::Not),
         },

@@ -84,6 +84,15 @@ pub(crate) enum Look {
     End,
 }
 
+/// Whether the kernel tells of the end of what the peer sends, or of the connection.
+pub(crate) fn ended(conn: &Conn, fd: i32) -> bool {
+    let mut poll = [libc::pollfd { fd, events: libc::POLLRDHUP, revents: 0 }];
+    if sys::ppoll(&mut poll, Some(0)).unwrap_or(0) > 0 {
+        conn.set(flag::PEER_FIN);
+    }
+    conn.has(flag::PEER_FIN | flag::PEER_HUP)
+}
+
 /// Asks the kernel, taking kicks out of the companion.
 pub(crate) fn look(conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>, by: By) -> Look {
     let mut poll = [libc::pollfd { fd, events: libc::POLLIN | libc::POLLRDHUP, revents: 0 }];

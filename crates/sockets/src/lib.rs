@@ -24,6 +24,7 @@ pub mod process;
 pub mod ready;
 pub mod real;
 pub mod reason;
+pub mod relay;
 pub mod rendezvous;
 pub mod report;
 pub mod signals;

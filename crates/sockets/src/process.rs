@@ -103,6 +103,11 @@ pub fn pid() -> u32 {
     PID.load(Ordering::Relaxed)
 }
 
+/// Whether we are in a child of vfork(), which shares our memory and must leave it alone.
+pub fn borrowed() -> bool {
+    sys::getpid() != pid()
+}
+
 /// In the child of fork().
 pub fn forked() {
     PID.store(sys::getpid(), Ordering::Relaxed);

@@ -1,0 +1,309 @@
+/* What lies unread when a connection crosses into a process that knows nothing of how it got there, and its writer can send no
+ * more: it has closed, was killed, has shut its half, or had gone another way before. Not a byte may be lost, what follows comes
+ * behind it, the other direction goes on, and the addresses stay. By exec, posix_spawn, dup2 to standard input, SCM_RIGHTS. */
+#include "pair.h"
+#include <libgen.h>
+#include <spawn.h>
+
+extern char **environ;
+
+enum { AHEAD = 100000, MORE = 3000 };
+
+static char *static_cat(void) {
+    static char path[PATH_MAX];
+    char self[PATH_MAX];
+    ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
+    CHECK(n > 0);
+    self[n] = 0;
+    snprintf(path, sizeof path, "%s/static_cat", dirname(self));
+    return path;
+}
+
+static void ended_well(pid_t child) {
+    int status;
+    CHECK(waitpid(child, &status, 0) == child);
+    EQUAL(status, 0);
+}
+
+/* Until the kernel tells of the end of what the peer sends. */
+static void wait_end(int fd) {
+    struct pollfd p = {fd, POLLRDHUP, 0};
+    do {
+        EQUAL(poll(&p, 1, 5000), 1);
+    } while (!(p.revents & POLLRDHUP));
+}
+
+/* All that comes out of `from`, which must be the peer's next `length` bytes. */
+static void take_by(int from, size_t length) {
+    static char data[1 << 16];
+    size_t done = 0;
+    ssize_t n;
+    while ((n = read(from, data, sizeof data)) > 0) {
+        CHECK(done + n <= length);
+        verify(your_key, got + done, data, n);
+        done += n;
+    }
+    EQUAL(n, 0);
+    EQUAL(done, length);
+    got += done;
+}
+
+/* A static program reads the connection and writes to a pipe. */
+static void through_cat(int fd, size_t length) {
+    int out[2];
+    CHECK(pipe(out) == 0);
+    pid_t child = fork();
+    if (child == 0) {
+        dup2(fd, 0);
+        dup2(out[1], 1);
+        closefrom(3);
+        execl(static_cat(), "static_cat", NULL);
+        _exit(127);
+    }
+    close(fd);
+    close(out[1]);
+    take_by(out[0], length);
+    ended_well(child);
+}
+
+/* ---- the writer has closed ---- */
+
+static void sends_and_closes(int fd) {
+    put(fd, AHEAD);
+    close(fd);
+    meet();
+}
+
+static void exec_after_close(int fd) {
+    wait_queued(fd, AHEAD);
+    wait_end(fd);
+    through_cat(fd, AHEAD);
+    meet();
+}
+
+static void spawn_after_close(int fd) {
+    int out[2];
+    pid_t child;
+    posix_spawn_file_actions_t actions;
+    char *argv[] = {"static_cat", NULL};
+    wait_queued(fd, AHEAD);
+    wait_end(fd);
+    CHECK(pipe2(out, O_CLOEXEC) == 0);
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_adddup2(&actions, fd, 0);
+    posix_spawn_file_actions_adddup2(&actions, out[1], 1);
+    CHECK(posix_spawn(&child, static_cat(), &actions, NULL, argv, environ) == 0);
+    posix_spawn_file_actions_destroy(&actions);
+    close(fd);
+    close(out[1]);
+    take_by(out[0], AHEAD);
+    ended_well(child);
+    meet();
+}
+
+static void vfork_after_close(int fd) {
+    int out[2];
+    char *program = static_cat();
+    wait_queued(fd, AHEAD);
+    wait_end(fd);
+    CHECK(pipe2(out, O_CLOEXEC) == 0);
+    pid_t child = vfork();
+    if (child == 0) {
+        dup2(fd, 0);
+        dup2(out[1], 1);
+        execl(program, "static_cat", NULL);
+        _exit(127);
+    }
+    close(fd);
+    close(out[1]);
+    take_by(out[0], AHEAD);
+    ended_well(child);
+    meet();
+}
+
+/* A child that has nothing to do with the connection leaves it to us. */
+static void bystander_after_close(int fd) {
+    wait_queued(fd, AHEAD);
+    wait_end(fd);
+    EQUAL(system("true"), 0);
+    take(fd, AHEAD / 2);
+    pid_t child = fork();
+    if (child == 0) {
+        execl("/bin/true", "true", NULL);
+        _exit(127);
+    }
+    ended_well(child);
+    take_by(fd, AHEAD - AHEAD / 2);
+    close(fd);
+    meet();
+}
+
+/* Standard input as a stream: libc's own reads. */
+static void stream_after_close(int fd) {
+    static char data[AHEAD + 1];
+    wait_queued(fd, AHEAD);
+    wait_end(fd);
+    CHECK(dup2(fd, 0) == 0);
+    EQUAL(fread(data, 1, sizeof data, stdin), AHEAD);
+    CHECK(feof(stdin));
+    verify(your_key, got, data, AHEAD);
+    close(fd);
+    meet();
+}
+
+static void names_after_close(int fd) {
+    struct sockaddr_storage own[2] = {0}, peer[2] = {0};
+    socklen_t length = sizeof own[0];
+    wait_queued(fd, AHEAD);
+    wait_end(fd);
+    for (int i = 0; i < 2; i++) {
+        length = sizeof own[i];
+        CHECK(getsockname(fd, (struct sockaddr *)&own[i], &length) == 0);
+        length = sizeof peer[i];
+        CHECK(getpeername(fd, (struct sockaddr *)&peer[i], &length) == 0);
+        if (i == 0) EQUAL(system("true"), 0);
+    }
+    CHECK(memcmp(&own[0], &own[1], sizeof own[0]) == 0);
+    CHECK(memcmp(&peer[0], &peer[1], sizeof peer[0]) == 0);
+    take_by(fd, AHEAD);
+    close(fd);
+    meet();
+}
+
+/* ---- the writer was killed ---- */
+
+static void sends_and_dies(int fd) {
+    put(fd, AHEAD);
+    kill(getpid(), SIGKILL);
+}
+
+static void exec_after_death(int fd) {
+    wait_queued(fd, AHEAD);
+    wait_end(fd);
+    through_cat(fd, AHEAD);
+}
+
+/* ---- the writer has shut its half, and reads on ---- */
+
+static void sends_and_shuts(int fd) {
+    char byte;
+    put(fd, AHEAD);
+    CHECK(shutdown(fd, SHUT_WR) == 0);
+    meet();
+    char *all = malloc(AHEAD);
+    recv_all(fd, all, AHEAD);
+    verify(FROM_CLIENT, sent - AHEAD, all, AHEAD);
+    free(all);
+    EQUAL(recv(fd, &byte, 1, 0), 0);
+    close(fd);
+}
+
+static void exec_after_shutdown(int fd) {
+    wait_queued(fd, AHEAD);
+    wait_end(fd);
+    pid_t child = fork();
+    if (child == 0) {
+        dup2(fd, 0);
+        dup2(fd, 1);
+        closefrom(3);
+        execl(static_cat(), "static_cat", NULL);
+        _exit(127);
+    }
+    close(fd);
+    meet();
+    ended_well(child);
+}
+
+/* ---- the writer had gone back to tcp, and sent on there ---- */
+
+static void sends_both_ways(int fd) {
+    put(fd, AHEAD);
+    EQUAL(system("true"), 0); /* a child that holds the connection: it goes back to what every program knows */
+    put(fd, MORE);
+    CHECK(shutdown(fd, SHUT_WR) == 0);
+    meet();
+    close(fd);
+}
+
+static void exec_after_change(int fd) {
+    wait_end(fd);
+    through_cat(fd, AHEAD + MORE);
+    meet();
+}
+
+/* ---- passed on ---- */
+
+static void give(int channel, int fd) {
+    char byte = 0, control[CMSG_SPACE(sizeof(int))] = {0};
+    struct iovec v = {&byte, 1};
+    struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+    struct cmsghdr *c = CMSG_FIRSTHDR(&m);
+    c->cmsg_level = SOL_SOCKET;
+    c->cmsg_type = SCM_RIGHTS;
+    c->cmsg_len = CMSG_LEN(sizeof(int));
+    memcpy(CMSG_DATA(c), &fd, sizeof fd);
+    EQUAL(sendmsg(channel, &m, 0), 1);
+}
+
+/* The receiver makes its calls past every library. */
+static void passed_after_close(int listener) {
+    int channel[2];
+    CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, channel) == 0);
+    pid_t child = fork();
+    if (child == 0) {
+        char byte, control[CMSG_SPACE(sizeof(int))] = {0};
+        struct iovec v = {&byte, 1};
+        struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+        int out[2], fd;
+        CHECK(pipe(out) == 0);
+        EQUAL(recvmsg(channel[1], &m, 0), 1);
+        memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&m)), sizeof fd);
+        close(channel[1]);
+        pid_t cat = fork();
+        if (cat == 0) {
+            dup2(fd, 0);
+            dup2(out[1], 1);
+            closefrom(3);
+            execl(static_cat(), "static_cat", NULL);
+            _exit(127);
+        }
+        close(fd);
+        close(out[1]);
+        EQUAL(recv(channel[0], &got, sizeof got, 0), sizeof got);
+        take_by(out[0], AHEAD);
+        ended_well(cat);
+        _exit(0);
+    }
+    int fd = answer(listener);
+    warm_server(fd);
+    wait_queued(fd, AHEAD);
+    wait_end(fd);
+    give(channel[0], fd);
+    close(fd);
+    EQUAL(send(channel[1], &got, sizeof got, 0), sizeof got);
+    ended_well(child);
+    meet();
+}
+
+static void dials_sends_and_closes(int unused) {
+    (void)unused;
+    int fd = dial();
+    warm_client(fd);
+    sends_and_closes(fd);
+}
+
+const struct example examples[] = {
+    {"exec_after_close", exec_after_close, sends_and_closes, 0},
+    {"spawn_after_close", spawn_after_close, sends_and_closes, 0},
+    {"vfork_after_close", vfork_after_close, sends_and_closes, 0},
+    {"bystander_after_close", bystander_after_close, sends_and_closes, 0},
+    {"stream_after_close", stream_after_close, sends_and_closes, 0},
+    {"names_after_close", names_after_close, sends_and_closes, 0},
+    {"names_after_close_v6", names_after_close, sends_and_closes, V6},
+    {"names_after_close_mapped", names_after_close, sends_and_closes, MAPPED},
+    {"exec_after_death", exec_after_death, sends_and_dies, DIES},
+    {"exec_after_shutdown", exec_after_shutdown, sends_and_shuts, 0},
+    {"exec_after_change", exec_after_change, sends_both_ways, 0},
+    {"passed_after_close", passed_after_close, dials_sends_and_closes, RAW},
+    {0},
+};

@@ -1,0 +1,31 @@
+"""The addresses of a connection that a relay carries on (crates/sockets/src/relay.rs), beyond those of tests/apps/leftover.c: the host's
+own, and where the kernel allows no new network namespaces."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+PROGRAM = Path(__file__).parent / "apps/leftover.py"
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root")
+
+
+def run(r, options, commands, *arguments):
+    """Runs the program in namespaces of its own, after shell commands that are not under Shunt."""
+    env = r.environment()
+    library = env.get("LD_PRELOAD")
+    shell = "; ".join([*commands, 'exec env $PRELOAD "$@"'])
+    r.run(["unshare", *options, "sh", "-ec", shell, "sh", sys.executable, PROGRAM, *arguments],
+          env={"LD_PRELOAD": "", "PRELOAD": f"LD_PRELOAD={library}" if library else "PRELOAD=none"})
+    r.accelerated()
+
+
+@pytest.mark.parametrize("address", ["198.51.100.7", "127.3.4.5", "2001:db8::7"])
+def test_addresses_stay(r, address):
+    length = 128 if ":" in address else 32
+    run(r, ["-n"], ["ip link set lo up", f"ip addr add {address}/{length} dev lo"], address)
+
+
+def test_no_namespaces(r):
+    run(r, ["-r", "-n"], ["ip link set lo up", "echo 0 > /proc/sys/user/max_net_namespaces"], "127.0.0.1", "ports")

@@ -36,6 +36,8 @@ pub struct Set {
     queue: AtomicU32,
     /// Members in the inner set.
     moved: AtomicU32,
+    /// Members that still get bytes by tcp: the kernel's, and those in the inner set whose peers have not changed over yet.
+    on_tcp: AtomicU32,
     /// Threads asleep on the set; being watched counts as one, that never ends.
     sleepers: AtomicU32,
     /// Whether the set may be waited on from outside: through another set, or in poll.
@@ -60,6 +62,9 @@ struct State {
     head: u32,
     tail: u32,
     listed: u32,
+    /// The first and the last of those that the call under way has told of, level-triggered: they go back on the list at its end.
+    told: u32,
+    last_told: u32,
 }
 
 // SAFETY: `state` is under `lock`, the rest is atomic.
@@ -87,6 +92,8 @@ const FRESH: u32 = 16;
 /// Its descriptor is registered in the inner set, which outlives EPOLL_CTL_DEL: programs take members out and put them in again for
 /// every request.
 const INNER: u32 = 32;
+/// In the inner set, and not seen on a ring yet.
+const EARLY: u32 = 64;
 
 /// Members by descriptor: higher ones are not promoted.
 const MEMBERS: usize = 1 << 16;
@@ -95,7 +102,7 @@ const EDGES: u32 = ready::IN | ready::OUT | ready::RDHUP | libc::EPOLLPRI as u32
 const SETS: usize = 1024;
 const ET: u32 = libc::EPOLLET as u32;
 const ONESHOT: u32 = libc::EPOLLONESHOT as u32;
-/// How often the promotion of an edge-triggered member with unread bytes is put off.
+/// How often the promotion of a member with unread bytes is put off.
 const PUT_OFF_MOST: u32 = 16;
 /// Data of the queue's bell in an inner set; descriptors are smaller.
 const BELL_DATA: u64 = u64::MAX;
@@ -206,24 +213,23 @@ pub fn adopt(conn: &'static Conn) {
 }
 
 /// Whether now is a bad time to promote the connection, because only the kernel knows what its sets are owed: whether the shot of a
-/// one-shot member is fired (it is not while the program arms it), and whether an edge-triggered one was told of the bytes that are
-/// there. The latter is put off a few times only: an edge told twice is what a program must cope with, as more bytes could have come.
+/// one-shot member is fired (it is not while the program arms it), whether an edge-triggered one was told of the bytes that are there,
+/// and what came before them. The latter two are put off a few times only: an edge told twice is what a program must cope with, as more
+/// bytes could have come.
 pub fn untimely(conn: &'static Conn) -> bool {
     if conn.epolls.load(Ordering::Acquire) == 0 {
         return false;
     }
     let arming = conn.arming.load(Ordering::Acquire);
-    let (mut unknown, mut edge) = (false, false);
+    let mut unknown = false;
     each_membership(conn, |set, fd| {
         let events = set.lock().map_or(0, |mut guard| guard.member(fd).events);
         unknown |= events & ONESHOT != 0
             && (arming >> 32 != u64::from(thread::tid())
                 || arming as u32 as i32 != set.fd.load(Ordering::Relaxed));
-        edge |= events & ET != 0;
     });
     unknown
-        || edge
-            && sys::ioctl_int(conn.descriptor(), libc::FIONREAD).unwrap_or(0) > 0
+        || sys::ioctl_int(conn.descriptor(), libc::FIONREAD).unwrap_or(0) > 0
             && conn.put_off.fetch_add(1, Ordering::Relaxed) < PUT_OFF_MOST
 }
 
@@ -383,6 +389,35 @@ impl Guard<'_> {
         }
         self.state().tail = state;
         self.state().listed += 1;
+    }
+    /// A member that was taken off the list and told of: it is to go back.
+    fn tell(&mut self, fd: i32) {
+        let place = fd as u32 + 1;
+        let member = self.member(fd);
+        if member.flags & LISTED != 0 {
+            return;
+        }
+        member.flags |= LISTED;
+        member.next = 0;
+        match self.state().last_told {
+            0 => self.state().told = place,
+            last => self.member(last as i32 - 1).next = place,
+        }
+        self.state().last_told = place;
+    }
+    /// Puts those that were told of back on the list.
+    fn relist(&mut self) {
+        let mut told = core::mem::take(&mut self.state().told);
+        self.state().last_told = 0;
+        while told != 0 {
+            let fd = told as i32 - 1;
+            let member = self.member(fd);
+            told = member.next;
+            member.flags &= !LISTED;
+            if member.flags & MOVED != 0 {
+                self.list(fd);
+            }
+        }
     }
     fn unlist_first(&mut self) -> Option<i32> {
         let head = self.state().head;

@@ -37,6 +37,7 @@ fn ring_out(conn: &Conn, fd: i32, tx: &mut Held<'_, Tx>, fired: u64) {
         conn.counters.hints.fetch_add(1, Ordering::Relaxed);
         let queue = usize::from(trip::id(how)) % layout::QUEUES;
         let base = layout::HINTS + queue * hints::BYTES;
+        conn.put(layout::HINTED, ticks());
         how = hints::set(&conn.theirs(), base, conn.slot.load(Ordering::Relaxed) as usize);
         if how == 0 {
             return;

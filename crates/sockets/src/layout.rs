@@ -12,7 +12,7 @@
 use fabric::{hints, queue};
 
 /// Version of the layout and of the hand-shake.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 /// Connections that fit in one link; a pair of processes may have many links.
 pub const SLOTS: usize = hints::SLOTS;
 /// Event queues of a process (one for each epoll set that has promoted members).
@@ -50,6 +50,8 @@ pub const KICKS: usize = 32;
 pub const FIRED: usize = 40;
 /// The peer's descriptor of its end, plus one: a hint.
 pub const FD: usize = 48;
+/// When the peer last set a hint for us, in ticks: epoll sets tell of what came first first.
+pub const HINTED: usize = 56;
 // Second line: put by the peer as the consumer of what we write, at every read.
 /// Read position of the ring that we write.
 pub const R: usize = 64;

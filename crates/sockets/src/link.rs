@@ -679,12 +679,12 @@ impl Drop for Scan {
 }
 
 impl Scan {
-    /// Takes the hints of event queue `queue` from all links and gives each connection to `each`.
-    pub fn take(&self, queue: usize, mut each: impl FnMut(&'static Conn)) {
+    /// Takes the hints of event queue `queue` from all links and gives each connection to `each`, with when its hint was set.
+    pub fn take(&self, queue: usize, mut each: impl FnMut(&'static Conn, u64)) {
         self.each_link(queue, |link, mine, base| {
             hints::take(&mine, base, |slot| {
                 if let Some(conn) = link.conn(slot) {
-                    each(conn);
+                    each(conn, mine.word(layout::slot(slot) + layout::HINTED));
                 }
             });
         });

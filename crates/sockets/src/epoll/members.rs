@@ -68,6 +68,7 @@ impl Set {
             let member = guard.member(fd);
             if op == libc::EPOLL_CTL_DEL {
                 if known {
+                    self.on_tcp.fetch_sub(1, Ordering::AcqRel);
                     // Still in the inner set, if an offer was taken back: until it is promoted again, or closed.
                     member.flags &= LISTED | INNER;
                     if member.flags & INNER == 0 {
@@ -81,6 +82,7 @@ impl Set {
             }
             if !known {
                 conn.epolls.fetch_add(1, Ordering::AcqRel);
+                self.on_tcp.fetch_add(1, Ordering::AcqRel);
             }
             *member = Member {
                 conn: Some(conn),
@@ -113,12 +115,15 @@ impl Set {
         if !parked {
             sys::epoll_ctl(inner, libc::EPOLL_CTL_ADD, fd, EDGES, fd as u64)?;
         }
-        let flags = member.flags & LISTED | PRESENT | MOVED | FRESH | INNER;
+        let flags = member.flags & LISTED | PRESENT | MOVED | FRESH | INNER | early(conn);
         *guard.member(fd) =
             Member { conn: Some(conn), data, events, flags, next: member.next, seen: 0, life: 0 };
         conn.epolls.fetch_add(1, Ordering::AcqRel);
         conn.queue.store(self.queue.load(Ordering::Acquire), Ordering::Release);
         self.moved.fetch_add(1, Ordering::AcqRel);
+        if flags & EARLY != 0 {
+            self.on_tcp.fetch_add(1, Ordering::AcqRel);
+        }
         guard.list(fd);
         drop(guard);
         if self.sleepers.load(Ordering::SeqCst) != 0 {
@@ -129,8 +134,8 @@ impl Set {
 
     /// EPOLL_CTL_DEL of a promoted member: it stays in the inner set, where its events are nobody's.
     pub(super) fn park(&self, guard: &mut Guard<'_>, fd: i32, conn: &'static Conn) {
-        let member = guard.member(fd);
-        member.flags &= LISTED | INNER;
+        self.on_ring(guard, fd);
+        guard.member(fd).flags &= LISTED | INNER;
         conn.set(flag::PARKED);
         self.moved.fetch_sub(1, Ordering::AcqRel);
         // A set that it stays in is told by kicks: which queue is that one's is not known here.
@@ -171,11 +176,20 @@ impl Set {
             || member.seen >= self.emptied.load(Ordering::Acquire)
             || sys::ioctl_int(fd, libc::FIONREAD).unwrap_or(0) > 0;
         let place = guard.member(fd);
-        place.flags |= INNER | if untold { MOVED | FRESH } else { MOVED };
+        place.flags |= INNER | MOVED | EARLY | if untold { FRESH } else { 0 };
         place.seen = 0;
         conn.queue.store(self.queue.load(Ordering::Acquire), Ordering::Release);
         self.moved.fetch_add(1, Ordering::AcqRel);
         guard.list(fd);
+    }
+
+    /// A member gets nothing by tcp any more.
+    pub(super) fn on_ring(&self, guard: &mut Guard<'_>, fd: i32) {
+        let member = guard.member(fd);
+        if member.flags & EARLY != 0 {
+            member.flags &= !EARLY;
+            self.on_tcp.fetch_sub(1, Ordering::AcqRel);
+        }
     }
 
     /// Gives a member back to the kernel's set: its connection is on tcp for good.
@@ -187,17 +201,22 @@ impl Set {
         let _ = sys::epoll_ctl(self.inner.load(Ordering::Acquire) - 1, libc::EPOLL_CTL_DEL, fd, 0, 0);
         let events = if member.flags & SPENT != 0 { ONESHOT } else { member.events };
         let _ = sys::epoll_ctl(self.fd.load(Ordering::Relaxed), libc::EPOLL_CTL_ADD, fd, events, member.data);
+        self.on_ring(guard, fd);
         guard.member(fd).flags &= !(MOVED | SPENT | INNER);
         self.moved.fetch_sub(1, Ordering::AcqRel);
+        self.on_tcp.fetch_add(1, Ordering::AcqRel);
     }
 
     pub(super) fn drop_member(&self, guard: &mut Guard<'_>, fd: i32) {
+        self.on_ring(guard, fd);
         let member = *guard.member(fd);
         if member.flags & INNER != 0 {
             let _ = sys::epoll_ctl(self.inner.load(Ordering::Acquire) - 1, libc::EPOLL_CTL_DEL, fd, 0, 0);
         }
         if member.flags & MOVED != 0 {
             self.moved.fetch_sub(1, Ordering::AcqRel);
+        } else if member.flags & PRESENT != 0 {
+            self.on_tcp.fetch_sub(1, Ordering::AcqRel);
         }
         if let Some(conn) = member.conn {
             conn.epolls.fetch_sub(1, Ordering::AcqRel);
@@ -230,8 +249,10 @@ impl Set {
                 && guard.member(fd).flags & MOVED != 0
             {
                 // The other process may go on with the same kernel set: its registration stays, as with tcp.
+                self.on_ring(&mut guard, fd);
                 guard.member(fd).flags &= !(MOVED | INNER);
                 self.moved.fetch_sub(1, Ordering::AcqRel);
+                self.on_tcp.fetch_add(1, Ordering::AcqRel);
             }
             self.drop_member(&mut guard, fd);
         }
@@ -278,7 +299,7 @@ impl Set {
                     }
                 }
             }
-            *guard.state() = State { members, head: 0, tail: 0, listed: 0 };
+            *guard.state() = State { members, head: 0, tail: 0, listed: 0, told: 0, last_told: 0 };
             sys::madvise(members.cast(), MEMBERS * size_of::<Member>(), libc::MADV_DONTNEED);
         }
         // Under the lock, as those who settle all sets may come by.
@@ -296,6 +317,7 @@ impl Set {
             give_queue(queue - 1);
         }
         self.moved.store(0, Ordering::Relaxed);
+        self.on_tcp.store(0, Ordering::Relaxed);
         self.used.store(0, Ordering::Release);
     }
 
@@ -329,6 +351,11 @@ impl Set {
         let _ =
             sys::epoll_ctl(self.inner.load(Ordering::Acquire) - 1, libc::EPOLL_CTL_MOD, fd, edges, fd as u64);
     }
+}
+
+/// EARLY, if the peer has not changed over to the ring as far as we have read.
+fn early(conn: &Conn) -> u32 {
+    if matches!(conn.rx.path(), path::SMALL | path::BIG) { 0 } else { EARLY }
 }
 
 /// Takes an event queue, if one is free.

@@ -4,6 +4,16 @@ use super::*;
 
 /// The kernel's part of a set is asked at least this often while rings keep it busy.
 const KERNEL_NS: u64 = 50_000;
+/// Which hints are taken before the list is gone through: none, or those that were set until then (in ticks); later ones are listed for
+/// the next call.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Hints {
+    None,
+    Until(u64),
+}
+
+/// How often hints are taken again, at most, for what came before something that has been seen.
+const LOOKS: usize = 4;
 /// Event bits that are conditions, not modes.
 const MASK: u32 = 0x0fff_ffff & !(1 << 28 | ONESHOT);
 
@@ -21,16 +31,8 @@ impl Set {
         loop {
             let moved = self.moved.load(Ordering::Acquire) != 0;
             if moved {
-                // The kernel's members come first when their turn has come, for at most half of the places (with one place:
-                // for all of it), so that neither kind keeps the other waiting.
-                let mut count = 0;
-                let asked = ticks() - self.kernel_asked.load(Ordering::Relaxed);
-                if self.crowded.swap(0, Ordering::Relaxed) != 0 || asked > ticks_of(KERNEL_NS) {
-                    let half = places.len().div_ceil(2);
-                    count = self.ask_kernel(&mut places[..half], Some(0), core::ptr::null())?.0;
-                }
                 let scan = link::scan();
-                count += self.collect(&scan, &mut places[count..])?;
+                let count = self.look(&scan, places)?;
                 if count > 0 {
                     drop(scan);
                     if count == places.len() {
@@ -45,15 +47,52 @@ impl Set {
             }
             let (count, inner) = self.sleep(places, nanos, deadline, mask)?;
             if count > 0 {
+                // What came by rings before comes with it, at its place.
+                let rings = match self.moved.load(Ordering::Acquire) {
+                    0 => 0,
+                    _ => self.collect(&link::scan(), &mut places[count..], Hints::None, false)?,
+                };
+                places[inner.unwrap_or(count)..count + rings].rotate_right(rings);
                 self.pass_on();
-                return Ok(count);
+                return Ok(count + rings);
             }
             if nanos == Some(0) || deadline.is_some_and(|deadline| ticks() >= deadline) {
-                let count = if moved || inner { self.collect(&link::scan(), places)? } else { 0 };
+                let count = match moved || inner.is_some() {
+                    true => self.collect(&link::scan(), places, Hints::Until(u64::MAX), false)?,
+                    false => 0,
+                };
                 self.pass_on();
                 return Ok(count);
             }
         }
+    }
+
+    /// What is ready now, of rings' members and, if their turn has come, of the kernel's, which have half of the places then (with one
+    /// place: it), so that neither kind keeps the other waiting.
+    ///
+    /// What came first is told first, and nothing without what came before it: a program that writes to two connections may count on
+    /// that with tcp. Hints are stamped by who sets them, and taken again after members were looked at. As long as bytes may come by
+    /// tcp, too, the kernel is asked after what was on the list (with tcp, what was told of before stands before what came later, too),
+    /// then come those that were hinted before it was asked: where the rings' bell stands among what it tells.
+    fn look(&'static self, scan: &link::Scan, places: &mut [libc::epoll_event]) -> Result<usize, Errno> {
+        let mixed = self.on_tcp.load(Ordering::Acquire) != 0 && places.len() > 1;
+        let asked = ticks() - self.kernel_asked.load(Ordering::Relaxed);
+        if !mixed && self.crowded.swap(0, Ordering::Relaxed) == 0 && asked <= ticks_of(KERNEL_NS) {
+            return self.collect(scan, places, Hints::Until(u64::MAX), false);
+        }
+        let queue = self.queue.load(Ordering::Acquire);
+        if mixed && queue != 0 {
+            // For what comes from now on the bell is rung, which tells its place.
+            arm_sleep(scan, queue - 1);
+        }
+        let half = places.len() / 2;
+        let first = self.collect(scan, &mut places[..half], Hints::None, true)?;
+        let before = if mixed { ticks() } else { u64::MAX };
+        let (kernel, bell) = self.ask_kernel(&mut places[first..], Some(0), core::ptr::null())?;
+        let count = first + kernel;
+        let hinted = self.collect(scan, &mut places[count..], Hints::Until(before), false)?;
+        places[first + bell.unwrap_or(kernel)..count + hinted].rotate_right(hinted);
+        Ok(count + hinted)
     }
 
     pub(super) fn spin(&self, scan: &link::Scan) -> bool {
@@ -82,7 +121,7 @@ impl Set {
         nanos: Option<u64>,
         deadline: Option<u64>,
         mask: *const libc::sigset_t,
-    ) -> Result<(usize, bool), Errno> {
+    ) -> Result<(usize, Option<usize>), Errno> {
         let queue = self.queue.load(Ordering::Acquire);
         let scan = link::scan();
         self.sleepers.fetch_add(1, Ordering::SeqCst);
@@ -149,32 +188,44 @@ impl Set {
     pub(super) fn take_hints(&self) {
         let scan = link::scan();
         if let Some(mut guard) = self.lock() {
-            self.list_hinted(&scan, &mut guard);
+            self.list_hinted(&scan, &mut guard, u64::MAX);
         }
     }
 
-    pub(super) fn list_hinted(&self, scan: &link::Scan, guard: &mut Guard<'_>) {
+    pub(super) fn list_hinted(&self, scan: &link::Scan, guard: &mut Guard<'_>, until: u64) {
         let queue = self.queue.load(Ordering::Acquire);
-        if queue == 0 {
+        if queue == 0 || !scan.any(queue as usize - 1) {
             return;
         }
-        scan.take(queue as usize - 1, |conn| {
-            table_fds(conn, |fd| {
-                if (fd as usize) < MEMBERS && guard.member(fd).flags & MOVED != 0 {
-                    guard.list(fd);
-                }
-            });
-        });
+        let mut arrived = Arrived::new(until);
+        scan.take(queue as usize - 1, |conn, when| arrived.add(guard, conn, when));
+        arrived.list(guard);
     }
 
-    /// Takes hints, goes once through the list, and reports what is ready.
-    pub(super) fn collect(
+    /// Goes through the list, and reports what is ready. `more`: the same call goes through it again, and must not report the same
+    /// once more.
+    fn collect(
         &self,
         scan: &link::Scan,
         places: &mut [libc::epoll_event],
+        hints: Hints,
+        more: bool,
     ) -> Result<usize, Errno> {
         let mut guard = self.lock().ok_or(Errno::EINTR)?;
-        Ok(self.go_through(scan, &mut guard, Some(places)).0)
+        let mut count = self.go_through(scan, &mut guard, Some(places), hints).0;
+        let queue = self.queue.load(Ordering::Acquire) as usize;
+        // What came before something that has been looked at late: its hint was set before that was written.
+        for _ in 0..LOOKS {
+            let any = hints != Hints::None && queue != 0 && scan.any(queue - 1);
+            if count == 0 || count == places.len() || !any {
+                break;
+            }
+            count += self.go_through(scan, &mut guard, Some(&mut places[count..]), hints).0;
+        }
+        if !more {
+            guard.relist();
+        }
+        Ok(count)
     }
 
     /// Takes hints and goes once through the list. With `places`: reports there what is ready. Without: looks only; what is ready stays
@@ -185,8 +236,11 @@ impl Set {
         scan: &link::Scan,
         guard: &mut Guard<'_>,
         mut places: Option<&mut [libc::epoll_event]>,
+        hints: Hints,
     ) -> (usize, bool) {
-        self.list_hinted(scan, guard);
+        if let Hints::Until(until) = hints {
+            self.list_hinted(scan, guard, until);
+        }
         let mut count = 0;
         let mut undecided = false;
         for _ in 0..guard.state().listed {
@@ -237,6 +291,9 @@ impl Set {
                 self.move_out(guard, fd);
                 continue;
             };
+            if member.flags & EARLY != 0 && matches!(conn.rx.path(), path::SMALL | path::BIG) {
+                self.on_ring(guard, fd);
+            }
             if got & ready::AGAIN != 0 {
                 undecided = true;
                 guard.list(fd);
@@ -282,20 +339,20 @@ impl Set {
                 if core::mem::replace(&mut guard.member(fd).seen, came) == came {
                     self.crowded.store(1, Ordering::Relaxed);
                 }
-                guard.list(fd);
+                guard.tell(fd);
             }
         }
         (count, undecided)
     }
 
     /// The kernel's part of the set: events of its own members go to `places`, those of the inner set onto the list. Says how many
-    /// there are, and whether the inner set had any.
+    /// there are, and before which of them the inner set had any.
     pub(super) fn ask_kernel(
         &'static self,
         places: &mut [libc::epoll_event],
         nanos: Option<u64>,
         mask: *const libc::sigset_t,
-    ) -> Result<(usize, bool), Errno> {
+    ) -> Result<(usize, Option<usize>), Errno> {
         let mut nanos = nanos;
         if self.holds.load(Ordering::SeqCst) != 0 {
             self.meet_nested(nanos, mask)?;
@@ -328,7 +385,7 @@ impl Set {
             count -= 1;
             self.ask_inner();
         }
-        Ok((count, place.is_some()))
+        Ok((count, place))
     }
 
     pub(super) fn ask_inner(&self) {
@@ -352,6 +409,8 @@ impl Set {
                         && let Some(fd) = process::bell_fd(queue - 1)
                     {
                         bell::silence(fd);
+                        // What it was rung for stands where it stands.
+                        self.list_hinted(&link::scan(), guard, u64::MAX);
                     }
                     continue;
                 }
@@ -383,6 +442,43 @@ impl Set {
             if count < 64 {
                 return;
             }
+        }
+    }
+}
+
+/// Hinted members on their way to the list, in the order in which their hints were set, but for those hinted later than `until`.
+struct Arrived {
+    members: [(u64, i32); ARRIVED],
+    count: usize,
+    until: u64,
+}
+
+/// So many are put in order at a time.
+const ARRIVED: usize = 128;
+
+impl Arrived {
+    fn new(until: u64) -> Arrived {
+        Arrived { members: [(0, 0); ARRIVED], count: 0, until }
+    }
+
+    fn add(&mut self, guard: &mut Guard<'_>, conn: &'static Conn, when: u64) {
+        table_fds(conn, |fd| {
+            if (fd as usize) < MEMBERS && guard.member(fd).flags & MOVED != 0 {
+                if self.count == ARRIVED {
+                    self.list(guard);
+                }
+                self.members[self.count] = (when, fd);
+                self.count += 1;
+            }
+        });
+    }
+
+    fn list(&mut self, guard: &mut Guard<'_>) {
+        let members = &mut self.members[..core::mem::take(&mut self.count)];
+        members.sort_unstable();
+        for &(when, fd) in &*members {
+            // One that is too late goes on the list at the end of the call.
+            if when <= self.until { guard.list(fd) } else { guard.tell(fd) }
         }
     }
 }

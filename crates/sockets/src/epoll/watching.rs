@@ -1,5 +1,6 @@
 //! Sets that are waited on from outside, through another set or in poll: settled before the kernel is asked about them.
 
+use super::waiting::Hints;
 use super::*;
 
 /// How many sets are watched.
@@ -66,7 +67,7 @@ impl Set {
             if queue != 0 {
                 arm_sleep(&scan, queue - 1);
             }
-            let (ready, undecided) = self.go_through(&scan, &mut guard, None);
+            let (ready, undecided) = self.go_through(&scan, &mut guard, None, Hints::Until(u64::MAX));
             if ready > 0 || !undecided {
                 return self.light(&mut guard, inner - 1, ready > 0);
             }

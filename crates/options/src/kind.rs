@@ -1,7 +1,9 @@
 //! What an option may be set to, and the one parser of values.
 
 use crate::problem::Fault;
-use crate::text::Text;
+use crate::rules;
+use crate::table::RuleSource;
+use crate::text::{LongText, Text};
 
 /// The type of an option, with its range.
 #[derive(Clone, Copy, Debug)]
@@ -25,6 +27,8 @@ pub enum Kind {
     Switch,
     /// The absolute path of a file.
     Path,
+    /// Rules, or the absolute path of a file of them.
+    Rules,
 }
 
 /// A word that an option may be set to.
@@ -49,11 +53,13 @@ pub enum Value {
     Switch(bool),
     /// An absolute path.
     Path(Text),
+    /// Rules.
+    Rules(RuleSource),
 }
 
 impl Kind {
     /// Reads one value. Spaces count: whoever reads files trims first.
-    pub fn parse(&self, value: &[u8]) -> Result<Value, Fault> {
+    pub fn parse<'a>(&self, value: &'a [u8]) -> Result<Value, Fault<'a>> {
         if value.is_empty() {
             return Err(Fault::Empty(*self));
         }
@@ -61,7 +67,7 @@ impl Kind {
             Kind::Choice(choices) => word(choices, value).ok_or(Fault::Value(*self)),
             Kind::ChoiceOrPath(choices) => match word(choices, value) {
                 Some(found) => Ok(found),
-                None if value[0] == b'/' => self.path(value),
+                None if value[0] == b'/' => self.path(value).map(Value::Path),
                 None => Err(Fault::Value(*self)),
             },
             Kind::Number { auto: true, .. } if value == b"auto" => Ok(Value::Auto),
@@ -76,18 +82,34 @@ impl Kind {
                 b"off" | b"no" | b"false" | b"0" => Ok(Value::Switch(false)),
                 _ => Err(Fault::Value(*self)),
             },
-            Kind::Path => self.path(value),
+            Kind::Path => self.path(value).map(Value::Path),
+            Kind::Rules if value[0] == b'/' => self.path(value).map(RuleSource::File).map(Value::Rules),
+            Kind::Rules => self.inline(value).map(RuleSource::Inline).map(Value::Rules),
         }
     }
 
-    fn path(&self, value: &[u8]) -> Result<Value, Fault> {
+    fn path<'a>(&self, value: &[u8]) -> Result<Text, Fault<'a>> {
         if value[0] != b'/' {
             return Err(Fault::Value(*self));
         }
         if value.len() > Text::MAX {
             return Err(Fault::TooLong);
         }
-        Text::new(value).map(Value::Path).ok_or(Fault::Value(*self))
+        Text::new(value).ok_or(Fault::Value(*self))
+    }
+
+    fn inline<'a>(&self, value: &'a [u8]) -> Result<LongText, Fault<'a>> {
+        if !value.iter().any(u8::is_ascii_whitespace) {
+            // No rule is a single word: rather a path that is not absolute.
+            return Err(Fault::Value(*self));
+        }
+        if value.len() > LongText::MAX {
+            return Err(Fault::TooManyRules);
+        }
+        match rules::inline(value).find_map(Result::err) {
+            Some(fault) => Err(Fault::Rule(fault)),
+            None => LongText::new(value).ok_or(Fault::Value(*self)),
+        }
     }
 }
 

@@ -8,6 +8,8 @@
 //! the operating system. Whoever calls [`from_environ`] brings the environment and the content of the files, and gets told
 //! of every name or value that is not understood, through a callback: a mistake is never passed over in silence.
 //!
+//! [`rules`] is a small language of its own, for one of the options: who is accelerated.
+//!
 //! To add an option: one field in [`Options`] and one entry in [`TABLE`].
 #![no_std]
 #![deny(missing_docs)]
@@ -17,11 +19,13 @@
 mod kind;
 mod problem;
 mod read;
+pub mod rules;
 mod table;
 mod text;
 
 pub use kind::{Choice, Kind, Value};
 pub use problem::{Fault, Problem, Source};
-pub use read::{ConfigFiles, config_files, find, from_environ};
-pub use table::{LogLevel, LogTarget, Opt, Options, PathMode, Profile, Scope, TABLE};
-pub use text::Text;
+pub use read::{ConfigFiles, config_files, find, from_environ, rule_files};
+pub use rules::{Ends, Role, Rule, RuleFault};
+pub use table::{LogLevel, LogTarget, Opt, Options, PathMode, Profile, RuleSource, Scope, TABLE};
+pub use text::{Bytes, LongText, Text};

@@ -4,7 +4,8 @@ use core::fmt;
 
 use crate::kind::Kind;
 use crate::read::suggestion;
-use crate::text::{Text, show};
+use crate::rules::RuleFault;
+use crate::text::{LongText, Shown, Text};
 
 /// Something in the environment or in a file that was not understood. The option keeps the value it had before.
 #[derive(Clone, Copy, Debug)]
@@ -16,7 +17,7 @@ pub struct Problem<'a> {
     /// The value as written; empty if there is none.
     pub value: &'a [u8],
     /// What is wrong.
-    pub fault: Fault,
+    pub fault: Fault<'a>,
 }
 
 /// Where an option was set.
@@ -37,7 +38,7 @@ pub enum Source {
 
 /// What is wrong with a name or a value.
 #[derive(Clone, Copy, Debug)]
-pub enum Fault {
+pub enum Fault<'a> {
     /// There is no option of this name.
     Unknown,
     /// The value is not of this kind.
@@ -46,6 +47,10 @@ pub enum Fault {
     Empty(Kind),
     /// A path longer than [`Text::MAX`].
     TooLong,
+    /// Rules longer than [`LongText::MAX`].
+    TooManyRules,
+    /// A rule that is none.
+    Rule(RuleFault<'a>),
     /// A line that is neither a comment nor `name = value`.
     Syntax,
     /// An option that makes no sense in a file.
@@ -81,6 +86,14 @@ impl fmt::Display for Problem<'_> {
             Fault::Value(kind) => write!(f, "{name}={value}: must be {kind}"),
             Fault::Empty(kind) => write!(f, "{name}: has no value; must be {kind}"),
             Fault::TooLong => write!(f, "{name}={value}: the path is longer than {} bytes", Text::MAX),
+            Fault::TooManyRules => {
+                write!(
+                    f,
+                    "{name}: longer than {} bytes; put the rules in a file, and name that",
+                    LongText::MAX
+                )
+            }
+            Fault::Rule(fault) => write!(f, "{name}: rule {}: {fault}", fault.number),
             Fault::Syntax => write!(f, "\"{name}\": must be `name = value` or a # comment"),
             Fault::NotInFile => {
                 write!(f, "{name}: cannot be set in a file, only in the environment or by flag")
@@ -116,14 +129,7 @@ impl fmt::Display for Kind {
             }
             Kind::Switch => f.write_str("on or off"),
             Kind::Path => f.write_str("an absolute path"),
+            Kind::Rules => f.write_str("rules, with ; between them, or the absolute path of a file of rules"),
         }
-    }
-}
-
-struct Shown<'a>(&'a [u8]);
-
-impl fmt::Display for Shown<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        show(self.0, f)
     }
 }

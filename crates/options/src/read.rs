@@ -1,8 +1,9 @@
 //! Reading options from the environment and from configuration files, in their order of precedence: environment, the
 //! user's file, the system's file, the defaults. (A flag of `shunt run` is put in the environment of the program.)
 
+use crate::kind::Kind;
 use crate::problem::{Fault, Problem, Source};
-use crate::table::{Opt, Options, TABLE};
+use crate::table::{Opt, Options, RuleSource, TABLE};
 use crate::text::Text;
 
 /// The paths of the configuration files to read, the weakest first; see [`config_files`].
@@ -10,6 +11,7 @@ pub type ConfigFiles = [Option<Text>; 2];
 
 /// What the system's administrator sets.
 const SYSTEM_FILE: Text = Text::new(b"/etc/shunt.conf").unwrap();
+const SYSTEM_RULES: Text = Text::new(b"/etc/shunt.rules").unwrap();
 
 /// The option of this name: `promote-after`.
 pub fn find(name: &str) -> Option<&'static Opt> {
@@ -22,8 +24,19 @@ pub fn config_files<'a>(env: impl Iterator<Item = &'a [u8]>) -> ConfigFiles {
     Environment::collect(env, &mut |_| ()).files()
 }
 
+/// Where to look for rules if [`Options::rules`] names no place: the first of these files that is there has them all. They
+/// lie beside the configuration files, the user's before the system's; there are none if `SHUNT_CONFIG` is set.
+pub fn rule_files<'a>(env: impl Iterator<Item = &'a [u8]>) -> [Option<Text>; 2] {
+    let env = Environment::collect(env, &mut |_| ());
+    if env.value("config").is_some() {
+        return [None, None];
+    }
+    [env.user_file(b"/shunt.rules", b"/.config/shunt.rules"), Some(SYSTEM_RULES)]
+}
+
 /// All options. `env` gives `NAME=VALUE` strings; `files` is the content of each of [`config_files`], in that order, empty
-/// for one that does not exist. Whatever is not understood goes to `problem` and changes nothing.
+/// for one that does not exist. Whatever is not understood goes to `problem` and changes nothing,
+/// but for rules: [`RuleSource::Wrong`].
 pub fn from_environ<'a>(
     env: impl Iterator<Item = &'a [u8]>,
     files: &[&[u8]],
@@ -91,17 +104,25 @@ impl<'a> Environment<'a> {
     }
 
     fn files(&self) -> ConfigFiles {
-        let named = TABLE.iter().position(|opt| opt.name == "config").and_then(|i| self.values[i]);
-        if let Some(path) = named {
+        if let Some(path) = self.value("config") {
             // A bad path is reported by from_environ, as any bad value is.
             return [Text::new(path).filter(|_| path.starts_with(b"/")), None];
         }
+        [Some(SYSTEM_FILE), self.user_file(b"/shunt.conf", b"/.config/shunt.conf")]
+    }
+
+    /// What the option of this name is set to.
+    fn value(&self, name: &str) -> Option<&'a [u8]> {
+        TABLE.iter().position(|opt| opt.name == name).and_then(|i| self.values[i])
+    }
+
+    /// A file of the user's, relative to `$XDG_CONFIG_HOME` or else to `$HOME`.
+    fn user_file(&self, in_config: &[u8], in_home: &[u8]) -> Option<Text> {
         let absolute = |dir: &&[u8]| dir.starts_with(b"/");
-        let user = match self.config_home.filter(absolute) {
-            Some(dir) => Text::joined(dir, b"/shunt.conf"),
-            None => self.home.filter(absolute).and_then(|dir| Text::joined(dir, b"/.config/shunt.conf")),
-        };
-        [Some(SYSTEM_FILE), user]
+        match self.config_home.filter(absolute) {
+            Some(dir) => Text::joined(dir, in_config),
+            None => self.home.filter(absolute).and_then(|dir| Text::joined(dir, in_home)),
+        }
     }
 }
 
@@ -132,7 +153,7 @@ fn read_file(options: &mut Options, path: Option<Text>, content: &[u8], problem:
 }
 
 /// A `#` opens a comment at the start of a line or after a space: a path may hold one.
-fn without_comment(line: &[u8]) -> &[u8] {
+pub(crate) fn without_comment(line: &[u8]) -> &[u8] {
     let opens = |&i: &usize| line[i] == b'#' && (i == 0 || line[i - 1].is_ascii_whitespace());
     &line[..(0..line.len()).find(opens).unwrap_or(line.len())]
 }
@@ -147,7 +168,12 @@ fn set(
 ) {
     match opt.kind.parse(value) {
         Ok(parsed) => (opt.set)(options, parsed),
-        Err(fault) => problem(Problem { source, name, value, fault }),
+        Err(fault) => {
+            if matches!(opt.kind, Kind::Rules) {
+                options.rules = RuleSource::Wrong;
+            }
+            problem(Problem { source, name, value, fault });
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! The table itself, and the [`Options`] that it fills in.
 
 use crate::kind::{Choice, Kind, Value};
-use crate::text::Text;
+use crate::text::{LongText, Text};
 
 /// Everything that can be set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -10,6 +10,8 @@ pub struct Options {
     pub profile: Profile,
     /// Whether to promote at all.
     pub path: PathMode,
+    /// Who may be promoted.
+    pub rules: RuleSource,
     /// Socket calls on a connection before it is posted.
     pub promote_after: u32,
     /// Calls a second that make a connection worth moving; `None` leaves it to the profile.
@@ -39,6 +41,7 @@ impl Options {
     pub const DEFAULT: Options = Options {
         profile: Profile::Balanced,
         path: PathMode::Auto,
+        rules: RuleSource::Usual,
         promote_after: 4,
         promote_rate: None,
         spin_us: None,
@@ -88,6 +91,19 @@ pub enum PathMode {
     Auto,
     /// Stay on kernel TCP.
     Tcp,
+}
+
+/// Where the rules are; [`crate::rules`] is their language.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RuleSource {
+    /// In the first of [`crate::rule_files`] that is there.
+    Usual,
+    /// Here.
+    Inline(LongText),
+    /// In this file.
+    File(Text),
+    /// Nowhere: the option was set to something that is not understood. Everything stays on TCP.
+    Wrong,
 }
 
 /// Where messages go.
@@ -198,6 +214,25 @@ problem has to do with Shunt, and what its hooks alone cost.",
         set: |options, value| {
             if let Value::Choice(i) = value {
                 options.path = [PathMode::Auto, PathMode::Tcp][i];
+            }
+        },
+    },
+    Opt {
+        name: "rules",
+        env: "SHUNT_RULES",
+        kind: Kind::Rules,
+        default: "",
+        scope: Scope::Anywhere,
+        short: "Which programs, addresses and ports may use memory, and which stay on TCP",
+        long: "Rules of the form `use shunt|tcp client|server|* PROGRAM ADDR[/BITS]:PORT[-PORT]`, with semicolons between \
+them, or the absolute path of a file with one on each line. The first that matches a connection decides; where none does, it \
+may use memory. Unset, they are in $XDG_CONFIG_HOME/shunt.rules (~/.config/shunt.rules if that is not set), or else in \
+/etc/shunt.rules, if one of these is there and config names no other file. One set of rules counts, never two together; \
+/dev/null is none at all. Where something in them is not understood, every connection stays on TCP. shunt help rules and \
+shunt.rules(5) say more; shunt doctor --rules PROGRAM ADDR says which rule decides.",
+        set: |options, value| {
+            if let Value::Rules(rules) = value {
+                options.rules = rules;
             }
         },
     },

@@ -4,26 +4,32 @@
 use core::ffi::CStr;
 use core::fmt::{self, Write};
 
-/// At most [`Text::MAX`] bytes without a NUL; always followed by one, so that it can go straight to a system call.
+/// Fewer than `N` bytes without a NUL; always followed by one, so that it can go straight to a system call.
 #[derive(Clone, Copy)]
-pub struct Text {
-    bytes: [u8; 256],
-    len: u8,
+pub struct Bytes<const N: usize> {
+    bytes: [u8; N],
+    len: usize,
 }
 
-impl Text {
+/// A path, or a name.
+pub type Text = Bytes<256>;
+
+/// A value of more than a few words.
+pub type LongText = Bytes<4096>;
+
+impl<const N: usize> Bytes<N> {
     /// The longest content, in bytes.
-    pub const MAX: usize = 255;
+    pub const MAX: usize = N - 1;
 
     /// The empty text.
-    pub const EMPTY: Text = Text { bytes: [0; 256], len: 0 };
+    pub const EMPTY: Self = Bytes { bytes: [0; N], len: 0 };
 
     /// Copies `from`; `None` if it is too long or holds a NUL byte.
-    pub const fn new(from: &[u8]) -> Option<Text> {
+    pub const fn new(from: &[u8]) -> Option<Self> {
         if from.len() > Self::MAX {
             return None;
         }
-        let mut text = Text::EMPTY;
+        let mut text = Self::EMPTY;
         let mut i = 0;
         while i < from.len() {
             if from[i] == 0 {
@@ -32,21 +38,23 @@ impl Text {
             text.bytes[i] = from[i];
             i += 1;
         }
-        text.len = from.len() as u8;
+        text.len = from.len();
         Some(text)
     }
 
     /// The content.
     pub fn as_bytes(&self) -> &[u8] {
-        &self.bytes[..self.len as usize]
+        &self.bytes[..self.len]
     }
 
     /// The content, as C wants it.
     pub fn as_c_str(&self) -> &CStr {
-        // Never empty-handed: byte 255 is never written, so there is always a NUL.
+        // Never empty-handed: the last byte is never written, so there is always a NUL.
         CStr::from_bytes_until_nul(&self.bytes).unwrap_or_default()
     }
+}
 
+impl Text {
     /// `first` followed by `second`; `None` if that is too long or holds a NUL byte.
     pub(crate) fn joined(first: &[u8], second: &[u8]) -> Option<Text> {
         let mut all = [0; Self::MAX];
@@ -57,28 +65,37 @@ impl Text {
     }
 }
 
-impl PartialEq for Text {
+impl<const N: usize> PartialEq for Bytes<N> {
     fn eq(&self, other: &Self) -> bool {
         self.as_bytes() == other.as_bytes()
     }
 }
 
-impl Eq for Text {}
+impl<const N: usize> Eq for Bytes<N> {}
 
-impl fmt::Debug for Text {
+impl<const N: usize> fmt::Debug for Bytes<N> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "\"{self}\"")
     }
 }
 
-impl fmt::Display for Text {
+impl<const N: usize> fmt::Display for Bytes<N> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         show(self.as_bytes(), f)
     }
 }
 
-/// Shows bytes that a stranger wrote: one line, no control characters, not endless.
-pub(crate) fn show(bytes: &[u8], f: &mut fmt::Formatter<'_>) -> fmt::Result {
+/// Bytes that a stranger wrote.
+pub(crate) struct Shown<'a>(pub &'a [u8]);
+
+impl fmt::Display for Shown<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        show(self.0, f)
+    }
+}
+
+/// Shows them: one line, no control characters, not endless.
+fn show(bytes: &[u8], f: &mut fmt::Formatter<'_>) -> fmt::Result {
     let mut left = Text::MAX;
     for chunk in bytes.utf8_chunks() {
         for c in chunk.valid().chars() {

@@ -3,12 +3,14 @@
 
 #![allow(clippy::missing_safety_doc)] // Each hook has the contract of the libc function whose name it bears.
 
+mod content;
 mod end;
 mod exec;
 mod fds;
 mod files;
 mod next;
 mod options_of;
+mod rules_of;
 mod signals;
 mod start;
 mod stdio;

@@ -1,8 +1,9 @@
 //! The options of this process: environment and configuration files, read without libc's or std's help.
 
 use core::ffi::{CStr, c_char};
-use fabric::sys;
 use options::{Options, Problem};
+
+use crate::content::Content;
 
 const FILE_MAX: usize = 16 << 10;
 
@@ -12,35 +13,23 @@ const FILE_MAX: usize = 16 << 10;
 /// `env` is an array of C strings that ends with null.
 pub unsafe fn read(env: *const *const c_char, problem: &mut dyn FnMut(Problem)) -> Options {
     // SAFETY: the caller vouches for the array.
-    let entries = || Entries(env);
+    let entries = || unsafe { Entries::new(env) };
     let files = options::config_files(entries());
-    let mut memory = [core::ptr::null_mut::<u8>(); 2];
-    let mut texts: [&[u8]; 2] = [b"", b""];
-    for ((file, text), at) in files.iter().zip(&mut texts).zip(&mut memory) {
-        if let Some(file) = file
-            && let Ok(fd) = sys::open(file.as_c_str(), libc::O_RDONLY, 0)
-        {
-            if let Ok(mapped) = sys::mmap_private(FILE_MAX) {
-                *at = mapped;
-                // SAFETY: mapped with FILE_MAX bytes, ours until unmapped below.
-                let buffer = unsafe { core::slice::from_raw_parts_mut(mapped, FILE_MAX) };
-                let got = sys::read(fd, buffer).unwrap_or(0);
-                *text = &buffer[..got];
-            }
-            sys::close(fd);
-        }
-    }
-    let options = options::from_environ(entries(), &texts, problem);
-    for at in memory {
-        if !at.is_null() {
-            sys::munmap(at, FILE_MAX);
-        }
-    }
-    options
+    let contents = files.map(|file| file.and_then(|file| Content::read(file.as_c_str(), FILE_MAX).ok()));
+    let texts = contents.each_ref().map(|content| content.as_ref().map_or(&[][..], Content::bytes));
+    options::from_environ(entries(), &texts, problem)
 }
 
 /// The strings of an environment.
-struct Entries(*const *const c_char);
+pub struct Entries(*const *const c_char);
+
+impl Entries {
+    /// # Safety
+    /// `env` is null or an array of C strings that ends with null, all of which outlive what is read here.
+    pub unsafe fn new(env: *const *const c_char) -> Entries {
+        Entries(env)
+    }
+}
 
 impl Iterator for Entries {
     type Item = &'static [u8];

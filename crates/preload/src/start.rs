@@ -4,10 +4,13 @@ use core::cell::UnsafeCell;
 use core::ffi::{CStr, c_char, c_int};
 use fabric::sync::{AtomicUsize, Ordering};
 use options::LogLevel;
+use sockets::reason::Reason;
 use sockets::{log, process, real, report};
 
 use crate::next::Next;
-use crate::{end, fds, options_of};
+use crate::options_of::Entries;
+use crate::rules_of::Found;
+use crate::{end, fds, options_of, rules_of};
 
 #[used]
 #[unsafe(link_section = ".init_array")]
@@ -17,14 +20,19 @@ static START: unsafe extern "C" fn(c_int, *const *const c_char, *const *const c_
 #[unsafe(link_section = ".fini_array")]
 static END: unsafe extern "C" fn() = finish;
 
-unsafe extern "C" fn start(_argc: c_int, _argv: *const *const c_char, env: *const *const c_char) {
-    // SAFETY: the loader passes the environment, an array that ends with null.
+unsafe extern "C" fn start(_argc: c_int, argv: *const *const c_char, env: *const *const c_char) {
+    // SAFETY: the loader passes the arguments and the environment, arrays that end with null.
     unsafe {
         remember_preload(env);
         let mut problems = 0;
         let options = options_of::read(env, &mut |_| problems += 1);
         if let Some(path) = options.report {
             report::open(path.as_c_str());
+        }
+        let found = Found::find(&options, Entries::new(env));
+        let rules = found.start(rules_of::program(argv));
+        if rules.is_err() {
+            process::bar(Reason::BadRules);
         }
         process::start(options);
         real::set(
@@ -35,6 +43,9 @@ unsafe extern "C" fn start(_argc: c_int, _argv: *const *const c_char, env: *cons
         if problems > 0 {
             // The command says which.
             log::note(LogLevel::Warn, "some options are not understood; see 'shunt doctor'");
+        }
+        if let Err(why) = rules {
+            log::note(LogLevel::Warn, format_args!("{why}: every connection stays on tcp"));
         }
         libc::pthread_atfork(Some(fds::before_fork), Some(fds::parent_of_fork), Some(fds::child_of_fork));
     }

@@ -7,7 +7,7 @@ use clap::builder::{
     OsStringValueParser, PossibleValue, PossibleValuesParser, TypedValueParser, ValueParser,
 };
 use clap::{Arg, ArgAction, Command, ValueHint, value_parser};
-use options::{Kind, Opt, TABLE};
+use options::{Fault, Kind, LongText, Opt, TABLE, Text};
 
 /// Shown after the help of `shunt run`, and in its man page.
 pub const EXIT_STATUS: &str =
@@ -77,7 +77,7 @@ fn option(opt: &'static Opt) -> Arg {
         .value_name(value_name(opt.kind))
         .value_parser(value_parser_of(opt))
         .value_hint(match opt.kind {
-            Kind::Path | Kind::ChoiceOrPath(_) => ValueHint::FilePath,
+            Kind::Path | Kind::ChoiceOrPath(_) | Kind::Rules => ValueHint::FilePath,
             _ => ValueHint::Other,
         })
         .help(match opt.default {
@@ -99,6 +99,7 @@ pub fn value_name(kind: Kind) -> &'static str {
         Kind::Number { .. } => "N",
         Kind::Switch => "on|off",
         Kind::Path => "FILE",
+        Kind::Rules => "RULES|FILE",
     }
 }
 
@@ -122,6 +123,11 @@ fn checked(opt: &Opt, value: OsString) -> Result<OsString, String> {
     let is_path = match opt.kind {
         Kind::Path => !value.is_empty(),
         Kind::ChoiceOrPath(_) => value.as_encoded_bytes().contains(&b'/'),
+        // No rule begins with a dot, or is a single word.
+        Kind::Rules => {
+            let bytes = value.as_encoded_bytes();
+            bytes.starts_with(b".") || !bytes.is_empty() && !bytes.iter().any(u8::is_ascii_whitespace)
+        }
         _ => false,
     };
     let value = match std::path::absolute(&value) {
@@ -130,7 +136,9 @@ fn checked(opt: &Opt, value: OsString) -> Result<OsString, String> {
     };
     match opt.kind.parse(value.as_encoded_bytes()) {
         Ok(_) => Ok(value),
-        Err(options::Fault::TooLong) => Err(format!("the path is longer than {} bytes", options::Text::MAX)),
+        Err(Fault::TooLong) => Err(format!("the path is longer than {} bytes", Text::MAX)),
+        Err(Fault::TooManyRules) => Err(format!("longer than {} bytes; put them in a file", LongText::MAX)),
+        Err(Fault::Rule(fault)) => Err(format!("rule {}: {fault}", fault.number)),
         Err(_) => Err(format!("must be {}", opt.kind)),
     }
 }

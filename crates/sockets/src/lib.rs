@@ -27,6 +27,7 @@ pub mod reason;
 pub mod relay;
 pub mod rendezvous;
 pub mod report;
+pub mod rules;
 pub mod signals;
 pub mod table;
 pub mod thread;

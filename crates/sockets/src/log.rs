@@ -40,7 +40,7 @@ pub fn on_tcp(conn: &Conn, reason: Reason) {
 }
 
 /// Something that is not of one connection.
-pub fn note(level: LogLevel, what: &str) {
+pub fn note(level: LogLevel, what: impl fmt::Display) {
     if wanted(level) {
         write(level, format_args!("{what}"));
     }

@@ -54,4 +54,6 @@ reasons! {
     Shared = 32, "shared with another process before promotion";
     Duplicated = 33, "one of several descriptors closed while in an epoll set";
     Rare = 34, "used too seldom to gain by it";
+    Rule = 35, "a rule says tcp";
+    BadRules = 36, "the rules are wrong (shunt doctor says where)";
 }

@@ -5,7 +5,7 @@ use fabric::lock::Lock;
 use fabric::queue::MESSAGE;
 use fabric::sync::{AtomicI32, AtomicU64, Ordering};
 use fabric::{Local, Remote, sys, trip};
-use options::LogLevel;
+use options::{LogLevel, Role};
 use stream::ring::{Consumer, Producer};
 use stream::spin::{nanos_of, ticks, ticks_of};
 
@@ -15,7 +15,7 @@ use crate::layout::{self, ACCEPTED, CANCELLED, REFUSED, STATE, note};
 use crate::link::{self, Link};
 use crate::reason::Reason;
 use crate::table::{self, Entry};
-use crate::{descriptors, diag, log, narrow, process, report, wait};
+use crate::{descriptors, diag, log, narrow, process, report, rules, wait};
 
 /// Between two looks for links and offers, in ns; and the longest pause of one connection.
 const SERVE_NS: u64 = 200_000;
@@ -406,6 +406,10 @@ fn try_post(conn: &'static Conn, fd: i32) -> Result<(), Reason> {
         // Not connected yet, or no longer.
         Err(_) => return Err(Reason::Busy),
     };
+    let role = if conn.has(flag::CLIENT) { Role::Client } else { Role::Server };
+    if rules::keep_on_tcp(role, own, peer) {
+        return Err(Reason::Rule);
+    }
     let cookie: u64 = sys::getsockopt(fd, libc::SOL_SOCKET, SO_COOKIE).map_err(|_| Reason::NotTcp)?;
     let token = listen()?;
     // One poster at a time: the others find the state changed.

@@ -103,7 +103,7 @@ install: ## command, library, bench programs, man pages, completions, into DESTD
 	install -m 644 -t $(docdir) README.md CHANGELOG.md LICENSE-MIT LICENSE-APACHE docs/*.md
 
 uninstall: ## removes what install put
-	rm -f $(bindir)/shunt $(mandir)/man1/shunt.1 $(mandir)/man1/shunt-*.1 $(mandir)/man5/shunt.conf.5
+	rm -f $(bindir)/shunt $(mandir)/man1/shunt.1 $(mandir)/man1/shunt-*.1 $(mandir)/man5/shunt.conf.5 $(mandir)/man5/shunt.rules.5
 	rm -f $(bashdir)/shunt $(zshdir)/_shunt $(fishdir)/shunt.fish
 	rm -rf $(libdir) $(execdir) $(docdir)
 

@@ -11,7 +11,7 @@ use options::{Fault, Kind, LongText, Opt, TABLE, Text};
 
 /// Shown after the help of `shunt run`, and in its man page.
 pub const EXIT_STATUS: &str =
-    "  125   shunt run failed itself: a wrong flag, or --require and nothing moved to memory
+    "  125   shunt run failed itself: a wrong flag, or --require and wrong rules or nothing moved to memory
   126   PROGRAM was found and cannot be executed
   127   PROGRAM was not found
   128+N PROGRAM was killed by signal N (with --stats or --require)
@@ -50,7 +50,7 @@ fn run() -> Command {
                 .help("Fail, with exit status 125, if no connection moved to memory")
                 .long_help(
                     "Fail if no connection of the program, or of those it started, moved to memory. A program that cannot \
-                     be accelerated is not started at all. The reasons counted go to standard error. The exit status is \
+                     be accelerated, or whose rules are wrong, is not started at all. The reasons counted go to standard error. The exit status is \
                      125, or the program's own if that is not 0.",
                 ),
         )
@@ -186,10 +186,22 @@ fn doctor() -> Command {
         .long_about(
             "Tries what Shunt needs of this host and, given a PROGRAM, looks for what would keep that one from being \
              accelerated. Run it as the user, and in the container, that the program runs in. Each line is ok, warn (works, \
-             with a limit) or fail (stays on TCP), with what to do about it.",
+             with a limit) or fail (stays on TCP), with what to do about it.\n\nWith --rules it says only which rule decides \
+             about connections that PROGRAM makes to ADDR, and about those that it accepts there.",
         )
-        .after_help("Exit status:\n  0  nothing fails\n  1  something fails\n  2  wrong usage")
+        .after_help(
+            "Exit status:\n  0  nothing fails; the rules are understood\n  1  something fails; the rules are wrong\n  2  wrong usage",
+        )
         .arg(flag("json").help("Print JSON"))
+        .arg(
+            Arg::new("rules")
+                .long("rules")
+                .value_names(["PROGRAM", "ADDR"])
+                .help("Say which rule decides about this program at this address, such as 127.0.0.1:80 or [::1]:80")
+                .value_parser(value_parser!(OsString))
+                .num_args(2)
+                .conflicts_with("pid"),
+        )
         .arg(
             Arg::new("pid")
                 .long("pid")
@@ -200,6 +212,7 @@ fn doctor() -> Command {
         .arg(
             Arg::new("program")
                 .value_name("PROGRAM")
+                .conflicts_with("rules")
                 .help("Look at this program: a path, or a name to be found in PATH")
                 .value_hint(ValueHint::CommandName)
                 .value_parser(value_parser!(OsString)),
@@ -231,8 +244,8 @@ fn help() -> Command {
     Command::new("help").about("Explain a subcommand, or the options").arg(
         Arg::new("topic")
             .value_name("TOPIC")
-            .help("A subcommand, or `options`")
-            .value_parser(["options", "run", "stat", "doctor", "bench", "demo"]),
+            .help("A subcommand, `options`, or `rules`")
+            .value_parser(["options", "rules", "run", "stat", "doctor", "bench", "demo"]),
     )
 }
 

@@ -43,9 +43,12 @@ fn man_pages(dir: &Path) -> io::Result<()> {
     for command in root.get_subcommands().filter(|command| !command.is_hide_set()) {
         page(command, &format!("shunt-{}", command.get_name()), dir)?;
     }
-    let mut file = File::create(dir.join("shunt.conf.5"))?;
-    options_page().to_writer(&mut file)?;
-    file.flush()
+    for (name, page) in [("shunt.conf.5", options_page()), ("shunt.rules.5", rules_page())] {
+        let mut file = File::create(dir.join(name))?;
+        page.to_writer(&mut file)?;
+        file.flush()?;
+    }
+    Ok(())
 }
 
 fn page(command: &Command, name: &str, dir: &Path) -> io::Result<()> {
@@ -75,6 +78,8 @@ fn page(command: &Command, name: &str, dir: &Path) -> io::Result<()> {
         roman("(1), "),
         bold("shunt.conf"),
         roman("(5), "),
+        bold("shunt.rules"),
+        roman("(5), "),
         bold("ld.so"),
         roman("(8)"),
     ]);
@@ -89,22 +94,54 @@ fn options_page() -> Roff {
     page.control("SH", ["NAME"])
         .text([roman("shunt.conf - the options of Shunt, in files and in the environment")]);
     page.control("SH", ["DESCRIPTION"]);
-    for line in help::WAYS.split("\n\n") {
-        let listed = line.starts_with("  ");
-        page.control(if listed { "nf" } else { "PP" }, []);
-        page.text(line.lines().map(|line| roman(format!("{line}\n"))).collect::<Vec<Inline>>());
-        if listed {
-            page.control("fi", []);
-        }
-    }
+    paragraphs(&mut page, help::WAYS);
     page.control("SH", ["OPTIONS"]);
     for opt in TABLE.iter().filter(|opt| opt.is_public()) {
         option(&mut page, opt);
     }
     page.control("SH", ["FILES"]);
     page.text([bold("/etc/shunt.conf"), roman(", "), bold("~/.config/shunt.conf")]);
-    page.control("SH", ["SEE ALSO"]).text([bold("shunt-run"), roman("(1)")]);
+    page.control("SH", ["SEE ALSO"]).text([
+        bold("shunt-run"),
+        roman("(1), "),
+        bold("shunt.rules"),
+        roman("(5)"),
+    ]);
     page
+}
+
+/// shunt.rules(5): the language of rules.
+fn rules_page() -> Roff {
+    let mut page = Roff::new();
+    page.control("TH", ["shunt.rules", "5", "", concat!("shunt ", env!("CARGO_PKG_VERSION")), "Shunt"]);
+    page.control("SH", ["NAME"])
+        .text([roman("shunt.rules - which connections Shunt may move to memory, and which stay on TCP")]);
+    page.control("SH", ["DESCRIPTION"]);
+    paragraphs(&mut page, help::RULES);
+    page.control("SH", ["FILES"]);
+    page.text([bold("/etc/shunt.rules"), roman(", "), bold("~/.config/shunt.rules")]);
+    page.control("SH", ["SEE ALSO"]);
+    page.text([
+        bold("shunt-run"),
+        roman("(1), "),
+        bold("shunt-doctor"),
+        roman("(1), "),
+        bold("shunt.conf"),
+        roman("(5)"),
+    ]);
+    page
+}
+
+/// Paragraphs of help; those that begin with spaces stay as they are.
+fn paragraphs(page: &mut Roff, text: &str) {
+    for paragraph in text.split("\n\n") {
+        let listed = paragraph.starts_with("  ");
+        page.control(if listed { "nf" } else { "PP" }, []);
+        page.text(paragraph.lines().map(|line| roman(format!("{line}\n"))).collect::<Vec<Inline>>());
+        if listed {
+            page.control("fi", []);
+        }
+    }
 }
 
 fn option(page: &mut Roff, opt: &Opt) {

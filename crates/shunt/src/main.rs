@@ -9,6 +9,7 @@ mod homes;
 mod library;
 mod program;
 mod reason;
+mod rules;
 mod run;
 mod settings;
 mod stat;

@@ -6,15 +6,27 @@ use std::io::ErrorKind;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::PathBuf;
 
-use options::{Options, Problem, Text};
+use options::{Options, Problem, RuleSource, Text};
 
-/// The options that hold in this environment, and the complaints.
-pub fn read(env: impl Iterator<Item = (OsString, OsString)>) -> (Options, Vec<String>) {
+use crate::rules::Rules;
+
+/// What holds in an environment.
+pub struct Settings {
+    pub options: Options,
+    /// What is wrong with the options, but for the rules.
+    pub problems: Vec<String>,
+    /// The rules, or what is wrong with them: then every connection stays on TCP.
+    pub rules: Result<Rules, Vec<String>>,
+}
+
+/// Reads what holds in this environment.
+pub fn read(env: impl Iterator<Item = (OsString, OsString)>) -> Settings {
     let env: Vec<Vec<u8>> =
         env.map(|(name, value)| [name.into_vec(), value.into_vec()].join(&b'=')).collect();
     let entries = || env.iter().map(Vec::as_slice);
     let mut problems = Vec::new();
-    let files = options::config_files(entries()).map(|path| {
+    let paths = options::config_files(entries());
+    let files = paths.map(|path| {
         let Some(path) = path else { return Vec::new() };
         std::fs::read(path_of(&path)).unwrap_or_else(|error| {
             // Many a daemon runs with the HOME of another user, whose file it is not meant to see.
@@ -27,10 +39,27 @@ pub fn read(env: impl Iterator<Item = (OsString, OsString)>) -> (Options, Vec<St
             Vec::new()
         })
     });
-    let options = options::from_environ(entries(), &[&files[0], &files[1]], &mut |problem| {
-        problems.push(problem.to_string());
-    });
-    (options, problems)
+    let mut wrong_rules = Vec::new();
+    let options =
+        options::from_environ(entries(), &[&files[0], &files[1]], &mut |problem| match problem.name {
+            b"SHUNT_RULES" | b"rules" => wrong_rules.push(problem.to_string()),
+            _ => problems.push(problem.to_string()),
+        });
+    // The strongest of the files that sets them.
+    let sets_rules = |content: &Vec<u8>| {
+        options::from_environ(std::iter::empty(), &[content], &mut |_| ()).rules != RuleSource::Usual
+    };
+    let set_by = match files.iter().rposition(sets_rules).and_then(|i| paths[i]) {
+        Some(path) if !entries().any(|entry| entry.starts_with(b"SHUNT_RULES=")) => format!("{path}: rules"),
+        _ => "SHUNT_RULES".to_string(),
+    };
+    let rules = Rules::find(&options, entries(), set_by);
+    // What is wrong with a setting that a stronger one overrides is not in the way.
+    let (problems, rules) = match rules {
+        Err(wrong) => (problems, Err([wrong_rules, wrong].concat())),
+        Ok(rules) => ([problems, wrong_rules].concat(), Ok(rules)),
+    };
+    Settings { options, problems, rules }
 }
 
 /// A path of the options, as std has them.

@@ -55,7 +55,7 @@ fn pages_are_sound() {
     let subcommands =
         ["bench", "demo", "doctor", "help", "run", "stat"].map(|name| format!("shunt-{name}.1"));
     let mut expected: Vec<String> = subcommands.into_iter().collect();
-    expected.extend(["shunt.1".into(), "shunt.conf.5".into()]);
+    expected.extend(["shunt.1".into(), "shunt.conf.5".into(), "shunt.rules.5".into()]);
     assert_eq!(names, expected);
     for name in names {
         // groff complains on standard error about what it does not understand; not every machine has it.
@@ -72,7 +72,7 @@ fn pages_are_sound() {
 #[test]
 fn every_topic_has_help() {
     let bed = Bed::new();
-    for topic in ["run", "stat", "doctor", "options"] {
+    for topic in ["run", "stat", "doctor", "options", "rules"] {
         let output = bed.shunt(&["help", topic]).output().unwrap();
         assert!(output.status.success() && stdout(&output).lines().count() > 5, "{topic}");
     }

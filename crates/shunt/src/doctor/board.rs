@@ -7,12 +7,12 @@ use std::path::Path;
 use rustix::fs::Access;
 
 use super::Check;
-use crate::settings;
+use crate::settings::{self, Settings};
 
 const NAME: &str = "board";
 
 pub fn checks() -> Vec<Check> {
-    let (options, problems) = settings::read(std::env::vars_os());
+    let Settings { options, problems, .. } = settings::read(std::env::vars_os());
     let settings = match problems.is_empty() {
         true => Check::ok("options", "every name and value is understood"),
         false => Check::warn(

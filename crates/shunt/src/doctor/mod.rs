@@ -7,6 +7,7 @@ mod host;
 mod kernel;
 mod process;
 mod program;
+mod rules;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -60,9 +61,14 @@ struct Report {
 }
 
 pub fn main(matches: &ArgMatches) -> ExitCode {
+    if let Some(mut asked) = matches.get_many::<OsString>("rules") {
+        let (program, address) = asked.next().zip(asked.next()).expect("clap wants two");
+        return rules::main(program, address, matches.get_flag("json"));
+    }
     let mut checks = host::checks();
     checks.extend(kernel::checks());
     checks.extend(board::checks());
+    checks.push(rules::check());
     if let Some(name) = matches.get_one::<OsString>("program") {
         checks.extend(program::checks(name));
     }

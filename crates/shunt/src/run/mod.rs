@@ -42,8 +42,19 @@ fn run(matches: &ArgMatches) -> Result<u8, u8> {
             env.set(opt.env, value);
         }
     }
-    for problem in settings::read(env.0.iter().cloned()).1 {
-        say(&problem);
+    let settings = settings::read(env.0.iter().cloned());
+    for problem in &settings.problems {
+        say(problem);
+    }
+    if let Err(wrong) = &settings.rules {
+        for line in wrong {
+            say(line);
+        }
+        let consequence = if require { "not started (--require)" } else { "every connection stays on TCP" };
+        say(&format!("the rules are wrong: {consequence}. To do: correct them; `shunt help rules` says how"));
+        if require {
+            return Err(FAILED);
+        }
     }
     match library_for(&file, env.get("SHUNT_LIB"), require)? {
         Some(library) => env.preload(&library),

@@ -21,7 +21,9 @@ fn find<'a>(report: &'a Value, name: &str) -> &'a Value {
 fn this_host_is_looked_at() {
     let bed = Bed::new();
     let (code, report) = json(&bed, &["doctor", "--json", "/bin/true"]);
-    for name in ["library", "memory files", "eventfd", "UNIX sockets", "sock_diag", "program", "options"] {
+    for name in
+        ["library", "memory files", "eventfd", "UNIX sockets", "sock_diag", "program", "options", "rules"]
+    {
         assert_eq!(find(&report, name)["status"], "ok", "{:#}", find(&report, name));
     }
     for name in
@@ -113,6 +115,96 @@ fn a_process_with_the_library_is_told_from_one_without() {
         child.wait().unwrap();
         // The stand-in makes no home, which is worth a warning.
         assert_eq!(find(&report, "process")["status"], status, "{:#}", find(&report, "process"));
+    }
+}
+
+#[test]
+fn the_rule_that_decides_is_named() {
+    let bed = Bed::new();
+    let file = bed.path("my.rules");
+    std::fs::write(&file, "# mine\nuse tcp client redis-* 127.0.0.0/8:6379 # why\nuse shunt server * *:*\n")
+        .unwrap();
+    let script = bed.script("mine", "#!/bin/sh\n");
+    let ask = |program: &str, address: &str, env: (&str, &str)| {
+        let output = bed.shunt(&["doctor", "--rules", program, address]).env(env.0, env.1).output().unwrap();
+        assert_eq!((output.status.code(), stderr(&output)), (Some(0), String::new()));
+        stdout(&output)
+    };
+    let file = file.to_str().unwrap();
+    assert_eq!(
+        ask("/usr/bin/redis-cli", "127.0.0.1:6379", ("SHUNT_RULES", file)),
+        format!(
+            "redis-cli, connecting to 127.0.0.1:6379: tcp\n    {file}:2: use tcp client redis-* 127.0.0.0/8:6379\n\
+             redis-cli, accepting at 127.0.0.1:6379: shunt\n    {file}:3: use shunt server * *:*\n"
+        )
+    );
+    assert_eq!(
+        ask("x", "[::1]:80", ("SHUNT_RULES", "/dev/null")),
+        "x, connecting to [::1]:80: shunt\n    no rule matches\nx, accepting at [::1]:80: shunt\n    no rule matches\n"
+    );
+    let said = ask(script.to_str().unwrap(), "[::1]:80", ("SHUNT_RULES", "use tcp client sh [::1]:80"));
+    assert!(said.contains("mine is a script; its name is that of what runs it: sh\n"), "{said}");
+    assert!(
+        said.contains("connecting to [::1]:80: tcp\n    SHUNT_RULES: rule 1: use tcp client sh [::1]:80\n"),
+        "{said}"
+    );
+    let said = ask("x", "[::1]:80", ("SHUNT_PATH", "tcp"));
+    assert!(said.contains("accepting at [::1]:80: tcp\n    path = tcp\n"), "{said}");
+
+    let output = bed
+        .shunt(&["doctor", "--json", "--rules", "redis-cli", "127.0.0.1:6379"])
+        .env("SHUNT_RULES", file)
+        .output()
+        .unwrap();
+    let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(
+        (&answer["client"]["path"], &answer["client"]["place"]),
+        (&"tcp".into(), &format!("{file}:2").into())
+    );
+}
+
+/// The option's values first, each by its strength, and then the files beside the configuration files.
+#[test]
+fn one_set_of_rules_counts() {
+    let bed = Bed::new();
+    let home = bed.path("home/.config");
+    std::fs::create_dir_all(&home).unwrap();
+    let decides = |rules: Option<&str>| {
+        let mut command = bed.shunt(&["doctor", "--rules", "x", "127.0.0.1:80"]);
+        command.env("HOME", bed.path("home")).env_remove("SHUNT_CONFIG").env_remove("XDG_CONFIG_HOME");
+        if let Some(rules) = rules {
+            command.env("SHUNT_RULES", rules);
+        }
+        let said = stdout(&command.output().unwrap());
+        said.lines().nth(1).unwrap().trim().replace(bed.path("home").to_str().unwrap(), "~")
+    };
+    std::fs::write(home.join("shunt.rules"), "\nuse tcp * * *:*\n").unwrap();
+    assert_eq!(decides(None), "~/.config/shunt.rules:2: use tcp * * *:*");
+    std::fs::write(home.join("shunt.conf"), "rules = use shunt * x *:1; use tcp * x *:*\n").unwrap();
+    assert_eq!(decides(None), "~/.config/shunt.conf: rules: rule 2: use tcp * x *:*");
+    assert_eq!(decides(Some("use tcp * * *:80")), "SHUNT_RULES: rule 1: use tcp * * *:80");
+    assert_eq!(decides(Some("/dev/null")), "no rule matches");
+}
+
+#[test]
+fn wrong_rules_fail() {
+    let bed = Bed::new();
+    let output =
+        bed.shunt(&["doctor", "--json"]).env("SHUNT_RULES", "use tcp * * *:80; use").output().unwrap();
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(find(&report, "rules")["status"], "fail", "{report:#}");
+    assert_eq!(
+        find(&report, "rules")["found"],
+        "SHUNT_RULES: rule 2: expected shunt or tcp; got nothing more"
+    );
+    assert_eq!(output.status.code(), Some(1));
+    let output =
+        bed.shunt(&["doctor", "--rules", "x", "[::1]:80"]).env("SHUNT_RULES", "use udp *").output().unwrap();
+    assert_eq!((output.status.code(), stdout(&output)), (Some(1), String::new()));
+    assert!(stderr(&output).contains("rule 1: expected shunt or tcp; got \"udp\""), "{}", stderr(&output));
+    for wrong in [&["x"][..], &["x", "localhost:80"], &["x", "::1"], &["x", "[::1]:80", "y"]] {
+        let output = bed.shunt(&["doctor", "--rules"]).args(wrong).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{wrong:?}");
     }
 }
 

@@ -75,6 +75,7 @@ fn wrong_flags_end_with_125() {
         ("--profile=fast", "[possible values: safe, balanced, latency]"),
         ("--promote-after=-1", "must be 0 to 1000000 socket calls"),
         ("--log=file", "must be none, stderr, syslog or the absolute path of a file"),
+        ("--rules=use tcp * * *:80; use udp", "rule 2: expected shunt or tcp; got \"udp\""),
         ("--report=/x", "unexpected argument"),
         ("--nonsense", "unexpected argument"),
         ("--require", "required arguments were not provided"),
@@ -83,6 +84,49 @@ fn wrong_flags_end_with_125() {
         let output = bed.shunt(args).output().unwrap();
         assert_eq!(output.status.code(), Some(125), "{flag}");
         assert!(stderr(&output).contains(said), "{flag}: {}", stderr(&output));
+    }
+}
+
+#[test]
+fn a_file_of_rules_may_be_named_from_where_one_is() {
+    let bed = Bed::new();
+    let dir = bed.path("").canonicalize().unwrap();
+    for (flag, file) in [("--rules=my.rules", "my.rules"), ("--rules=./my own", "my own")] {
+        std::fs::write(dir.join(file), "use tcp * * *:*").unwrap();
+        let mut command = bed.shunt(&["run", flag, "sh", "-c", "echo \"$SHUNT_RULES\""]);
+        let output = command.current_dir(&dir).output().unwrap();
+        assert_eq!(stdout(&output), format!("{}\n", dir.join(file).display()));
+        assert_eq!(stderr(&output), "");
+    }
+}
+
+#[test]
+fn wrong_rules_are_said_and_do_not_pass_require() {
+    let bed = Bed::new();
+    let file = bed.path("my.rules");
+    std::fs::write(&file, "use tcp * * *:80\n\nuse udp * * *:80 # no\nuse tcp * * *:x\n").unwrap();
+    let (file, folder) = (file.to_str().unwrap(), bed.path("").display().to_string());
+    let lines = format!(
+        "shunt: {file}:3: expected shunt or tcp; got \"udp\"\n\
+         shunt: {file}:4: expected a port from 1 to 65535, two of them such as 80-90, or *, behind the :; got \"*:x\"\n"
+    );
+    for (value, said) in [
+        (file, lines.as_str()),
+        ("/nonexistent", "shunt: /nonexistent: the rules cannot be read: No such file or directory"),
+        (&folder, ": the rules cannot be read: Is a directory"),
+        ("use tcp", "shunt: SHUNT_RULES: rule 1: expected client, server or *; got nothing more\n"),
+        ("my.rules", "shunt: SHUNT_RULES=my.rules: must be rules, with ; between them, or"),
+    ] {
+        let output = bed.shunt(&["run", "echo", "started"]).env("SHUNT_RULES", value).output().unwrap();
+        assert_eq!((output.status.code(), stdout(&output)), (Some(0), "started\n".into()), "{value}");
+        assert!(stderr(&output).contains(said), "{value}: {}", stderr(&output));
+        assert!(stderr(&output).contains("the rules are wrong: every connection stays on TCP"), "{value}");
+
+        let output =
+            bed.shunt(&["run", "--require", "echo", "started"]).env("SHUNT_RULES", value).output().unwrap();
+        assert_eq!((output.status.code(), stdout(&output)), (Some(125), String::new()), "{value}");
+        assert!(stderr(&output).contains(said), "{value}: {}", stderr(&output));
+        assert!(stderr(&output).contains("the rules are wrong: not started (--require)"), "{value}");
     }
 }
 

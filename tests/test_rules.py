@@ -2,6 +2,7 @@
 keep a connection on TCP. Rules that are not understood keep everything there, and are told."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -109,7 +110,7 @@ def test_a_script_has_the_name_of_its_interpreter(r, redis, rules, moves):
     r.accelerated() if moves else kept(r, RULE)
 
 
-def test_rules_are_read_again_after_exec(r, redis, need):
+def test_rules_are_read_again_after_exec(r, redis):
     """sh, to which no rule applies, becomes redis-cli, which stays on TCP."""
     script = 'echo PING | redis-cli -h "$0" -p "$1" -r 1000 >/dev/null; exec redis-cli -h "$0" -p "$1" -r 1000 PING'
     redis(client="use shunt * sh *:*; use tcp * redis-cli *:*", program=["sh", "-c", script])
@@ -163,13 +164,30 @@ def test_the_environment_counts_before_the_users_files(r, redis):
         r.accelerated()
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts need root")
+@pytest.mark.parametrize("user_file", ["absent", "another user's"])
+def test_the_systems_file_counts_after_the_users(r, redis, user_file):
+    """The client has an /etc of its own. A user's file that it may not read is passed over, as where a daemon has root's HOME."""
+    etc, config = r.tmp / "etc", r.tmp / "config"
+    etc.mkdir()
+    config.mkdir()
+    (etc / "shunt.rules").write_text("use tcp client redis-cli *:*\n")
+    if user_file != "absent":
+        (config / "shunt.rules").write_text("use shunt * * *:*\n")
+        config.chmod(0o700)
+    script = (f'mount --bind {etc} /etc; '
+              'exec setpriv --reuid 65534 --regid 65534 --clear-groups redis-cli -h "$0" -p "$1" -r 300 PING')
+    redis(program=["unshare", "-m", "--propagation", "private", "sh", "-ec", script], more={"XDG_CONFIG_HOME": config})
+    kept(r, RULE)
+
+
 # ---- rules that are not understood ----
 
 
 WRONG = "use tcp * * *:1\nuse udp * * *:2\n"
 
 
-def test_wrong_rules_keep_everything_on_tcp_and_print_nothing(r, redis, need):
+def test_wrong_rules_keep_everything_on_tcp_and_print_nothing(r, redis):
     file = r.tmp / "wrong.rules"
     file.write_text(WRONG)
     result = redis(file, file)

@@ -6,7 +6,7 @@ use fabric::sys;
 use libc::{FILE, cmsghdr, msghdr};
 use sockets::reason::Reason;
 use sockets::table::{self, Entry};
-use sockets::{demote, faults, process, relay};
+use sockets::{demote, faults, fork, process, relay};
 
 use crate::next::hooks;
 use crate::start;
@@ -24,6 +24,18 @@ pub fn handing_over(leaves: bool) {
             demote::hand_over(conn, fd, Reason::Exec, leaves);
         }
     });
+}
+
+/// exec(): another image takes this one's place, if `exec` does not return.
+fn instead(exec: impl FnOnce() -> c_int) -> c_int {
+    handing_over(true);
+    if !process::active() || process::borrowed() {
+        return exec();
+    }
+    let left = fork::leave_by_exec();
+    let result = exec();
+    left.stay();
+    result
 }
 
 /// Hands over the connections whose descriptors a message passes.
@@ -105,27 +117,22 @@ unsafe extern "C" {
 
 hooks! {
     fn execve(next; path: *const c_char, argv: Strings, envp: Strings) -> c_int {
-        handing_over(true);
-        next(path, argv, environment(envp))
+        instead(|| next(path, argv, environment(envp)))
     }
     fn execv(next; path: *const c_char, argv: Strings) -> c_int {
         execve(path, argv, environ)
     }
     fn execvp(next; file: *const c_char, argv: Strings) -> c_int {
-        handing_over(true);
-        next(file, argv)
+        instead(|| next(file, argv))
     }
     fn execvpe(next; file: *const c_char, argv: Strings, envp: Strings) -> c_int {
-        handing_over(true);
-        next(file, argv, environment(envp))
+        instead(|| next(file, argv, environment(envp)))
     }
     fn fexecve(next; fd: c_int, argv: Strings, envp: Strings) -> c_int {
-        handing_over(true);
-        next(fd, argv, environment(envp))
+        instead(|| next(fd, argv, environment(envp)))
     }
     fn execveat(next; dir: c_int, path: *const c_char, argv: Strings, envp: Strings, flags: c_int) -> c_int {
-        handing_over(true);
-        next(dir, path, argv, environment(envp), flags)
+        instead(|| next(dir, path, argv, environment(envp), flags))
     }
     fn posix_spawn(next; pid: *mut c_int, path: *const c_char, actions: *const c_void, attributes: *const c_void, argv: Strings, envp: Strings) -> c_int {
         handing_over(false);

@@ -2,11 +2,11 @@
 //! on. What belongs to the process alone (rendezvous, links for new connections, bells, event queues) the child makes anew.
 
 use fabric::sync::{AtomicU32, Ordering};
-use fabric::trip;
+use fabric::{sys, trip};
 
-use crate::conn::{flag, state};
+use crate::conn::{Conn, flag, state};
 use crate::table::{self, Entry};
-use crate::{descriptors, epoll, home, link, process, rendezvous, thread, wait};
+use crate::{close, descriptors, epoll, home, link, process, rendezvous, thread, wait};
 
 /// Which of the process's own locks fork() holds, as bits.
 static FROZEN: AtomicU32 = AtomicU32::new(0);
@@ -70,14 +70,77 @@ pub fn child() {
     home::leave();
 }
 
-/// A process that shares connections ends without closing them (_exit): gives its holds back.
+/// A process ends without closing its descriptors: gives its holds on connections back that others have, too, or that lie in another
+/// process's memory. Not those that are in memory and its alone, as its last calls may still come: [`home::take`] finds these later.
 pub fn leave() {
-    table::for_each(|_, entry| {
+    table::for_each(|fd, entry| {
         if let Entry::Conn(conn) = entry
-            && conn.has(flag::SHARED)
-            && conn.refs.load(Ordering::Acquire) > 1
+            && !give_back(conn)
         {
-            conn.refs.fetch_sub(1, Ordering::AcqRel);
+            let_go(conn, fd);
         }
     });
+}
+
+/// As [`leave`], before exec(), which closes some descriptors without us: what can be taken back if it fails ([`Left::stay`]). What it does
+/// not close is on tcp for good by now, and nobody need know of it.
+pub fn leave_by_exec() -> Left {
+    let left = Left { given: sys::mmap_private(table::LEN).ok() };
+    table::for_each(|fd, entry| {
+        let Entry::Conn(conn) = entry else { return };
+        let closes = sys::fcntl(fd, libc::F_GETFD, 0).is_ok_and(|flags| flags & libc::FD_CLOEXEC != 0);
+        if !closes && conn.is_managed() {
+            return;
+        }
+        match left.given {
+            Some(given) if give_back(conn) => {
+                // SAFETY: one byte for each descriptor that the table has room for.
+                unsafe { *given.add(fd as usize) = 1 };
+            }
+            Some(_) => let_go(conn, fd),
+            None => {}
+        }
+    });
+    left
+}
+
+/// What [`leave_by_exec`] gave back.
+pub struct Left {
+    given: Option<*mut u8>,
+}
+
+impl Left {
+    /// exec() has failed: all of it is ours again.
+    pub fn stay(self) {
+        let Some(given) = self.given else { return };
+        table::for_each(|fd, entry| {
+            if let Entry::Conn(conn) = entry
+                // SAFETY: as above.
+                && unsafe { *given.add(fd as usize) } != 0
+            {
+                conn.set(flag::SHARED);
+                conn.refs.fetch_add(1, Ordering::AcqRel);
+            }
+        });
+        sys::munmap(given, table::LEN);
+    }
+}
+
+/// Gives a hold back, if others have the connection, too.
+fn give_back(conn: &'static Conn) -> bool {
+    let more = |refs: u32| (refs > 1 && conn.has(flag::SHARED)).then(|| refs - 1);
+    conn.refs.fetch_update(Ordering::AcqRel, Ordering::Relaxed, more).is_ok()
+}
+
+/// Knows no more of a connection of another process's memory that nobody else has. One that is in memory may still be used: it is marked
+/// as this process's, for [`home::take`].
+fn let_go(conn: &'static Conn, fd: i32) {
+    if home::is_ours(conn) {
+        return;
+    }
+    if conn.is_managed() {
+        rendezvous::owned(conn);
+    } else {
+        close::closing(fd);
+    }
 }

@@ -5,8 +5,10 @@ use core::ffi::CStr;
 use fabric::shm::Map;
 use fabric::sync::{AtomicU32, AtomicU64, Ordering};
 
-use crate::conn::{Conn, state};
-use crate::{descriptors, process};
+use fabric::sys;
+
+use crate::conn::{Conn, flag, state};
+use crate::{close, descriptors, process};
 
 /// Name of the memfd, by which `shunt stat` finds it.
 pub const NAME: &CStr = c"shunt:home";
@@ -80,14 +82,52 @@ pub fn conn(index: u32) -> Option<&'static Conn> {
     (index < header.used.load(Ordering::Acquire)).then(|| conn_at(header, index))
 }
 
+/// Whether a connection lies in the home of this process, not in that of one which it came from by fork().
+pub fn is_ours(conn: &Conn) -> bool {
+    let at = core::ptr::from_ref(conn) as u64;
+    let home = HOME.load(Ordering::Acquire);
+    (home..home + BYTES as u64).contains(&at)
+}
+
+/// How many connections were in use when those were last looked for whose processes have gone.
+static SWEPT: AtomicU32 = AtomicU32::new(0);
+const SWEEP_AFTER: u32 = 1024;
+
+/// Gives back connections that a child took over and died with, or ended without closing. To be done when twice as many are in use as
+/// after the last time.
+#[cold]
+fn sweep(header: &'static Header) {
+    let used = header.used.load(Ordering::Acquire);
+    let mut live = 0;
+    for conn in (0..used).map(|index| conn_at(header, index)) {
+        let owner = conn.pid.load(Ordering::Relaxed);
+        let gone = owner != process::pid()
+            && !conn.has(flag::SHARED)
+            && conn.state() == state::PROMOTED
+            && !sys::process_lives(owner);
+        if gone {
+            close::abandon(conn);
+        } else if conn.state() != state::FREE {
+            live += 1;
+        }
+    }
+    SWEPT.store(live, Ordering::Relaxed);
+}
+
 /// A free connection.
 pub fn take() -> Option<&'static Conn> {
     let header = header()?;
+    let mut swept = false;
     loop {
         let free = header.free.load(Ordering::Acquire);
         let index = (free & 0xffff_ffff) as u32;
         if index == 0 {
             let used = header.used.load(Ordering::Acquire);
+            if used >= SWEPT.load(Ordering::Relaxed).max(SWEEP_AFTER / 2) * 2 && !swept {
+                swept = true;
+                sweep(header);
+                continue;
+            }
             if used as usize >= CONNS {
                 return None;
             }

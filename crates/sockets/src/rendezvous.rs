@@ -774,7 +774,7 @@ fn proved(conn: &Conn, link: &Link, cookie: u64) -> bool {
 }
 
 /// Whether all descriptors of a connection that was shared by fork() are this process's now.
-fn owned(conn: &'static Conn) -> bool {
+pub(crate) fn owned(conn: &'static Conn) -> bool {
     let mut own = 0;
     table::for_each(|_, entry| {
         if matches!(entry, Entry::Conn(other) if core::ptr::eq(other, conn)) {

@@ -20,7 +20,8 @@ pub enum Entry {
     Own,
 }
 
-const LEN: usize = 1 << 20;
+/// Descriptors that it has room for.
+pub const LEN: usize = 1 << 20;
 const TAG: u64 = 3;
 const CONN: u64 = 1;
 const SET: u64 = 2;

@@ -314,3 +314,14 @@ def test_doctor_says_what_is_wrong(r, shunt):
     assert f'{file}:2: expected shunt or tcp; got "udp"' in result.stderr.decode()
     check = [line for line in shunt("doctor", env={"SHUNT_RULES": file}, status=1).text.splitlines() if " rules " in line]
     assert check and check[0].startswith("FAIL") and f'{file}:2: expected shunt or tcp; got "udp"' in check[0]
+
+
+@pytest.mark.parametrize("clears", [["env", "-i"], [sys.executable, "-c", "import os, sys; os.execve(sys.argv[1], sys.argv[1:], {})"]],
+                         ids=["env -i", "execve"])
+def test_a_cleared_environment_does_not_clear_rules(r, clears):
+    """What a program starts is accelerated, too, and what was said of both still counts."""
+    r.run([*clears, r.apps / "echo", "sizes_v4"])
+    r.accelerated()
+    report = r.new_report()
+    r.run([*clears, r.apps / "echo", "sizes_v4"], env={"SHUNT_RULES": "use tcp * * *:*"})
+    r.not_accelerated(report)

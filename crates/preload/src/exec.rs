@@ -94,17 +94,27 @@ unsafe fn environment(env: *const *const c_char) -> *const *const c_char {
         }
         let old =
             place.map_or(&[][..], |at| &CStr::from_ptr(*env.add(at)).to_bytes()[b"LD_PRELOAD=".len()..]);
-        let bytes = (count + 2) * 8 + preload.len() + old.len() + 2;
+        let options = start::option_entries().count();
+        let bytes = (count + options + 2) * 8 + preload.len() + old.len() + 2;
         let Ok(at) = sys::mmap_private(bytes) else { return env };
         let array = at.cast::<*const c_char>();
         core::ptr::copy_nonoverlapping(env, array, count);
-        let text = at.add((count + 2) * 8);
+        let text = at.add((count + options + 2) * 8);
         core::ptr::copy_nonoverlapping(preload.as_ptr(), text, preload.len());
         if !old.is_empty() {
             *text.add(preload.len()) = b':';
             core::ptr::copy_nonoverlapping(old.as_ptr(), text.add(preload.len() + 1), old.len());
         }
         *array.add(place.unwrap_or(count)) = text.cast();
+        let mut end = count + usize::from(place.is_none());
+        for option in start::option_entries() {
+            let name = option.to_bytes().split_inclusive(|&byte| byte == b'=').next().unwrap_or_default();
+            let set = (0..count).any(|index| CStr::from_ptr(*env.add(index)).to_bytes().starts_with(name));
+            if !set {
+                *array.add(end) = option.as_ptr();
+                end += 1;
+            }
+        }
         array
     }
 }
@@ -123,7 +133,7 @@ hooks! {
         execve(path, argv, environ)
     }
     fn execvp(next; file: *const c_char, argv: Strings) -> c_int {
-        instead(|| next(file, argv))
+        execvpe(file, argv, environ)
     }
     fn execvpe(next; file: *const c_char, argv: Strings, envp: Strings) -> c_int {
         instead(|| next(file, argv, environment(envp)))

@@ -3,6 +3,7 @@
 use core::cell::UnsafeCell;
 use core::ffi::{CStr, c_char, c_int};
 use fabric::sync::{AtomicUsize, Ordering};
+use fabric::sys;
 use options::LogLevel;
 use sockets::reason::Reason;
 use sockets::{log, process, real, report};
@@ -24,6 +25,7 @@ unsafe extern "C" fn start(_argc: c_int, argv: *const *const c_char, env: *const
     // SAFETY: the loader passes the arguments and the environment, arrays that end with null.
     unsafe {
         remember_preload(env);
+        remember_options(env);
         let mut problems = 0;
         let options = options_of::read(env, &mut |_| problems += 1);
         if let Some(path) = options.report {
@@ -71,6 +73,45 @@ pub fn preload_entry() -> &'static [u8] {
     let len = PRELOAD_LEN.load(Ordering::Acquire);
     // SAFETY: not written after PRELOAD_LEN was set.
     unsafe { &(&*PRELOAD.0.get())[..len] }
+}
+
+/// Where copies of the program's SHUNT_* variables are, and how many: a program that clears the environment of one that it starts does
+/// not change what was said of both.
+static OPTIONS: [AtomicUsize; OPTIONS_MAX] = [const { AtomicUsize::new(0) }; OPTIONS_MAX];
+static OPTIONS_LEN: AtomicUsize = AtomicUsize::new(0);
+const OPTIONS_MAX: usize = 64;
+
+/// The SHUNT_* variables that this process was started with.
+pub fn option_entries() -> impl Iterator<Item = &'static CStr> {
+    let len = OPTIONS_LEN.load(Ordering::Acquire);
+    // SAFETY: set to copies that are never unmapped, before OPTIONS_LEN was.
+    OPTIONS[..len].iter().map(|at| unsafe { CStr::from_ptr(at.load(Ordering::Relaxed) as *const c_char) })
+}
+
+/// # Safety
+/// `env` is an array of C strings that ends with null.
+unsafe fn remember_options(env: *const *const c_char) {
+    let entries = || {
+        // SAFETY: the caller vouches for the array.
+        let all = unsafe { options_of::Entries::new(env) };
+        all.filter(|entry| entry.starts_with(b"SHUNT_")).take(OPTIONS_MAX)
+    };
+    let bytes: usize = entries().map(|entry| entry.len() + 1).sum();
+    if bytes == 0 {
+        return;
+    }
+    let Ok(mut at) = sys::mmap_private(bytes) else { return };
+    let mut len = 0;
+    for entry in entries() {
+        OPTIONS[len].store(at as usize, Ordering::Relaxed);
+        // SAFETY: the mapping has room for all of them, each with its zero, which is there already.
+        unsafe {
+            core::ptr::copy_nonoverlapping(entry.as_ptr(), at, entry.len());
+            at = at.add(entry.len() + 1);
+        }
+        len += 1;
+    }
+    OPTIONS_LEN.store(len, Ordering::Release);
 }
 
 /// # Safety

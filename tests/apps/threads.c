@@ -146,6 +146,49 @@ static void close_while_reading_server(int fd) {
     close(fd);
 }
 
+/* Two of them; the number is another file's by the time that something comes, and that in pieces. */
+static void *reader_of_ten(void *result) {
+    char data[10];
+    tell(gettid());
+    *(ssize_t *)result = recv(the_fd, data, sizeof data, MSG_WAITALL);
+    return NULL;
+}
+
+static void close_while_two_read(int fd) {
+    pthread_t threads[2];
+    ssize_t results[2] = {-2, -2};
+    the_fd = fd;
+    tell(getpid());
+    for (int i = 0; i < 2; i++) {
+        CHECK(pthread_create(&threads[i], NULL, reader_of_ten, &results[i]) == 0);
+        hear();
+    }
+    CHECK(close(fd) == 0);
+    CHECK(dup2(1, fd) == fd);
+    tell(0);
+    for (int i = 0; i < 2; i++) CHECK(pthread_join(threads[i], NULL) == 0);
+    EQUAL(results[0] + results[1], 20);
+    CHECK(fcntl(fd, F_GETFD) == 0);
+    tell(0);
+}
+
+static void close_while_two_read_server(int fd) {
+    pid_t pid = hear();
+    for (int i = 0; i < 2; i++) {
+        wait_asleep(pid, hear());
+        tell(0);
+    }
+    hear();
+    for (int i = 0; i < 10; i++) {
+        EQUAL(send(fd, "xy", 2, MSG_NOSIGNAL), 2);
+        usleep(2000); /* most likely read by then */
+    }
+    hear();
+    char byte;
+    EQUAL(recv(fd, &byte, 1, 0), 0);
+    close(fd);
+}
+
 /* Threads open, use and close connections of their own as fast as they can: numbers go round between them. */
 static void *turnover_thread(void *argument) {
     for (int i = 0; i < 60; i++) {
@@ -358,6 +401,7 @@ const struct example examples[] = {
     {"shutdown_read_wakes", sees_asleep, shutdown_read_wakes, 0},
     {"shutdown_both_wakes", sees_asleep, shutdown_both_wakes, 0},
     {"close_while_reading", close_while_reading_server, close_while_reading, 0},
+    {"close_while_two_read", close_while_two_read_server, close_while_two_read, 0},
     {"turnover", turnover_server, turnover, RAW},
     {"cancel", cancel_server, cancel, 0},
     {"many_sleepers", many_sleepers_server, many_sleepers, 0},

@@ -34,7 +34,26 @@ pub fn thread_lives(tid: u32) -> bool {
 
 /// The kernel's letter for what a thread does; none if /proc does not say.
 fn thread_state(tid: u32) -> Option<u8> {
-    let mut path = *b"/proc/\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
+    let mut stat = [0; 64]; // number, (name of at most 15 bytes), letter
+    let stat = proc(tid, b"/stat", &mut stat)?;
+    let name_end = stat.iter().rposition(|byte| *byte == b')')?;
+    stat.get(name_end + 2).copied()
+}
+
+/// Whether a thread sleeps in recvfrom() on `fd`. False if /proc does not say.
+pub fn sleeps_in_recv(tid: u32, fd: i32) -> bool {
+    let mut words = [0; 128]; // number of the call and its arguments: 45 0x3 ...
+    let Some(words) = proc(tid, b"/syscall", &mut words) else { return false };
+    let mut words =
+        words.split(|byte| *byte == b' ').map(|word| core::str::from_utf8(word).unwrap_or_default());
+    let call = words.next().and_then(|call| call.parse().ok());
+    let first = words.next().and_then(|word| i32::from_str_radix(word.trim_start_matches("0x"), 16).ok());
+    call == Some(libc::SYS_recvfrom) && first == Some(fd)
+}
+
+/// What a file of a thread's says, as far as there is room.
+fn proc<'a>(tid: u32, file: &[u8], text: &'a mut [u8]) -> Option<&'a [u8]> {
+    let mut path = *b"/proc/\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
     let mut digits = [0u8; 10];
     let (mut rest, mut first) = (tid, digits.len());
     loop {
@@ -47,14 +66,11 @@ fn thread_state(tid: u32) -> Option<u8> {
     }
     let count = digits.len() - first;
     path[6..6 + count].copy_from_slice(&digits[first..]);
-    path[6 + count..6 + count + 5].copy_from_slice(b"/stat");
+    path[6 + count..6 + count + file.len()].copy_from_slice(file);
     let fd = open(CStr::from_bytes_until_nul(&path).ok()?, libc::O_RDONLY, 0).ok()?;
-    let mut stat = [0; 64]; // number, (name of at most 15 bytes), letter
-    let len = read(fd, &mut stat);
+    let len = read(fd, text);
     close(fd);
-    let stat = stat.get(..len.ok()?)?;
-    let name_end = stat.iter().rposition(|byte| *byte == b')')?;
-    stat.get(name_end + 2).copied()
+    text.get(..len.ok()?)
 }
 
 /// Sleeps on a word in shared memory while it holds `value`, at most `nanos`.

@@ -8,7 +8,7 @@ use crate::conn::{Conn, Held, Rx, flag, path, state};
 use crate::kicks::By;
 use crate::layout::{self, KICKS, W, note};
 use crate::table::{self, Entry};
-use crate::{demote, epoll, home, io, kicks, link, rendezvous, report, wait};
+use crate::{demote, descriptors, epoll, home, io, kicks, link, rendezvous, report, wait};
 
 /// A descriptor is about to be closed: takes it out of the table, and tells what it stood for.
 pub fn closing(fd: i32) {
@@ -27,6 +27,9 @@ pub fn closing(fd: i32) {
 
 fn descriptor(conn: &'static Conn, fd: i32, last: bool) {
     epoll::forget(conn, fd, last);
+    if last && conn.is_managed() && conn.sleepers.load(Ordering::Acquire) != 0 && orphaned(conn, fd) {
+        return;
+    }
     if last {
         teardown(conn, Some(fd));
     } else if conn.descriptor() == fd {
@@ -36,6 +39,33 @@ fn descriptor(conn: &'static Conn, fd: i32, last: bool) {
                 conn.fd.store(other as u32, Ordering::Relaxed);
             }
         });
+    }
+}
+
+/// Leaves the connection to the readers that sleep on it, if there are any: in the kernel, too, a call keeps what it was made for.
+#[cold]
+fn orphaned(conn: &'static Conn, fd: i32) -> bool {
+    let Ok(hidden) = descriptors::made(|| sys::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0)) else { return false };
+    let hidden = descriptors::hide(hidden);
+    conn.orphans.store(1, Ordering::Release);
+    conn.fd.store(hidden as u32, Ordering::Release);
+    if wait::orphan(conn, fd) == 0 {
+        conn.orphans.store(0, Ordering::Release);
+        conn.fd.store(fd as u32, Ordering::Release);
+        descriptors::unhide(hidden);
+        return false;
+    }
+    orphan_left(conn);
+    true
+}
+
+/// One of those has done with it.
+#[cold]
+pub(crate) fn orphan_left(conn: &'static Conn) {
+    if conn.orphans.fetch_sub(1, Ordering::AcqRel) == 1 {
+        let hidden = conn.descriptor();
+        teardown(conn, Some(hidden));
+        descriptors::unhide(hidden);
     }
 }
 

@@ -276,6 +276,9 @@ pub struct Conn {
     pub posted_index: AtomicU64,
     pub link: AtomicU32,
     pub slot: AtomicU32,
+    /// Readers that were asleep when its last number was closed, and go on with it: the last of them ends it. One more while these are
+    /// being counted.
+    pub orphans: AtomicU32,
     /// Which threads the sleepers are and since when, as far as there is room ([`crate::wait::Waiter`]).
     pub asleep: [AtomicU64; 4],
     addresses: UnsafeCell<(Addr, Addr)>,
@@ -302,6 +305,7 @@ impl Conn {
             &self.queue,
             &self.put_off,
             &self.sleepers,
+            &self.orphans,
         ] {
             word.store(0, Ordering::Relaxed);
         }

@@ -10,7 +10,7 @@ use crate::conn::{Conn, Held, Rx, Tx, flag, path, state};
 use crate::kicks::By;
 use crate::layout::{self, BIG_AT, KICKS, R, SMALL_AT, TCP_AT, TRIP, W, note};
 use crate::reason::Reason;
-use crate::{demote, diag, epoll, faults, kicks, log, narrow, process, rendezvous, report, wait};
+use crate::{close, demote, diag, epoll, faults, kicks, log, narrow, process, rendezvous, report, wait};
 
 /// How a call is to be carried out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,6 +41,21 @@ const PIECE: usize = 32 << 10;
 
 /// Receives into `iov`, as recvmsg() with `flags` does.
 pub fn recv(conn: &'static Conn, fd: i32, iov: &[libc::iovec], flags: i32) -> Way {
+    let mut orphan = false;
+    let way = receive(conn, fd, iov, flags, &mut orphan);
+    if !orphan {
+        return way;
+    }
+    let way = match way {
+        Way::Kernel => Way::Done(kernel_recv(conn.descriptor(), iov, 0, usize::MAX, flags)),
+        done => done,
+    };
+    close::orphan_left(conn);
+    way
+}
+
+#[inline(always)]
+fn receive(conn: &'static Conn, mut fd: i32, iov: &[libc::iovec], flags: i32, orphan: &mut bool) -> Way {
     if !conn.is_managed() {
         rendezvous::tick(conn, fd);
         if !conn.is_managed() {
@@ -96,7 +111,11 @@ pub fn recv(conn: &'static Conn, fd: i32, iov: &[libc::iovec], flags: i32) -> Wa
             }
             Tried::Not => {
                 demote::attend(conn, fd);
-                if let Err(errno) = wait::readable(conn, fd) {
+                let waited = wait::readable(conn, fd, orphan);
+                if *orphan {
+                    fd = conn.descriptor();
+                }
+                if let Err(errno) = waited {
                     return or_done(Err(errno));
                 }
             }

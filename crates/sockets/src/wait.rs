@@ -77,20 +77,62 @@ impl Waiter {
     }
 }
 
-impl Drop for Waiter {
-    fn drop(&mut self) {
+impl Waiter {
+    /// Counts it no longer; whether the last number of the connection was closed while it slept.
+    fn wake(self) -> bool {
+        core::mem::ManuallyDrop::new(self).leave()
+    }
+
+    fn leave(&self) -> bool {
         match self.place {
             LOOKING => less(&self.conn.waiters, 1),
             NO_PLACE => awake(self.conn, 1),
             // One that was taken for gone is not counted any more.
-            place => {
+            place => loop {
                 let who = self.conn.asleep[place as usize].load(Ordering::Acquire);
-                if who as u32 == thread::tid() {
-                    vacate(self.conn, place as usize, who);
+                if thread_of(who) != thread::tid() {
+                    break;
                 }
-            }
+                if vacate(self.conn, place as usize, who) {
+                    return who & ORPHAN != 0;
+                }
+            },
+        }
+        false
+    }
+}
+
+impl Drop for Waiter {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
+
+/// The last number of the connection, `fd`, is about to be closed: marks the readers that sleep on it, who keep it. How many there are.
+pub(crate) fn orphan(conn: &Conn, fd: i32) -> u32 {
+    let mut marked = 0;
+    for place in &conn.asleep {
+        let who = place.load(Ordering::Acquire);
+        let tid = thread_of(who);
+        // Of those that were killed, or jumped out of their sleep, the kernel knows no such call.
+        if tid == 0 || tid == thread::tid() || !sys::sleeps_in_recv(tid, fd) {
+            continue;
+        }
+        conn.orphans.fetch_add(1, Ordering::AcqRel);
+        if place.compare_exchange(who, who | ORPHAN, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            marked += 1;
+        } else {
+            conn.orphans.fetch_sub(1, Ordering::AcqRel);
         }
     }
+    marked
+}
+
+/// A bit of a sleeper's word beside its thread's id, which is smaller: its number was closed.
+const ORPHAN: u64 = 1 << 31;
+
+fn thread_of(who: u64) -> u32 {
+    who as u32 & !(ORPHAN as u32)
 }
 
 const NO_PLACE: i32 = -1;
@@ -106,10 +148,12 @@ fn awake(conn: &Conn, count: u32) {
     less(&conn.waiters, count);
 }
 
-fn vacate(conn: &Conn, place: usize, who: u64) {
-    if conn.asleep[place].compare_exchange(who, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+fn vacate(conn: &Conn, place: usize, who: u64) -> bool {
+    let vacated = conn.asleep[place].compare_exchange(who, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+    if vacated {
         awake(conn, 1);
     }
+    vacated
 }
 
 /// A sleeper: its thread, and since when in its upper half.
@@ -132,8 +176,9 @@ pub(crate) fn forget_gone(conn: &Conn, left: u64) {
     let mut asleep = false;
     for (place, who) in conn.asleep.iter().enumerate() {
         let who = who.load(Ordering::Acquire);
-        let (tid, since) = (who as u32, (who >> 32) as u32);
-        if tid == 0 {
+        let (tid, since) = (thread_of(who), (who >> 32) as u32);
+        if tid == 0 || who & ORPHAN != 0 {
+            asleep |= tid != 0;
             continue;
         }
         if woken && long_ago(since) || tid == thread::tid() || !fabric::sync::thread_lives(tid) {
@@ -151,9 +196,10 @@ pub(crate) fn forget_gone(conn: &Conn, left: u64) {
 /// After so long whoever was asleep before a kick came has woken by it.
 const WOKEN_NS: u64 = 1_000_000_000;
 
-/// Waits until a read may find something. Errors are what the call is to return.
+/// Waits until a read may find something. Errors are what the call is to return. `orphan`: whether the number that the call was made with
+/// was closed while it slept, so that [`Conn::descriptor`] is the one to go on with.
 #[cold]
-pub fn readable(conn: &'static Conn, fd: i32) -> Result<(), Errno> {
+pub fn readable(conn: &'static Conn, fd: i32, orphan: &mut bool) -> Result<(), Errno> {
     let (seen, mut learned) = {
         let Some(rx) = conn.lock_rx() else { return Err(Errno::EINTR) };
         let seen = Seen::now(conn);
@@ -173,7 +219,7 @@ pub fn readable(conn: &'static Conn, fd: i32) -> Result<(), Errno> {
     let limit = process::spin_ticks();
     let spun = learned.spin(limit, meet(conn), || Seen::now(conn) != seen);
     let before = ticks();
-    let result = if spun == Spun::Won { Ok(()) } else { sleep_readable(conn, fd, seen) };
+    let result = if spun == Spun::Won { Ok(()) } else { sleep_readable(conn, fd, seen, orphan) };
     match spun {
         Spun::Won => conn.counters.spins_won.fetch_add(1, Ordering::Relaxed),
         Spun::Lost => conn.counters.spins_lost.fetch_add(1, Ordering::Relaxed),
@@ -182,7 +228,7 @@ pub fn readable(conn: &'static Conn, fd: i32) -> Result<(), Errno> {
     if spun != Spun::Won {
         learned.slept(ticks() - before, limit);
     }
-    if !core::ptr::eq(table::conn(fd).map_or(core::ptr::null(), core::ptr::from_ref), conn) {
+    if !*orphan && !core::ptr::eq(table::conn(fd).map_or(core::ptr::null(), core::ptr::from_ref), conn) {
         return Err(Errno::EBADF);
     }
     if let Some(mut rx) = conn.lock_rx() {
@@ -191,7 +237,7 @@ pub fn readable(conn: &'static Conn, fd: i32) -> Result<(), Errno> {
     result
 }
 
-fn sleep_readable(conn: &'static Conn, fd: i32, seen: Seen) -> Result<(), Errno> {
+fn sleep_readable(conn: &'static Conn, fd: i32, seen: Seen, orphan: &mut bool) -> Result<(), Errno> {
     let waiter = Waiter::new(conn);
     arm(conn, trip::RX, trip::KICK, 0);
     if Seen::now(conn) != seen {
@@ -207,7 +253,8 @@ fn sleep_readable(conn: &'static Conn, fd: i32, seen: Seen) -> Result<(), Errno>
     // SAFETY: the buffer is valid for the one byte asked for.
     let got = unsafe { real::recv()(fd, &raw mut byte, 1, libc::MSG_PEEK) };
     let errno = Errno::new(real::errno());
-    drop(waiter);
+    *orphan |= waiter.wake();
+    let fd = if *orphan { conn.descriptor() } else { fd };
     if got > 0 || conn.has(flag::LEFT) {
         kicks::take_after_sleep(conn, fd);
     }

@@ -490,14 +490,15 @@ fn from_kernel(
     skip: usize,
     flags: i32,
 ) -> Tried {
-    if conn.rx.path() == path::LAST && demote::finish(conn) {
-        return Tried::Kernel;
-    }
+    // Before calls are the kernel's again: it has told this, and would not again.
     if rx.error != 0 {
         return match Errno::new(core::mem::take(&mut rx.error)) {
             Errno::ECONNRESET if died_unread(conn) == Some(false) => Tried::End,
             errno => Tried::Error(errno),
         };
+    }
+    if conn.rx.path() == path::LAST && demote::finish(conn) {
+        return Tried::Kernel;
     }
     match kernel_recv(fd, iov, skip, usize::MAX, flags | libc::MSG_DONTWAIT) {
         // A peer that was killed has told nothing. With tcp the kernel would have reset the connection if, and only if, bytes of
@@ -519,6 +520,10 @@ fn died_unread(conn: &Conn) -> Option<bool> {
     }
     let tx = conn.tx.lock.try_lock(crate::thread::tid()).then(|| conn.tx.held())?;
     if !matches!(conn.tx.path(), path::SMALL | path::BIG) {
+        return None;
+    }
+    if conn.word(layout::RESENT_TO) == tx.ring.position() + 1 {
+        // It has recalled what was unread, and sent it by tcp in our stead: the kernel knows.
         return None;
     }
     let unread = tx.ring.unread(&conn.mine(), conn.at(R)).is_ok_and(|unread| unread > 0)

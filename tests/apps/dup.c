@@ -95,6 +95,29 @@ static void over_client(int unused) {
     leave(one);
 }
 
+/* Copies that are made before the socket is connected are the same connection. */
+static void before_connect(int unused) {
+    (void)unused;
+    int one = socket(listener_address.ss_family, SOCK_STREAM, 0), two = dup(one);
+    CHECK(dup2(one, 70) == 70);
+    CHECK(connect(one, (void *)&listener_address, listener_length) == 0);
+    warm_client(two);
+    use_both(one, two);
+    use_both(70, one);
+    close(one);
+    use_both(two, 70);
+    close(70);
+    leave(two);
+}
+
+static void before_connect_server(int listener) {
+    int one = dup(listener); /* a listener under two numbers */
+    int fd = answer(one);
+    close(one);
+    warm_server(fd);
+    puppet(fd);
+}
+
 /* Fifty copies, closed in a mixed order; the other side sees the end only after the last. */
 static void last_close(int fd) {
     int copies[50];
@@ -117,6 +140,7 @@ const struct example examples[] = {
     {"to_itself", puppet, to_itself, 0},
     {"over_file", puppet, over_file, 0},
     {"over_connection", over_server, over_client, RAW},
+    {"before_connect", before_connect_server, before_connect, RAW},
     {"last_close", puppet, last_close, 0},
     {0},
 };

@@ -44,6 +44,11 @@ fn duplicated(from: c_int, to: c_int) {
         }
         return;
     }
+    if matches!(table::entry(from), Entry::None) {
+        let errno = real::errno();
+        rendezvous::track_unconnected(from);
+        real::set_errno(errno);
+    }
     let steady = rendezvous::steady();
     match table::entry(from) {
         Entry::Conn(conn) => {

@@ -101,6 +101,17 @@ pub fn track(fd: i32, client: bool, family: Option<i32>) {
     }
 }
 
+/// Begins to follow a socket that gets a second number before it is connected: by connect() only one of them would be known.
+pub fn track_unconnected(fd: i32) {
+    let fresh = process::active()
+        && is_tcp(fd)
+        && matches!(sys::getpeername(fd), Err(sys::Errno::ENOTCONN))
+        && sys::getsockopt::<i32>(fd, libc::SOL_SOCKET, libc::SO_ACCEPTCONN) == Ok(0);
+    if fresh {
+        track(fd, true, None);
+    }
+}
+
 fn is_tcp(fd: i32) -> bool {
     sys::getsockopt::<i32>(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL) == Ok(libc::IPPROTO_TCP)
 }
@@ -394,7 +405,7 @@ fn try_post(conn: &'static Conn, fd: i32) -> Result<(), Reason> {
         return Err(Reason::Half);
     }
     if fd <= libc::STDERR_FILENO {
-        // The streams of stdio, which write and read past us, may be on it.
+        // perror(), abort() and others in libc write past us.
         return Err(Reason::Stdio);
     }
     if !conn.has(flag::CLIENT) && !is_tcp(fd) {

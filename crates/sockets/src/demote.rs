@@ -303,8 +303,15 @@ pub(crate) fn resend(conn: &'static Conn, fd: i32, tx: &mut Held<'_, Tx>) -> boo
         match sys::send(fd, bytes.as_ptr(), len, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) {
             Ok(sent) => tx.resend += sent as u64,
             Err(Errno::EAGAIN | Errno::EINTR) => return false,
-            // The connection is at an end; the next call is told.
-            Err(_) => break,
+            // The connection is at an end. The kernel tells a reset once: who reads next is to know.
+            Err(errno) => {
+                if errno != Errno::EPIPE
+                    && let Some(mut rx) = conn.lock_rx()
+                {
+                    rx.error = errno.into_raw();
+                }
+                break;
+            }
         }
     }
     conn.tx.set_path(path::LAST);

@@ -8,6 +8,7 @@ mod end;
 mod exec;
 mod fds;
 mod files;
+mod forks;
 mod next;
 mod options_of;
 mod rules_of;

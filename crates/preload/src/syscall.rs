@@ -4,10 +4,10 @@
 use core::ffi::{c_int, c_long, c_uint};
 use sockets::reason::Reason;
 use sockets::table::{self, Entry};
-use sockets::{demote, process};
+use sockets::{demote, faults, process};
 
 use crate::next::hooks;
-use crate::{exec, fds, files, transfer, waits};
+use crate::{exec, fds, files, forks, transfer, waits};
 
 hooks! {
     fn syscall(next; number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long {
@@ -64,6 +64,12 @@ hooks! {
             libc::SYS_execve => exec::execve(a as *const _, b as *const _, c as *const _).into(),
             libc::SYS_execveat => {
                 exec::execveat(a as c_int, b as *const _, c as *const _, d as *const _, e as c_int).into()
+            }
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_fork => forks::around(|| next(number, a, b, c, d, e, f)),
+            libc::SYS_clone if forks::copies(a) => forks::around(|| next(number, a, b, c, d, e, f)),
+            libc::SYS_clone3 if !faults::low(a as *const u64) && forks::copies(*(a as *const usize)) => {
+                forks::around(|| next(number, a, b, c, d, e, f))
             }
             libc::SYS_io_uring_setup => {
                 process::bar(Reason::IoUring);

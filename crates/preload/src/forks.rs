@@ -1,0 +1,56 @@
+//! Children with a copy of our memory that are made past fork(), and therefore past its pthread_atfork handlers: _Fork(), clone()
+//! without CLONE_VM, and both by syscall(). fork() itself runs the handlers (see `start`), and ends in none of these symbols.
+
+use core::ffi::{c_int, c_long, c_void};
+use sockets::{fork, real};
+
+use crate::next::hooks;
+
+/// Makes a child as fork() would, by `make`, which returns 0 in it.
+pub fn around(make: impl FnOnce() -> c_long) -> c_long {
+    fork::prepare();
+    let pid = make();
+    let errno = real::errno();
+    if pid == 0 { fork::child() } else { fork::parent() }
+    real::set_errno(errno);
+    pid
+}
+
+/// Whether clone() with these flags makes a process with a copy of our memory.
+pub fn copies(flags: usize) -> bool {
+    flags & libc::CLONE_VM as usize == 0
+}
+
+type Body = unsafe extern "C-unwind" fn(*mut c_void) -> c_int;
+
+/// What the child of clone() is to run.
+struct Start {
+    body: Body,
+    arg: *mut c_void,
+}
+
+/// Runs in the child, on a stack of its own.
+unsafe extern "C-unwind" fn begin(start: *mut c_void) -> c_int {
+    fork::child();
+    // SAFETY: the parent's `Start`, of which the child has a copy at the same address.
+    unsafe {
+        let start = &*start.cast::<Start>();
+        (start.body)(start.arg)
+    }
+}
+
+hooks! {
+    fn _Fork(next;) -> c_int {
+        around(|| next().into()) as c_int
+    }
+    fn clone(next; body: Option<Body>, stack: *mut c_void, flags: c_int, arg: *mut c_void, parent: usize, tls: usize, child: usize) -> c_int {
+        let Some(run) = body.filter(|_| copies(flags as usize) && !stack.is_null()) else {
+            return next(body, stack, flags, arg, parent, tls, child);
+        };
+        let mut start = Start { body: run, arg };
+        around(|| next(Some(begin), stack, flags, (&raw mut start).cast(), parent, tls, child).into()) as c_int
+    }
+    fn __clone(next; body: Option<Body>, stack: *mut c_void, flags: c_int, arg: *mut c_void, parent: usize, tls: usize, child: usize) -> c_int {
+        clone(body, stack, flags, arg, parent, tls, child)
+    }
+}

@@ -149,6 +149,12 @@ pub fn munmap(at: *mut u8, len: usize) {
     let _ = call!(munmap, at, len);
 }
 
+/// What may be done with the pages that hold so many bytes at an address.
+pub fn mprotect(at: *mut u8, len: usize, protection: i32) -> Result<(), Errno> {
+    let page = at.addr() & !4095;
+    call!(mprotect, page, at.addr() + len - page, protection).map(drop)
+}
+
 /// Advice about memory.
 pub fn madvise(at: *mut u8, len: usize, advice: i32) {
     let _ = call!(madvise, at, len, advice);

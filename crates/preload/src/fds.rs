@@ -11,7 +11,7 @@ use sockets::{close as ending, demote, epoll, faults, fork, io, narrow, process,
 use crate::next::hooks;
 
 /// Before a descriptor is closed: what it stood for is told. False if it is one of ours.
-fn closing(fd: c_int) -> bool {
+pub fn closing(fd: c_int) -> bool {
     match table::entry(fd) {
         Entry::None => true,
         Entry::Own => {
@@ -58,7 +58,7 @@ fn duplicated(from: c_int, to: c_int) {
             }
             drop(steady);
             if to <= libc::STDERR_FILENO {
-                // printf() and scanf() would write and read past us.
+                // perror(), abort() and others in libc write past us.
                 demote::hand_over(conn, to, Reason::Stdio, false);
             }
         }

@@ -11,7 +11,7 @@ use sockets::{log, process, real, report};
 use crate::next::Next;
 use crate::options_of::Entries;
 use crate::rules_of::Found;
-use crate::{end, fds, options_of, rules_of};
+use crate::{end, fds, options_of, rules_of, stdio};
 
 #[used]
 #[unsafe(link_section = ".init_array")]
@@ -42,6 +42,9 @@ unsafe extern "C" fn start(_argc: c_int, argv: *const *const c_char, env: *const
             core::mem::transmute::<usize, real::Ppoll>(PPOLL.get()),
             core::mem::transmute::<usize, real::EpollPwait>(EPOLL_PWAIT.get()),
         );
+        if process::active() {
+            stdio::follow();
+        }
         if problems > 0 {
             // The command says which.
             log::note(LogLevel::Warn, "some options are not understood; see 'shunt doctor'");

@@ -11,7 +11,11 @@ pub fn around(make: impl FnOnce() -> c_long) -> c_long {
     fork::prepare();
     let pid = make();
     let errno = real::errno();
-    if pid == 0 { fork::child() } else { fork::parent() }
+    if pid == 0 {
+        fork::child()
+    } else {
+        fork::parent()
+    }
     real::set_errno(errno);
     pid
 }

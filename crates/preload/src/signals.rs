@@ -10,6 +10,11 @@ fn is_handler(handler: sighandler_t) -> bool {
     handler != libc::SIG_DFL && handler != libc::SIG_IGN && handler != libc::SIG_ERR
 }
 
+/// A handler was installed, or removed.
+pub fn installed(signal: c_int, handler: sighandler_t, flags: c_int) {
+    signals::installed(signal, is_handler(handler).then_some(flags));
+}
+
 /// A handler that does not restart calls was installed, unless the call failed.
 fn note_interrupting(signal: c_int, handler: sighandler_t, result: sighandler_t) {
     if result != libc::SIG_ERR {
@@ -22,7 +27,7 @@ hooks! {
         let wanted = new.as_ref().map(|new| (new.sa_sigaction, new.sa_flags));
         let result = next(signal, new, old);
         if result == 0 && let Some((handler, flags)) = wanted {
-            signals::installed(signal, is_handler(handler).then_some(flags));
+            installed(signal, handler, flags);
         }
         result
     }

@@ -7,7 +7,7 @@ use sockets::table::{self, Entry};
 use sockets::{demote, faults, process};
 
 use crate::next::hooks;
-use crate::{exec, fds, files, forks, transfer, waits};
+use crate::{end, exec, fds, files, forks, signals, transfer, waits};
 
 hooks! {
     fn syscall(next; number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long {
@@ -16,6 +16,12 @@ hooks! {
             libc::SYS_write => files::write(a as c_int, b as *const _, c) as c_long,
             libc::SYS_readv => files::readv(a as c_int, b as *const _, c as c_int) as c_long,
             libc::SYS_writev => files::writev(a as c_int, b as *const _, c as c_int) as c_long,
+            libc::SYS_preadv2 => {
+                files::preadv2(a as c_int, b as *const _, c as c_int, d as i64, f as c_int) as c_long
+            }
+            libc::SYS_pwritev2 => {
+                files::pwritev2(a as c_int, b as *const _, c as c_int, d as i64, f as c_int) as c_long
+            }
             libc::SYS_recvfrom => files::recvfrom(a as c_int, b as *mut _, c, d as c_int, e as *mut _, f as *mut _) as c_long,
             libc::SYS_sendto => files::sendto(a as c_int, b as *const _, c, d as c_int, e as *const _, f as u32) as c_long,
             libc::SYS_recvmsg => files::recvmsg(a as c_int, b as *mut _, c as c_int) as c_long,
@@ -27,6 +33,15 @@ hooks! {
                 transfer::splice(a as c_int, b as *mut _, c as c_int, d as *mut _, e, f as c_uint) as c_long
             }
             libc::SYS_tee => transfer::tee(a as c_int, b as c_int, c, d as c_uint) as c_long,
+            libc::SYS_vmsplice => transfer::vmsplice(a as c_int, b as *const _, c, d as c_uint) as c_long,
+            libc::SYS_copy_file_range => transfer::copy_file_range(
+                a as c_int,
+                b as *mut _,
+                c as c_int,
+                d as *mut _,
+                e,
+                f as c_uint,
+            ) as c_long,
             libc::SYS_connect => fds::connect(a as c_int, b as *const _, c as u32).into(),
             libc::SYS_accept => fds::accept(a as c_int, b as *mut _, c as *mut _).into(),
             libc::SYS_accept4 => fds::accept4(a as c_int, b as *mut _, c as *mut _, d as c_int).into(),
@@ -41,6 +56,20 @@ hooks! {
             libc::SYS_epoll_ctl => waits::epoll_ctl(a as c_int, b as c_int, c as c_int, d as *mut _).into(),
             libc::SYS_epoll_pwait => {
                 waits::epoll_pwait(a as c_int, b as *mut _, c as c_int, d as c_int, e as *const _).into()
+            }
+            libc::SYS_epoll_pwait2 => waits::epoll_pwait2(
+                a as c_int,
+                b as *mut _,
+                c as c_int,
+                d as *const _,
+                e as *const _,
+            )
+            .into(),
+            libc::SYS_pselect6 => {
+                // The kernel's call has the mask in a structure.
+                let mask = (f as *const *const libc::sigset_t).as_ref().map_or(core::ptr::null(), |mask| *mask);
+                let (sets, time) = ([b, c, d].map(|set| set as *mut _), e as *const _);
+                waits::pselect(a as c_int, sets[0], sets[1], sets[2], time, mask).into()
             }
             libc::SYS_ppoll => waits::ppoll(a as *mut _, b as _, c as *const _, d as *const _).into(),
             #[cfg(target_arch = "x86_64")]
@@ -61,6 +90,19 @@ hooks! {
             libc::SYS_dup3 => fds::dup3(a as c_int, b as c_int, c as c_int).into(),
             libc::SYS_fcntl => fds::fcntl(a as c_int, b as c_int, c).into(),
             libc::SYS_shutdown => fds::shutdown(a as c_int, b as c_int).into(),
+            libc::SYS_rt_sigaction => {
+                let result = next(number, a, b, c, d, e, f);
+                // The kernel's structure begins with the handler and the flags.
+                if result == 0 && !faults::low(b as *const usize) {
+                    let [handler, flags] = *(b as *const [usize; 2]);
+                    signals::installed(a as c_int, handler, flags as c_int);
+                }
+                result
+            }
+            libc::SYS_exit_group => {
+                end::leave();
+                next(number, a, b, c, d, e, f)
+            }
             libc::SYS_execve => exec::execve(a as *const _, b as *const _, c as *const _).into(),
             libc::SYS_execveat => {
                 exec::execveat(a as c_int, b as *const _, c as *const _, d as *const _, e as c_int).into()

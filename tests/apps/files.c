@@ -145,6 +145,162 @@ static void splice_asleep(int fd) {
     leave(fd);
 }
 
+/* Less in the file than was asked for; an offset at its end, or behind; sendfile64; offsets that are not at a page's start. */
+static void send_file_short(int fd) {
+    for (int i = 0; i < 10; i++) {
+        int file = file_of(3333);
+        off64_t offset = 0;
+        order(READ, 3333);
+        EQUAL(sendfile64(fd, file, &offset, 1000000), 3333);
+        EQUAL(offset, 3333);
+        sent += 3333;
+        hear();
+        EQUAL(sendfile64(fd, file, &offset, 100), 0);
+        offset = 99999;
+        EQUAL(sendfile(fd, file, &offset, 100), 0);
+        EQUAL(offset, 99999);
+        EQUAL(sendfile(fd, file, NULL, 100), 0); /* where writing left it: the end */
+        EQUAL(sendfile(fd, file, NULL, 0), 0);
+        offset = -1;
+        ERRNO(sendfile(fd, file, &offset, 10), EINVAL);
+        close(file);
+        file = file_of(200); /* the last 123 bytes of it */
+        offset = 77;
+        char part[123];
+        fill(my_key, sent, part, 123);
+        EQUAL(pwrite(file, part, 123, 77), 123);
+        order(READ, 123);
+        EQUAL(sendfile(fd, file, &offset, 1000), 123);
+        EQUAL(offset, 200);
+        sent += 123;
+        hear();
+        close(file);
+        echo_rounds(fd, 5, 100);
+    }
+    leave(fd);
+}
+
+/* What sendfile() cannot read from. */
+static void send_file_refused(int fd) {
+    int pipes[2], folder = open("/tmp", O_RDONLY), closed = dup(folder), writing = open("/dev/null", O_WRONLY);
+    off_t offset = 0;
+    CHECK(pipe(pipes) == 0);
+    close(closed);
+    for (int i = 0; i < 5; i++) {
+        ERRNO(sendfile(fd, closed, NULL, 100), EBADF);
+        ERRNO(sendfile(fd, writing, NULL, 100), EBADF);
+        ERRNO(sendfile(fd, pipes[0], &offset, 100), ESPIPE);
+        ERRNO(sendfile(fd, fd, &offset, 100), ESPIPE);
+        CHECK(sendfile(fd, folder, NULL, 100) == -1);
+        echo_rounds(fd, 5, 100);
+    }
+    close(pipes[0]), close(pipes[1]), close(folder), close(writing);
+    leave(fd);
+}
+
+/* After the other side has gone: EPIPE and SIGPIPE, as by write(). */
+static volatile sig_atomic_t pipes_broken;
+static void on_pipe(int unused) {
+    (void)unused;
+    pipes_broken++;
+}
+
+static void send_file_broken(int fd) {
+    signal(SIGPIPE, on_pipe);
+    int file = file_of(1000);
+    off_t offset = 0;
+    CHECK(shutdown(fd, SHUT_WR) == 0);
+    ERRNO(sendfile(fd, file, &offset, 1000), EPIPE);
+    EQUAL(offset, 0);
+    EQUAL(pipes_broken, 1);
+    close(file);
+    leave(fd);
+}
+
+/* From one connection to another, through a pipe, as proxies do; the other side reads what it has sent. */
+static void splice_through(int fd) {
+    int pipes[2];
+    CHECK(pipe(pipes) == 0);
+    for (int i = 0; i < 20; i++) {
+        size_t size = 1 + i * 1000;
+        ask(SEND, size);
+        order(READ_EOF, size); /* see spliced_server */
+        for (size_t done = 0; done < size;) {
+            ssize_t in = splice(fd, NULL, pipes[1], NULL, size - done, SPLICE_F_MOVE | SPLICE_F_MORE);
+            CHECK(in > 0);
+            for (ssize_t out = 0; out < in;) {
+                ssize_t n = splice(pipes[0], NULL, fd, NULL, in - out, SPLICE_F_MOVE);
+                CHECK(n > 0);
+                out += n;
+            }
+            done += in;
+        }
+        hear();
+    }
+    set_nonblocking(fd, true);
+    ERRNO(splice(fd, NULL, pipes[1], NULL, 100, 0), EAGAIN);
+    set_nonblocking(fd, false);
+    ERRNO(splice(fd, NULL, fd, NULL, 100, 0), EINVAL);
+    loff_t at = 0;
+    EQUAL(splice(fd, &at, pipes[1], NULL, 100, 0), -1); /* ESPIPE, or EINVAL since Linux 6.5 */
+    order(QUIT, 0);
+    close(fd);
+    hear();
+}
+
+static void spliced_server(int fd) {
+    uint64_t back = 0;
+    char data[20000], byte;
+    for (;;) {
+        enum order what = hear();
+        size_t size = hear();
+        hear(), hear();
+        if (what == QUIT) break;
+        if (what == SEND) put(fd, size);
+        if (what == READ_EOF) {
+            recv_all(fd, data, size);
+            verify(my_key, back, data, size);
+            back += size;
+        }
+        tell(0);
+    }
+    EQUAL(recv(fd, &byte, 1, 0), 0);
+    tell(0);
+}
+
+/* tee() and vmsplice() work on pipes, copy_file_range() on files: a connection is refused, and unharmed. */
+static void refused(int fd) {
+    int pipes[2], file = file_of(1000);
+    char data[100] = {0};
+    struct iovec v = {data, sizeof data};
+    CHECK(pipe(pipes) == 0);
+    for (int i = 0; i < 5; i++) {
+        ERRNO(tee(fd, pipes[1], 100, 0), EINVAL);
+        ERRNO(tee(pipes[0], fd, 100, 0), EINVAL);
+        ERRNO(vmsplice(fd, &v, 1, 0), EBADF);
+        ERRNO(copy_file_range(fd, NULL, file, NULL, 100, 0), EINVAL);
+        ERRNO(copy_file_range(file, NULL, fd, NULL, 100, 0), EINVAL);
+        echo_rounds(fd, 10, 100);
+    }
+    /* What vmsplice() puts into a pipe goes on to the connection, a tee() of it to another pipe. */
+    int more[2];
+    CHECK(pipe(more) == 0);
+    for (int i = 0; i < 10; i++) {
+        fill(my_key, sent, data, sizeof data);
+        EQUAL(vmsplice(pipes[1], &v, 1, 0), sizeof data);
+        EQUAL(tee(pipes[0], more[1], sizeof data, 0), sizeof data);
+        order(READ, sizeof data);
+        EQUAL(splice(pipes[0], NULL, fd, NULL, sizeof data, 0), sizeof data);
+        sent += sizeof data;
+        hear();
+        char copy[100];
+        EQUAL(read(more[0], copy, sizeof copy), sizeof copy);
+        CHECK(memcmp(copy, data, sizeof copy) == 0);
+    }
+    close(file);
+    leave(fd);
+}
+
 const struct example examples[] = {
     {"send_file", puppet, send_file, 0},
     {"send_file_position", puppet, send_file_position, 0},
@@ -152,5 +308,10 @@ const struct example examples[] = {
     {"splice_out", puppet, splice_out, 0},
     {"splice_in", puppet, splice_in, 0},
     {"splice_asleep", puppet, splice_asleep, 0},
+    {"send_file_short", puppet, send_file_short, 0},
+    {"send_file_refused", puppet, send_file_refused, 0},
+    {"send_file_broken", puppet, send_file_broken, 0},
+    {"splice_through", spliced_server, splice_through, 0},
+    {"refused", puppet, refused, 0},
     {0},
 };

@@ -145,11 +145,81 @@ static void big_vector(int fd) {
     leave(fd);
 }
 
+/* preadv2() and pwritev2() with an offset of -1 are readv() and writev(), and take flags. */
+static void by_v2(int fd) {
+    for (int i = 0; i < 200; i++) {
+        fill_vector();
+        order(READ, total);
+        EQUAL(pwritev2(fd, vector, PARTS, -1, 0), total);
+        sent += total;
+        hear();
+        clear_vector();
+        ERRNO(preadv2(fd, vector, PARTS, -1, RWF_NOWAIT), EAGAIN);
+        ask(SEND, total);
+        wait_queued(fd, total);
+        EQUAL(preadv2(fd, vector, PARTS, -1, i % 2 ? RWF_NOWAIT : 0), total);
+        verify_vector(total);
+    }
+    order(SEND_ASLEEP, total);
+    clear_vector();
+    EQUAL(preadv2(fd, vector, PARTS, -1, 0), total);
+    verify_vector(total);
+    leave(fd);
+}
+
+/* recvmmsg() waits for all its messages, up to its time; MSG_WAITFORONE for the first. */
+static void mmsg_waits(int fd) {
+    static char data[3][500];
+    struct iovec v[3];
+    struct mmsghdr m[3];
+    for (int k = 0; k < 3; k++) {
+        v[k] = (struct iovec){data[k], 500};
+        m[k] = (struct mmsghdr){.msg_hdr = {.msg_iov = &v[k], .msg_iovlen = 1}};
+    }
+    for (int i = 0; i < 5; i++) {
+        order(SEND_ASLEEP, 100);
+        order(SEND_ASLEEP, 100);
+        order(SEND_ASLEEP, 100);
+        EQUAL(recvmmsg(fd, m, 3, 0, NULL), 3);
+        for (int k = 0; k < 3; k++) {
+            EQUAL(m[k].msg_len, 100);
+            verify(your_key, got, data[k], 100);
+            got += 100;
+        }
+        order(SEND_ASLEEP, 100);
+        EQUAL(recvmmsg(fd, m, 3, MSG_WAITFORONE, NULL), 1);
+        got += 100;
+        /* The time is looked at after each message. */
+        struct timespec none = {0, 0};
+        ask(SEND, 900);
+        wait_queued(fd, 900);
+        EQUAL(recvmmsg(fd, m, 3, 0, &none), 1);
+        EQUAL(m[0].msg_len, 500);
+        got += 500;
+        EQUAL(recvmmsg(fd, m, 1, 0, NULL), 1);
+        EQUAL(m[0].msg_len, 400);
+        got += 400;
+    }
+    ask(END_WR, 0);
+    EQUAL(recvmmsg(fd, m, 2, 0, NULL), 2);
+    EQUAL(m[0].msg_len, 0);
+    leave(fd);
+}
+
 static void refused(int fd) {
     char data[10] = {0};
     ERRNO(pread(fd, data, 10, 0), ESPIPE);
     ERRNO(pwrite(fd, data, 10, 0), ESPIPE);
     ERRNO(lseek(fd, 0, SEEK_CUR), ESPIPE);
+    struct iovec v[2] = {{data, 5}, {data + 5, 5}};
+    ERRNO(preadv(fd, v, 2, 0), ESPIPE);
+    ERRNO(pwritev(fd, v, 2, 0), ESPIPE);
+    ERRNO(preadv2(fd, v, 2, 0, 0), ESPIPE);
+    ERRNO(pwritev2(fd, v, 2, 0, 0), ESPIPE);
+    ERRNO(preadv(fd, v, 2, -1), EINVAL);
+    ERRNO(pwritev(fd, v, 2, -1), EINVAL);
+    ERRNO(pread64(fd, data, 10, 0), ESPIPE);
+    ERRNO(preadv2(fd, v, 2, -1, 0x40000000), EOPNOTSUPP);
     echo_rounds(fd, 20, 64);
     leave(fd);
 }
@@ -159,6 +229,8 @@ const struct example examples[] = {
     {"by_msg", puppet, by_msg, 0},
     {"by_mmsg", puppet, by_mmsg, 0},
     {"big_vector", puppet, big_vector, 0},
+    {"by_v2", puppet, by_v2, 0},
+    {"mmsg_waits", puppet, mmsg_waits, 0},
     {"refused", puppet, refused, 0},
     {0},
 };

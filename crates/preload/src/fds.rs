@@ -274,8 +274,10 @@ hooks! {
                 | libc::SO_TIMESTAMPNS
                 | libc::SO_TIMESTAMPING
                 | libc::SO_ZEROCOPY,
-            ) => demote::now(conn, fd, Reason::Option),
-            (libc::SOL_SOCKET, libc::SO_RCVLOWAT) if number > 1 => demote::now(conn, fd, Reason::Option),
+            ) => demote::hand_over(conn, fd, Reason::Option, false),
+            // They hold for what waits unread, too.
+            (libc::SOL_SOCKET, libc::SO_RCVLOWAT) if number > 1 => demote::hand_over(conn, fd, Reason::Option, false),
+            (libc::SOL_SOCKET, libc::SO_PEEK_OFF) if number >= 0 => demote::hand_over(conn, fd, Reason::Option, false),
             _ => {}
         }
         let result = next(fd, level, name, value, len);
@@ -291,10 +293,11 @@ hooks! {
             && (name == libc::TCP_NODELAY || name == libc::TCP_CORK)
             && let Some(conn) = table::conn(fd)
             && conn.is_managed()
-            && *len >= 4
         {
             let kept = if name == libc::TCP_NODELAY { flag::NODELAY } else { flag::CORK };
-            value.cast::<c_int>().write_unaligned(c_int::from(conn.has(kept)));
+            let number = c_int::from(conn.has(kept)).to_ne_bytes();
+            // As much of it as the program, and then the kernel, has said that there is room for.
+            core::ptr::copy_nonoverlapping(number.as_ptr(), value.cast(), number.len().min(*len as usize));
         }
         result
     }

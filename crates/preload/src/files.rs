@@ -1,6 +1,7 @@
 //! read, write, send, recv and their kin: each becomes an array of buffers and flags, and goes to `sockets::io`.
 
 use core::ffi::{c_int, c_void};
+use fabric::sys;
 use libc::{iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t, timespec};
 use sockets::conn::{Conn, flag};
 use sockets::io::{self, Way};
@@ -62,6 +63,19 @@ fn carry(
 #[inline(always)]
 pub fn receive(fd: c_int, iov: &[iovec], flags: c_int, next: impl FnOnce() -> ssize_t) -> ssize_t {
     carry(fd, iov, flags, io::recv, next)
+}
+
+/// What preadv2() and pwritev2() may ask for without a difference to a socket, or what we follow (RWF_NOWAIT).
+const KNOWN_FLAGS: c_int =
+    libc::RWF_NOWAIT | libc::RWF_HIPRI | libc::RWF_DSYNC | libc::RWF_SYNC | libc::RWF_APPEND;
+
+/// For others the kernel has an error, or something that we do not know: back to tcp.
+fn unknown_flags(fd: c_int, flags: c_int) {
+    if flags & !KNOWN_FLAGS != 0
+        && let Some(conn) = table::conn(fd)
+    {
+        demote::hand_over(conn, fd, Reason::RawCall, false);
+    }
 }
 
 /// The program's SIGPIPE: the kernel sends it when we call the kernel; flags say whether it wants it.
@@ -153,24 +167,7 @@ hooks! {
     }
     fn recvmmsg(next; fd: c_int, messages: *mut mmsghdr, count: u32, flags: c_int, timeout: *mut timespec) -> c_int {
         match table::conn(fd) {
-            Some(conn) if conn.is_managed() && !faults::low(messages) => {
-                let mut done = 0;
-                // Blocks for the first message only: a stream's later messages are what is there (recvmmsg(2), BUGS).
-                while done < count {
-                    let extra = if done > 0 { libc::MSG_DONTWAIT } else { 0 };
-                    let each = messages.add(done as usize);
-                    let got = recvmsg(fd, &raw mut (*each).msg_hdr, flags & !libc::MSG_WAITFORONE | extra);
-                    if got < 0 {
-                        break;
-                    }
-                    (*each).msg_len = got as u32;
-                    done += 1;
-                    if got == 0 {
-                        break;
-                    }
-                }
-                if done > 0 { done as c_int } else { -1 }
-            }
+            Some(conn) if conn.is_managed() && !faults::low(messages) => receive_messages(conn, fd, messages, count, flags, timeout),
             _ => next(fd, messages, count, flags, timeout),
         }
     }
@@ -184,8 +181,9 @@ hooks! {
         }
     }
     fn preadv2(next; fd: c_int, iov: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t {
+        unknown_flags(fd, flags);
         match many(iov, count as usize) {
-            Some(pieces) if offset == -1 && table::conn(fd).is_some() => {
+            Some(pieces) if offset == -1 && flags & !KNOWN_FLAGS == 0 && table::conn(fd).is_some() => {
                 let flags_of_socket = if flags & libc::RWF_NOWAIT != 0 { libc::MSG_DONTWAIT } else { 0 };
                 receive(fd, pieces, flags_of_socket, || next(fd, iov, count, offset, flags))
             }
@@ -193,8 +191,9 @@ hooks! {
         }
     }
     fn pwritev2(next; fd: c_int, iov: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t {
+        unknown_flags(fd, flags);
         match many(iov, count as usize) {
-            Some(pieces) if offset == -1 && table::conn(fd).is_some() => {
+            Some(pieces) if offset == -1 && flags & !KNOWN_FLAGS == 0 && table::conn(fd).is_some() => {
                 let flags_of_socket = if flags & libc::RWF_NOWAIT != 0 { libc::MSG_DONTWAIT } else { 0 };
                 send_out(fd, pieces, flags_of_socket, || next(fd, iov, count, offset, flags))
             }
@@ -251,6 +250,62 @@ hooks! {
         }
         if done > 0 { done as c_int } else { -1 }
     }
+}
+
+/// recvmmsg(), as the kernel does it: it waits for each message, or only for the first, and looks at the time after each.
+///
+/// # Safety
+/// As for recvmmsg.
+unsafe fn receive_messages(
+    conn: &Conn,
+    fd: c_int,
+    messages: *mut mmsghdr,
+    count: u32,
+    flags: c_int,
+    timeout: *mut timespec,
+) -> c_int {
+    // SAFETY: the caller vouches for it.
+    let time = unsafe { timeout.as_mut() };
+    let nanos = match &time {
+        None => u64::MAX,
+        Some(time) if time.tv_sec < 0 || !(0..1_000_000_000).contains(&time.tv_nsec) => {
+            real::set_errno(libc::EINVAL);
+            return -1;
+        }
+        Some(time) => (time.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(time.tv_nsec as u64),
+    };
+    let start = sys::now();
+    let (mut done, mut left) = (0, nanos);
+    while done < count.min(1024) {
+        let waits = done == 0 || flags & libc::MSG_WAITFORONE == 0;
+        let extra = if waits { 0 } else { libc::MSG_DONTWAIT };
+        // SAFETY: the caller vouches for `count` messages.
+        let got = unsafe {
+            let each = messages.add(done as usize);
+            let got = recvmsg(fd, &raw mut (*each).msg_hdr, flags & !libc::MSG_WAITFORONE | extra);
+            (*each).msg_len = got.max(0) as u32;
+            got
+        };
+        if got < 0 {
+            let errno = real::errno();
+            if done > 0 && errno == libc::ECONNRESET {
+                // For the next call: it is told once.
+                io::keep_error(conn, errno);
+            }
+            break;
+        }
+        done += 1;
+        left = nanos.saturating_sub(sys::now() - start);
+        if left == 0 {
+            break;
+        }
+    }
+    if let Some(time) = time
+        && done > 0
+    {
+        *time = sys::timespec(left);
+    }
+    if done > 0 { done as c_int } else { -1 }
 }
 
 /// Writes all of a buffer, for stdio-like calls; false with errno set.

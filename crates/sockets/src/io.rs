@@ -192,6 +192,13 @@ pub fn send(conn: &'static Conn, fd: i32, iov: &[libc::iovec], flags: i32) -> Wa
     }
 }
 
+/// Keeps an error that the kernel has told, for the call that reads next.
+pub fn keep_error(conn: &Conn, errno: i32) {
+    if let Some(mut rx) = conn.lock_rx() {
+        rx.error = errno;
+    }
+}
+
 fn on_ring(path: u32) -> bool {
     matches!(path, path::SMALL | path::BIG)
 }

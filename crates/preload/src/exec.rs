@@ -152,6 +152,15 @@ hooks! {
         handing_over(false);
         next(pid, file, actions, attributes, argv, environment(envp))
     }
+    // Of glibc 2.39.
+    fn pidfd_spawn(next; pidfd: *mut c_int, path: *const c_char, actions: *const c_void, attributes: *const c_void, argv: Strings, envp: Strings) -> c_int {
+        handing_over(false);
+        next(pidfd, path, actions, attributes, argv, environment(envp))
+    }
+    fn pidfd_spawnp(next; pidfd: *mut c_int, file: *const c_char, actions: *const c_void, attributes: *const c_void, argv: Strings, envp: Strings) -> c_int {
+        handing_over(false);
+        next(pidfd, file, actions, attributes, argv, environment(envp))
+    }
     fn posix_spawn_file_actions_adddup2(next; actions: *mut c_void, fd: c_int, to: c_int) -> c_int {
         if let Some(conn) = table::conn(fd) {
             demote::hand_over(conn, fd, Reason::Exec, false);

@@ -18,6 +18,7 @@ mod start;
 mod stdio;
 mod syscall;
 mod transfer;
+mod uring;
 mod variadic;
 mod waits;
 

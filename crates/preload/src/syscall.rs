@@ -1,13 +1,11 @@
-//! syscall(): some programs make their socket calls through it (libuv closes that way). Those that we hook go to the hooks; io_uring
-//! bars promotion in the process, because what it does with a descriptor cannot be seen; everything else is the kernel's.
+//! syscall(): some programs make their socket calls through it (libuv closes that way). Those that we hook go to the hooks,
+//! children and io_uring to where they are looked after; everything else is the kernel's.
 
 use core::ffi::{c_int, c_long, c_uint};
-use sockets::reason::Reason;
-use sockets::table::{self, Entry};
-use sockets::{demote, faults, process};
+use sockets::faults;
 
 use crate::next::hooks;
-use crate::{end, exec, fds, files, forks, signals, transfer, waits};
+use crate::{end, exec, fds, files, forks, signals, transfer, uring, waits};
 
 hooks! {
     fn syscall(next; number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long {
@@ -114,13 +112,9 @@ hooks! {
                 forks::around(|| next(number, a, b, c, d, e, f))
             }
             libc::SYS_io_uring_setup => {
-                process::bar(Reason::IoUring);
-                table::for_each(|fd, entry| {
-                    if let Entry::Conn(conn) = entry {
-                        demote::hand_over(conn, fd, Reason::IoUring, false);
-                    }
-                });
-                next(number, a, b, c, d, e, f)
+                let result = next(number, a, b, c, d, e, f);
+                uring::made(result < 0);
+                result
             }
             _ => next(number, a, b, c, d, e, f),
         }

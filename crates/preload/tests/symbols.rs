@@ -51,8 +51,17 @@ const PATTERNS: &[&str] = &[
 /// What libshunt.so exports beside hooks.
 const OURS: &[&str] = &["SHUNT_VERSION", "shunt_follows", "shunt_write_all"];
 
-/// Hooks for what only newer (or older) libcs have.
-const ELSEWHERE: &[&str] = &["pidfd_spawn", "pidfd_spawnp"];
+/// Hooks for what only newer (or older) libcs have, or other libraries.
+const ELSEWHERE: &[&str] = &[
+    "pidfd_spawn",
+    "pidfd_spawnp",
+    // liburing's.
+    "io_uring_queue_init",
+    "io_uring_queue_init_mem",
+    "io_uring_queue_init_params",
+    "io_uring_queue_mmap",
+    "io_uring_setup",
+];
 
 #[test]
 fn every_call_of_libc_is_hooked_or_explained() {

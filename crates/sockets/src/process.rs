@@ -1,6 +1,7 @@
 //! What the process knows of itself: its id, its options, its bells, whether promotion is on.
 
 use core::cell::UnsafeCell;
+use core::ffi::CStr;
 use fabric::sync::{AtomicU32, AtomicU64, Ordering};
 use fabric::{bell, sys};
 use options::{Options, PathMode};
@@ -122,6 +123,35 @@ pub fn forked() {
 pub fn bar(reason: crate::reason::Reason) {
     BARRED.store(reason as u32, Ordering::Relaxed);
 }
+
+/// Bars promotion if the process has an io_uring already: one that was made by code that makes its system calls itself. Looked for
+/// once, before the first connection is posted; a program that has one makes it early.
+pub fn look_for_rings() {
+    if LOOKED_FOR_RINGS.swap(1, Ordering::Relaxed) != 0 {
+        return;
+    }
+    let mut path = *b"/proc/self/fd/\0\0\0\0\0";
+    for fd in 0..RING_NUMBERS {
+        let mut at = 14;
+        for unit in [1000, 100, 10, 1] {
+            if fd >= unit || unit == 1 {
+                path[at] = b'0' + (fd / unit % 10) as u8;
+                at += 1;
+            }
+        }
+        path[at] = 0;
+        let mut target = [0; 32];
+        let Ok(name) = CStr::from_bytes_until_nul(&path) else { return };
+        if sys::readlink(name, &mut target).is_ok_and(|len| &target[..len] == b"anon_inode:[io_uring]") {
+            bar(crate::reason::Reason::IoUring);
+            return;
+        }
+    }
+}
+
+static LOOKED_FOR_RINGS: AtomicU32 = AtomicU32::new(0);
+/// Rings have low numbers.
+const RING_NUMBERS: u32 = 1024;
 
 /// Whether promotion is barred: the reason's code or 0.
 pub fn barred() -> u32 {

@@ -381,6 +381,7 @@ pub fn address(token: u64) -> (libc::sockaddr_un, u32) {
 }
 
 fn post(conn: &'static Conn, fd: i32) {
+    process::look_for_rings();
     let barred = process::barred();
     if barred != 0 {
         conn.set(flag::NEVER);

@@ -5,6 +5,7 @@
 
 mod aliases;
 mod content;
+mod deep;
 mod end;
 mod exec;
 mod fds;

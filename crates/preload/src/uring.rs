@@ -10,14 +10,21 @@ use crate::next::hooks;
 
 /// A ring was made, unless the call failed: before anything can be asked of it.
 pub fn made(failed: bool) {
-    if failed {
+    if !failed {
+        step_aside(Reason::IoUring);
+    }
+}
+
+/// The process does something that cannot be followed, whichever connection it is about: all of them go back to tcp, for good.
+pub fn step_aside(reason: Reason) {
+    if !process::active() {
         return;
     }
     let errno = real::errno();
-    process::bar(Reason::IoUring);
+    process::bar(reason);
     table::for_each(|fd, entry| {
         if let Entry::Conn(conn) = entry {
-            demote::hand_over(conn, fd, Reason::IoUring, false);
+            demote::hand_over(conn, fd, reason, false);
         }
     });
     real::set_errno(errno);

@@ -56,4 +56,5 @@ reasons! {
     Rare = 34, "used too seldom to gain by it";
     Rule = 35, "a rule says tcp";
     BadRules = 36, "the rules are wrong (shunt doctor says where)";
+    DeepBind = 37, "a library was loaded with RTLD_DEEPBIND, or with a libc of its own";
 }

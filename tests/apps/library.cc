@@ -1,0 +1,43 @@
+// A C++ library that uses a connection in its constructor and destructor, and in a thread_local's destructor. It finds the connection's
+// number in the environment (SOCKET) or is told it by library_use().
+#include <cstdlib>
+#include <cstring>
+#include <sys/socket.h>
+#include <unistd.h>
+
+namespace {
+int number = -1;
+
+// One request and its answer; the other side sends back what it gets.
+void talk(const char *text) {
+    char back[32];
+    size_t length = strlen(text);
+    if (number < 0) return;
+    if (send(number, text, length, MSG_NOSIGNAL) != static_cast<ssize_t>(length)) _exit(41);
+    if (recv(number, back, length, MSG_WAITALL) != static_cast<ssize_t>(length)) _exit(42);
+    if (memcmp(text, back, length) != 0) _exit(43);
+}
+
+struct Library {
+    Library() {
+        if (const char *text = getenv("SOCKET")) number = atoi(text);
+        talk("constructor");
+    }
+    ~Library() { talk("destructor"); }
+};
+Library library;
+
+struct Thread {
+    int rounds = 0;
+    ~Thread() {
+        for (int i = 0; i < rounds; i++) talk("thread's end");
+    }
+};
+thread_local Thread thread;
+}
+
+extern "C" void library_use(int fd, int rounds) {
+    number = fd;
+    thread.rounds = rounds;
+    for (int i = 0; i < rounds; i++) talk("library");
+}

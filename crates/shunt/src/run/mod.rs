@@ -57,7 +57,7 @@ fn run(matches: &ArgMatches) -> Result<u8, u8> {
         }
     }
     match library_for(&file, env.get("SHUNT_LIB"), require)? {
-        Some(library) => env.preload(&library),
+        Some((library, first)) => env.preload(&library, first.as_deref().map(OsStr::new)),
         None if require => return Err(FAILED),
         None => {}
     }
@@ -90,8 +90,15 @@ fn run(matches: &ArgMatches) -> Result<u8, u8> {
 }
 
 /// The library to preload, after saying what will not work. `None` if it must not be preloaded, or is not there.
-fn library_for(file: &Path, named: Option<&OsStr>, require: bool) -> Result<Option<PathBuf>, u8> {
+///
+/// With it, what must come before it: the run-time library of AddressSanitizer ends a program in which it is not the first.
+fn library_for(
+    file: &Path,
+    named: Option<&OsStr>,
+    require: bool,
+) -> Result<Option<(PathBuf, Option<String>)>, u8> {
     let program = program::inspect(file);
+    let first = program.needed.iter().find(|name| name.starts_with("libasan.so")).cloned();
     let mut tolerates = true;
     if let Some(obstacle) = program.obstacle {
         let consequence = if require { "not started (--require)" } else { "it runs plain" };
@@ -118,7 +125,7 @@ fn library_for(file: &Path, named: Option<&OsStr>, require: bool) -> Result<Opti
         }
     });
     match found {
-        Ok(path) => Ok(tolerates.then_some(path)),
+        Ok(path) => Ok(tolerates.then_some((path, first))),
         Err(error) => {
             let consequence = if require { "not started (--require)" } else { "the program runs plain" };
             say(&format!("no library: {error}; {consequence}. To do: install it, or set SHUNT_LIB"));
@@ -179,14 +186,18 @@ impl Environment {
         self.0.push((name.into(), value.into()));
     }
 
-    /// Puts the library first, before what is already preloaded.
-    fn preload(&mut self, library: &Path) {
-        let mut all = library.as_os_str().to_os_string();
+    /// Puts the library before what is already preloaded, and `first` before that.
+    fn preload(&mut self, library: &Path, first: Option<&OsStr>) {
+        let mut all = first.unwrap_or_default().to_os_string();
+        if first.is_some() {
+            all.push(":");
+        }
+        all.push(library);
         if let Some(others) = self.get("LD_PRELOAD") {
             for other in others.as_encoded_bytes().split(|byte| matches!(byte, b' ' | b':')) {
                 use std::os::unix::ffi::OsStrExt as _;
                 let other = OsStr::from_bytes(other);
-                if !other.is_empty() && other != library {
+                if !other.is_empty() && other != library && Some(other) != first {
                     all.push(":");
                     all.push(other);
                 }

@@ -94,6 +94,22 @@ def test_ruby(r, same_as_plain, need):
     r.accelerated()
 
 
+@pytest.mark.parametrize("language, program", [
+    ("python3", "lines.py"), ("perl", "lines.pl"), ("tclsh", "lines.tcl"), ("ruby", "lines.rb"),
+])
+def test_buffered(r, same_as_plain, need, language, program):
+    """Each language's buffered input and output on a socket, against a server in C that returns what it gets."""
+    interpreter = need(language)
+
+    def scenario(r):
+        port = r.free_port()
+        r.server([r.apps / "returns", port], port)
+        return r.run([interpreter, SOURCES / program, port], timeout=60).text
+
+    assert same_as_plain(scenario) == "right\n"
+    r.accelerated()
+
+
 def test_php(r, same_as_plain, need):
     """php -S, and file_get_contents as its client."""
 

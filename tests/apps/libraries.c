@@ -92,6 +92,32 @@ static void deep_before_server(int listener) {
     returns(fd);
 }
 
+/* A program that knows nothing of sockets has the library from its start: constructor and destructor talk over a connection of their
+ * own, whichever library is initialised first. */
+static void at_start(int unused) {
+    (void)unused;
+    char port[16], both[2 * PATH_MAX];
+    const char *others = getenv("LD_PRELOAD");
+    snprintf(port, sizeof port, "%d", ntohs(((struct sockaddr_in *)&listener_address)->sin_port));
+    for (int i = 0; i < 2; i++) {
+        snprintf(both, sizeof both, "%s %s", i || !others ? library() : others, i && others ? others : library());
+        pid_t child = fork();
+        if (child == 0) {
+            setenv("PORT", port, 1);
+            setenv("LD_PRELOAD", both, 1);
+            execlp("true", "true", NULL);
+            _exit(127);
+        }
+        int status;
+        CHECK(waitpid(child, &status, 0) == child);
+        EQUAL(status, 0);
+    }
+}
+
+static void at_start_server(int listener) {
+    for (int i = 0; i < 2; i++) returns(answer(listener));
+}
+
 /* What dlsym() finds is called past every table of the program's. */
 static void by_address(int fd) {
     void *libc = dlopen("libc.so.6", RTLD_LAZY);
@@ -115,6 +141,7 @@ const struct example examples[] = {
     {"opened_deep", returns, opened_deep, 0},
     {"opened_deep_lazily", returns, opened_deep_lazily, 0},
     {"deep_before", deep_before_server, deep_before, RAW | TCP_OK},
+    {"at_start", at_start_server, at_start, RAW | TCP_OK},
     {"by_address", returns, by_address, 0},
     {0},
 };

@@ -1,7 +1,8 @@
 // A C++ library that uses a connection in its constructor and destructor, and in a thread_local's destructor. It finds the connection's
-// number in the environment (SOCKET) or is told it by library_use().
+// number in the environment (SOCKET), makes it itself (PORT), or is told it by library_use().
 #include <cstdlib>
 #include <cstring>
+#include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -21,9 +22,20 @@ void talk(const char *text) {
 struct Library {
     Library() {
         if (const char *text = getenv("SOCKET")) number = atoi(text);
+        if (const char *text = getenv("PORT")) {
+            sockaddr_in to{};
+            to.sin_family = AF_INET;
+            to.sin_port = htons(atoi(text));
+            to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+            number = socket(AF_INET, SOCK_STREAM, 0);
+            if (connect(number, reinterpret_cast<sockaddr *>(&to), sizeof to) != 0) _exit(40);
+            for (int i = 0; i < 200; i++) talk("long constructor");
+        }
         talk("constructor");
     }
-    ~Library() { talk("destructor"); }
+    ~Library() {
+        for (int i = 0; i < 50; i++) talk("destructor");
+    }
 };
 Library library;
 

@@ -250,6 +250,139 @@ static void stopped(int fd) {
     leave(fd);
 }
 
+/* alarm() around a blocking read(), the oldest timeout of all: a handler that does nothing but interrupt. */
+static void alarm_around_read(int fd) {
+    char byte;
+    handle(SIGALRM, count_signal, 0);
+    for (int i = 0; i < 2; i++) {
+        signals = 0;
+        double start = now();
+        alarm(1);
+        ERRNO(read(fd, &byte, 1), EINTR);
+        CHECK(now() - start > 0.9);
+        EQUAL(signals, 1);
+        EQUAL(alarm(0), 0);
+        alarm(20); /* in time: nothing happens */
+        order(SEND_ASLEEP, 1);
+        EQUAL(read(fd, &byte, 1), 1);
+        verify(your_key, got++, &byte, 1);
+        CHECK(alarm(0) > 0);
+        EQUAL(signals, 1);
+    }
+    leave(fd);
+}
+
+/* Signals that come faster than a call can fall asleep: it is interrupted while it still looks around, with and without SA_RESTART. */
+static void while_awake(int fd, int flags) {
+    struct itimerval t = {{0, 50}, {0, 50}}, off = {{0, 0}, {0, 0}};
+    struct pollfd p = {fd, POLLIN, 0};
+    struct epoll_event event = {.events = EPOLLIN};
+    int set = epoll_create1(0), ended = 0;
+    CHECK(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event) == 0);
+    handle(SIGALRM, count_signal, flags);
+    CHECK(setitimer(ITIMER_REAL, &t, NULL) == 0);
+    for (int i = 0; i < 300; i++) {
+        char byte;
+        ssize_t n;
+        ERRNO(poll(&p, 1, -1), EINTR);
+        ERRNO(epoll_wait(set, &event, 1, -1), EINTR);
+        if (!flags) ERRNO(recv(fd, &byte, 1, 0), EINTR);
+        order(SEND, 1);
+        while ((n = recv(fd, &byte, 1, 0)) < 0 && errno == EINTR) ended++;
+        EQUAL(n, 1);
+        verify(your_key, got++, &byte, 1);
+        hear();
+    }
+    CHECK(setitimer(ITIMER_REAL, &off, NULL) == 0);
+    if (flags) EQUAL(ended, 0);
+    close(set);
+    leave(fd);
+}
+
+static void while_awake_restart(int fd) { while_awake(fd, SA_RESTART); }
+static void while_awake_interrupt(int fd) { while_awake(fd, 0); }
+
+/* siglongjmp() out of a blocked send(), poll() and epoll_wait(), again and again; nothing stays locked or counted as asleep. */
+static void jumps_elsewhere(int fd) {
+    static char data[32 << 20];
+    struct pollfd p = {fd, POLLIN, 0};
+    struct epoll_event event = {.events = EPOLLIN};
+    int set = epoll_create1(0);
+    CHECK(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event) == 0);
+    handle(SIGALRM, jump_out, SA_RESTART);
+    for (volatile int i = 0; i < 20; i++) {
+        if (sigsetjmp(jump, 1) == 0) {
+            alarm_in(15);
+            if (i % 2) poll(&p, 1, -1);
+            else epoll_wait(set, &event, 1, -1);
+            CHECK(!"it returned");
+        }
+        echo_rounds(fd, 20, 100);
+    }
+    if (sigsetjmp(jump, 1) == 0) {
+        alarm_in(200);
+        send(fd, data, sizeof data, 0);
+        CHECK(!"it returned");
+    }
+    /* How much has been sent is not known. */
+    CHECK(shutdown(fd, SHUT_WR) == 0);
+    tell(0);
+    char byte;
+    EQUAL(recv(fd, &byte, 1, 0), 0);
+    close(set);
+    close(fd);
+}
+
+static void jumps_elsewhere_server(int fd) {
+    static char data[1 << 16];
+    for (int i = 0; i < 20; i++) {
+        EQUAL(hear(), ECHO);
+        hear(), hear(), hear();
+        for (int round = 0; round < 20; round++) {
+            take(fd, 100);
+            put(fd, 100);
+        }
+        tell(0);
+    }
+    hear();
+    ssize_t n;
+    while ((n = recv(fd, data, sizeof data, 0)) > 0) continue;
+    EQUAL(n, 0);
+    close(fd);
+}
+
+/* Handlers that make a call on the connection on which main is in the same call: MSG_DONTWAIT finds what main has not taken. */
+static volatile sig_atomic_t taken;
+static void receive_in_handler(int unused) {
+    (void)unused;
+    int saved = errno;
+    char byte;
+    if (recv(handler_fd, &byte, 1, MSG_DONTWAIT) == 1) taken++;
+    struct pollfd p = {handler_fd, POLLIN, 0};
+    poll(&p, 1, 0);
+    errno = saved;
+}
+
+static void handler_receives(int fd) {
+    struct itimerval t = {{0, 700}, {0, 700}}, off = {{0, 0}, {0, 0}};
+    handler_fd = fd;
+    handle(SIGALRM, receive_in_handler, SA_RESTART);
+    CHECK(setitimer(ITIMER_REAL, &t, NULL) == 0);
+    int read_here = 0;
+    char byte;
+    while (recv(fd, &byte, 1, 0) == 1) read_here++;
+    CHECK(setitimer(ITIMER_REAL, &off, NULL) == 0);
+    EQUAL(read_here + taken, 20000);
+    close(fd);
+}
+
+static void sends_singly(int fd) {
+    for (int i = 0; i < 20000; i++) EQUAL(send(fd, "x", 1, 0), 1);
+    CHECK(shutdown(fd, SHUT_WR) == 0);
+    char byte;
+    EQUAL(recv(fd, &byte, 1, 0), 0);
+}
+
 const struct example examples[] = {
     {"interrupted", puppet, interrupted, 0},
     {"restarted", puppet, restarted, 0},
@@ -261,6 +394,11 @@ const struct example examples[] = {
     {"handler_sends", returns_bytes, handler_sends, 0},
     {"handler_talks", two_echoes, handler_talks, RAW},
     {"jumps", puppet, jumps, 0},
+    {"alarm_around_read", puppet, alarm_around_read, 0},
+    {"while_awake_restart", puppet, while_awake_restart, 0},
+    {"while_awake_interrupt", puppet, while_awake_interrupt, 0},
+    {"jumps_elsewhere", jumps_elsewhere_server, jumps_elsewhere, 0},
+    {"handler_receives", sends_singly, handler_receives, 0},
     {"stopped", puppet, stopped, 0},
     {0},
 };

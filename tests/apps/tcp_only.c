@@ -85,12 +85,15 @@ static void stamps(int fd, int option, int value) {
     char data[100], control[500];
     struct iovec v = {data, sizeof data};
     set(fd, SOL_SOCKET, option, value);
-    for (int i = 0; i < 20; i++) {
+    double end = now() + 5;
+    for (int i = 0; i < 20;) {
         ask(SEND, sizeof data);
         wait_queued(fd, sizeof data);
         struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
         EQUAL(recvmsg(fd, &m, 0), sizeof data);
-        CHECK(stamped(&m, option));
+        /* The kernel begins to stamp a moment after it is asked for the first time; what it has not stamped has no stamp. */
+        if (stamped(&m, option)) i++;
+        else CHECK(i == 0 && now() < end);
         verify(your_key, got, data, sizeof data);
         got += sizeof data;
     }

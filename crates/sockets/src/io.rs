@@ -74,7 +74,8 @@ fn receive(conn: &'static Conn, mut fd: i32, iov: &[libc::iovec], flags: i32, or
     {
         return way;
     }
-    let all = flags & libc::MSG_WAITALL != 0 && flags & libc::MSG_PEEK == 0;
+    let peek = flags & libc::MSG_PEEK != 0;
+    let all = flags & libc::MSG_WAITALL != 0 && !peek;
     let mut done = 0;
     loop {
         if conn.state() == state::OFFERED {
@@ -82,10 +83,17 @@ fn receive(conn: &'static Conn, mut fd: i32, iov: &[libc::iovec], flags: i32, or
             rendezvous::answered(conn);
         }
         let Some(mut rx) = conn.lock_rx() else { return Way::Done(Err(Errno::EINTR)) };
-        let tried = take(conn, fd, &mut rx, iov, done, flags);
+        let tried = match take(conn, fd, &mut rx, iov, done, flags) {
+            Tried::Bytes(seen) if peek && seen < want => {
+                Tried::Bytes(look_on(conn, &mut rx, iov, seen, flags))
+            }
+            tried => tried,
+        };
+        let turns =
+            matches!(tried, Tried::Bytes(count) if !peek && done + count < want) && at_turn(conn, &rx);
         // To release the lock is the fence between what was given back and whether a writer waits for it.
         drop(rx);
-        let freed = matches!(tried, Tried::Bytes(_)) && flags & libc::MSG_PEEK == 0;
+        let freed = matches!(tried, Tried::Bytes(_)) && !peek;
         if freed && on_ring(conn.rx.path()) && conn.theirs().armed(conn.at(TRIP), trip::TX) {
             if let Some(mut rx) = conn.lock_rx()
                 && on_ring(conn.rx.path())
@@ -98,13 +106,37 @@ fn receive(conn: &'static Conn, mut fd: i32, iov: &[libc::iovec], flags: i32, or
         match tried {
             Tried::Bytes(count) => {
                 done += count;
-                if !all || done == want {
+                // A read that gives less than was asked for says that there is no more, which who polls for edges, or knows of the
+                // end, goes by. So it goes on where the path changes.
+                if done == want || !all && !turns {
                     return Way::Done(Ok(done));
                 }
             }
             Tried::End => return Way::Done(Ok(done)),
-            Tried::Error(errno) => return or_done(Err(errno)),
-            Tried::Kernel => return if done > 0 { Way::Done(Ok(done)) } else { Way::Kernel },
+            Tried::Error(errno) => {
+                // The bytes first, and the error, unless the fault is this call's, by the next call.
+                if done > 0
+                    && errno != Errno::EFAULT
+                    && let Some(mut rx) = conn.lock_rx()
+                {
+                    rx.error = errno.into_raw();
+                }
+                return or_done(Err(errno));
+            }
+            Tried::Kernel if done == 0 => return Way::Kernel,
+            // A read stops at the mark of urgent data, and goes on behind it when called again.
+            Tried::Kernel if at_mark(fd) => return Way::Done(Ok(done)),
+            // The rest by the kernel, unless calls have become ours again.
+            Tried::Kernel if conn.enter_kernel() => {
+                let blocks = if all { flags } else { flags | libc::MSG_DONTWAIT };
+                let rest = with_message(iov, done, usize::MAX, |message| sys::recvmsg(fd, message, blocks));
+                conn.leave_kernel();
+                return Way::Done(Ok(done + rest.unwrap_or(0)));
+            }
+            Tried::Kernel => {
+                conn.is_managed();
+            }
+            Tried::Not if done > 0 && !all => return Way::Done(Ok(done)),
             Tried::Not if flags & libc::MSG_DONTWAIT != 0 || conn.has(flag::NONBLOCK) => {
                 demote::attend(conn, fd);
                 return or_done(Err(Errno::EAGAIN));
@@ -199,6 +231,18 @@ pub fn keep_error(conn: &Conn, errno: i32) {
     }
 }
 
+/// Whether a read has come to the place where the path changes.
+#[inline(always)]
+fn at_turn(conn: &Conn, rx: &Held<'_, Rx>) -> bool {
+    let next = rx.ring.position() + 1;
+    match conn.rx.path() {
+        path::TCP => rx.tcp_left == Some(0),
+        path::SMALL => conn.word(BIG_AT) == next || conn.word(TCP_AT) == next,
+        path::BIG => conn.word(TCP_AT) == next,
+        _ => false,
+    }
+}
+
 fn on_ring(path: u32) -> bool {
     matches!(path, path::SMALL | path::BIG)
 }
@@ -247,6 +291,34 @@ fn take(
             _ => return from_kernel(conn, fd, rx, iov, skip, flags),
         }
     }
+}
+
+/// What a look has `seen` on one path, and what it sees on the rings that come after that, all together.
+#[cold]
+fn look_on(conn: &Conn, rx: &mut Held<'_, Rx>, iov: &[libc::iovec], mut seen: usize, flags: i32) -> usize {
+    let (mine, ring) = (conn.mine(), rx.ring);
+    let mut path = conn.rx.path();
+    if on_ring(path) {
+        rx.ring.skip(seen);
+    }
+    loop {
+        match path {
+            path::TCP if rx.tcp_left == Some(seen as u64) => path = path::SMALL,
+            path::SMALL if conn.word(BIG_AT) == rx.ring.position() + 1 => {
+                rx.ring.move_to(big_ring(conn), layout::BIG);
+                path = path::BIG;
+            }
+            _ => break,
+        }
+        let want = total(iov) - seen;
+        let Ok(ready) = rx.ring.ready(&mine, conn.at(W), want, || until(conn, path)) else { break };
+        let count = ready.min(want);
+        copy_out(conn, rx, iov, seen, count, flags);
+        rx.ring.skip(count);
+        seen += count;
+    }
+    rx.ring = ring;
+    seen
 }
 
 /// Reads on tcp before the ring; `None` once the ring's turn has come.
@@ -507,6 +579,9 @@ fn from_kernel(
     if conn.rx.path() == path::LAST && demote::finish(conn) {
         return Tried::Kernel;
     }
+    if skip > 0 && at_mark(fd) {
+        return Tried::End;
+    }
     match kernel_recv(fd, iov, skip, usize::MAX, flags | libc::MSG_DONTWAIT) {
         // A peer that was killed has told nothing. With tcp the kernel would have reset the connection if, and only if, bytes of
         // ours were unread; here it looks at kicks instead.
@@ -574,9 +649,13 @@ pub(crate) fn progress(conn: &'static Conn, fd: i32, rx: &mut Held<'_, Rx>) {
 }
 
 fn move_to_big(conn: &Conn, rx: &mut Held<'_, Rx>) {
-    rx.ring.move_to(layout::big(conn.slot.load(Ordering::Relaxed) as usize), layout::BIG);
+    rx.ring.move_to(big_ring(conn), layout::BIG);
     conn.set(flag::GREW);
     conn.rx.set_path(path::BIG);
+}
+
+fn big_ring(conn: &Conn) -> usize {
+    layout::big(conn.slot.load(Ordering::Relaxed) as usize)
 }
 
 /// One attempt to write, under the lock.
@@ -697,7 +776,7 @@ fn wants_more(tx: &mut Held<'_, Tx>, want: usize, room: usize) -> bool {
 fn grow(conn: &Conn, tx: &mut Held<'_, Tx>) {
     conn.put(BIG_AT, tx.ring.position() + 1);
     tx.big_from = tx.ring.position();
-    tx.ring.move_to(layout::big(conn.slot.load(Ordering::Relaxed) as usize), layout::BIG);
+    tx.ring.move_to(big_ring(conn), layout::BIG);
     conn.tx.set_path(path::BIG);
 }
 

@@ -1,0 +1,118 @@
+/* A read that gives less than was asked for has taken all there was: who polls for edges sleeps then (epoll(7) says so), and who was
+ * told of the end thinks that this was it (HAProxy). So also where the bytes have come by several ways. */
+#include "pair.h"
+
+static char data[100000];
+
+/* Until the other end has shut its writing half: all that it sent is here. */
+static void wait_ended(int fd) {
+    struct pollfd p = {fd, POLLRDHUP, 0};
+    EQUAL(poll(&p, 1, 20000), 1);
+    CHECK(p.revents & POLLRDHUP);
+}
+
+static void expect(int fd, size_t length, int flags) {
+    EQUAL(recv(fd, data, sizeof data, flags), length);
+    verify(your_key, got, data, length);
+    if (!(flags & MSG_PEEK)) got += length;
+}
+
+/* Few bytes, then many at once, read by one call. */
+static void after_growing(int fd) {
+    ask(SEND, 3000);
+    ask(SEND, 40000);
+    wait_queued(fd, 43000);
+    expect(fd, 43000, 0);
+    leave(fd);
+}
+
+static void after_growing_peeked(int fd) {
+    ask(SEND, 3000);
+    ask(SEND, 40000);
+    wait_queued(fd, 43000);
+    expect(fd, 43000, MSG_PEEK);
+    expect(fd, 43000, 0);
+    leave(fd);
+}
+
+static void after_growing_ended(int fd) {
+    ask(SEND, 3000);
+    ask(SEND, 40000);
+    ask(END_WR, 0);
+    wait_ended(fd);
+    expect(fd, 43000, 0);
+    EQUAL(recv(fd, data, sizeof data, 0), 0);
+    leave(fd);
+}
+
+/* Edge-triggered: a short read, so the next wait waits for the next bytes. */
+static void edges(int fd) {
+    struct epoll_event event = {.events = EPOLLIN | EPOLLET};
+    int set = epoll_create1(0);
+    EQUAL(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event), 0);
+    set_nonblocking(fd, true);
+    for (int i = 0; i < 20; i++) {
+        size_t size = i == 10 ? 40000 : 3000;
+        ask(SEND, 1000);
+        ask(SEND, size);
+        wait_queued(fd, 1000 + size);
+        EQUAL(epoll_wait(set, &event, 1, 20000), 1);
+        expect(fd, 1000 + size, 0);
+    }
+    close(set);
+    set_nonblocking(fd, false);
+    leave(fd);
+}
+
+/* Two messages at a time: some pair of them comes by two ways, whenever the connection is moved. */
+static void in_pairs(int fd) {
+    for (int i = 0; i < 300; i++) {
+        ask(SEND, 10);
+        ask(SEND, 10);
+        wait_queued(fd, 20);
+        expect(fd, 20, i % 2 ? MSG_PEEK : 0);
+        if (i % 2) expect(fd, 20, 0);
+    }
+    leave(fd);
+}
+
+/* stdio writes without being seen, so what it writes comes another way than what was sent before. */
+static void through_stdio_server(int fd) {
+    put(fd, 1000);
+    FILE *f = fdopen(dup(fd), "w");
+    fill(my_key, sent, data, 500);
+    EQUAL(fwrite(data, 1, 500, f), 500);
+    sent += 500;
+    CHECK(fflush(f) == 0);
+    EQUAL(shutdown(fd, SHUT_WR), 0);
+    meet();
+    fclose(f);
+    close(fd);
+}
+
+static void through_stdio(int fd) {
+    wait_ended(fd);
+    expect(fd, 1500, 0);
+    EQUAL(recv(fd, data, sizeof data, 0), 0);
+    meet();
+    close(fd);
+}
+
+static void through_stdio_waited_for(int fd) {
+    EQUAL(recv(fd, data, 1500, MSG_WAITALL), 1500);
+    verify(your_key, got, data, 1500);
+    EQUAL(recv(fd, data, sizeof data, 0), 0);
+    meet();
+    close(fd);
+}
+
+const struct example examples[] = {
+    {"after_growing", puppet, after_growing, 0},
+    {"after_growing_peeked", puppet, after_growing_peeked, 0},
+    {"after_growing_ended", puppet, after_growing_ended, 0},
+    {"edges", puppet, edges, 0},
+    {"in_pairs", puppet, in_pairs, 0},
+    {"through_stdio", through_stdio_server, through_stdio, TCP_OK},
+    {"through_stdio_waited_for", through_stdio_server, through_stdio_waited_for, TCP_OK},
+    {NULL, NULL, NULL, 0},
+};

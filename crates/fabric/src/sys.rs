@@ -200,8 +200,11 @@ pub fn pread(fd: i32, buffer: &mut [u8], offset: u64) -> Result<usize, Errno> {
     call!(pread64, fd, buffer.as_mut_ptr(), buffer.len(), offset)
 }
 
-/// Writes at an offset.
+/// Writes at an offset of a file; EFBIG, and no signal, if the process may not write there (any more).
 pub fn pwrite(fd: i32, buffer: &[u8], offset: u64) -> Result<usize, Errno> {
+    if file_size_limit() < offset + buffer.len() as u64 {
+        return Err(Errno::EFBIG);
+    }
     call!(pwrite64, fd, buffer.as_ptr(), buffer.len(), offset)
 }
 

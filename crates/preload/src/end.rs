@@ -7,7 +7,7 @@ use crate::next::hooks;
 
 /// What is still open goes into the counts.
 pub fn leave() {
-    if process::borrowed() {
+    if process::ended() || process::borrowed() {
         return;
     }
     table::for_each(|_, entry| {

@@ -305,13 +305,19 @@ hooks! {
 
 /// Registered with pthread_atfork, so that every fork() inside libc is seen, too.
 pub unsafe extern "C" fn before_fork() {
-    fork::prepare();
+    if !process::ended() {
+        fork::prepare();
+    }
 }
 
 pub unsafe extern "C" fn parent_of_fork() {
-    fork::parent();
+    if !process::ended() {
+        fork::parent();
+    }
 }
 
 pub unsafe extern "C" fn child_of_fork() {
-    fork::child();
+    if !process::ended() {
+        fork::child();
+    }
 }

@@ -14,6 +14,7 @@ mod forks;
 mod next;
 mod options_of;
 mod rules_of;
+mod sandbox;
 mod signals;
 mod start;
 mod stdio;

@@ -5,7 +5,7 @@ use core::ffi::{c_int, c_long, c_uint};
 use sockets::faults;
 
 use crate::next::hooks;
-use crate::{end, exec, fds, files, forks, signals, transfer, uring, waits};
+use crate::{end, exec, fds, files, forks, sandbox, signals, transfer, uring, waits};
 
 hooks! {
     fn syscall(next; number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long {
@@ -110,6 +110,11 @@ hooks! {
             libc::SYS_clone if forks::copies(a) => forks::around(|| next(number, a, b, c, d, e, f)),
             libc::SYS_clone3 if !faults::low(a as *const u64) && forks::copies(*(a as *const usize)) => {
                 forks::around(|| next(number, a, b, c, d, e, f))
+            }
+            libc::SYS_prctl => sandbox::prctl(a as c_int, b, c, d, e).into(),
+            libc::SYS_seccomp => {
+                sandbox::seccomp(a as c_uint, c);
+                next(number, a, b, c, d, e, f)
             }
             libc::SYS_io_uring_setup => {
                 let result = next(number, a, b, c, d, e, f);

@@ -15,7 +15,10 @@ struct Cell(UnsafeCell<Options>);
 unsafe impl Sync for Cell {}
 
 static OPTIONS: Cell = Cell(UnsafeCell::new(Options::DEFAULT));
+/// 0, then [`BEGUN`], then perhaps [`ENDED`].
 static STARTED: AtomicU32 = AtomicU32::new(0);
+const BEGUN: u32 = 1;
+const ENDED: u32 = 2;
 static PID: AtomicU32 = AtomicU32::new(0);
 static SPIN_TICKS: AtomicU64 = AtomicU64::new(0);
 static GATHER_TICKS: AtomicU64 = AtomicU64::new(0);
@@ -31,7 +34,7 @@ pub fn start(options: Options) {
     unsafe { *OPTIONS.0.get() = options };
     SPIN_TICKS.store(if one_cpu() { 0 } else { ticks_of(options.spin_ns()) }, Ordering::Relaxed);
     GATHER_TICKS.store(ticks_of(GATHER_NS), Ordering::Relaxed);
-    STARTED.store(1, Ordering::Release);
+    STARTED.store(BEGUN, Ordering::Release);
     crate::log::start(&options);
 }
 
@@ -54,7 +57,17 @@ fn one_cpu() -> bool {
 /// Whether connections are to be followed at all.
 #[inline(always)]
 pub fn active() -> bool {
-    STARTED.load(Ordering::Acquire) == 1 && options().path == PathMode::Auto
+    STARTED.load(Ordering::Acquire) == BEGUN && options().path == PathMode::Auto
+}
+
+/// Ends what `start` began: from now on every call goes straight to libc.
+pub fn end() {
+    STARTED.store(ENDED, Ordering::Release);
+}
+
+/// Whether that has been done: then not even a system call is left that the program does not make itself.
+pub fn ended() -> bool {
+    STARTED.load(Ordering::Acquire) == ENDED
 }
 
 /// The options.

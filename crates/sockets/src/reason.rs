@@ -57,4 +57,5 @@ reasons! {
     Rule = 35, "a rule says tcp";
     BadRules = 36, "the rules are wrong (shunt doctor says where)";
     DeepBind = 37, "a library was loaded with RTLD_DEEPBIND, or with a libc of its own";
+    Sandboxed = 38, "the process has locked itself in (seccomp)";
 }

@@ -2,6 +2,7 @@
 
 import os
 import re
+from contextlib import contextmanager
 
 from .modes import MODES, ROOT
 
@@ -10,6 +11,24 @@ REASONS = ROOT / "tests/conformance/reasons.txt"
 OUT = ROOT / "build/conformance.txt"
 # How often a suite is run plain again if something differs.
 PLAIN_AGAIN = 3
+
+
+class Steps(dict):
+    """The outcomes of a scenario of our own: `with steps.step("name"): ...`. A step that fails fails the test, in whatever mode."""
+
+    @contextmanager
+    def step(self, name):
+        try:
+            yield
+        except AssertionError as wrong:
+            raise AssertionError(f"{name}: {wrong}") from wrong
+        self[name] = "passed"
+
+
+def chosen(scenarios, short):
+    """The names of the scenarios to be run: all of them, or the `short` ones."""
+    assert set(short) <= set(scenarios)
+    return list(scenarios) if FULL else short
 
 
 def outcomes(pairs):

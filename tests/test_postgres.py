@@ -1,49 +1,22 @@
 """PostgreSQL: a server that forks for each connection, with psql (COPY of large data, errors, notifications) and pgbench. It refuses to
 run as root, so it and its clients run as the user `postgres` (or as nobody) when the tests do not."""
 
-import os
-import pwd
-import shutil
-import signal
-from pathlib import Path
-
 import pytest
 
-from harness.system import until
-
-
-def unprivileged():
-    if os.geteuid() != 0:
-        return None
-    for name in ("postgres", "nobody"):
-        try:
-            return pwd.getpwnam(name).pw_name
-        except KeyError:
-            pass
-    pytest.fail("no user to run PostgreSQL as")
+from harness.postgres import PLACES, start_postgres, unprivileged
 
 
 @pytest.fixture
 def start(need):
     """start(runner) -> run(program, *arguments), which runs a client program against a fresh server."""
-    places = [str(p) for p in sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)]
 
     def start(r):
-        user, port, data = unprivileged(), r.free_port(), r.tmp / "data"
-        data.mkdir()
-        if user:
-            shutil.chown(data, user)
-        r.run([need("initdb", *places), "-D", data, "-A", "trust", "-U", "tester", "--no-sync", "--locale=C", "-E", "UTF8"], user=user,
-              timeout=120, plain=True)
-        # dynamic_shared_memory_type: the server's own files in /dev/shm are not what is looked for at the end of a test.
-        r.server([need("postgres", *places), "-D", data, "-p", port, "-h", "127.0.0.1", "-k", "", "-F", "-c",
-                  "dynamic_shared_memory_type=mmap"], port, user=user, stop_signal=signal.SIGINT, timeout=60)
+        user, port = unprivileged(), start_postgres(r, need)
 
         def run(program, *arguments, timeout=60, **how):
-            return r.run([need(program, *places), "-h", "127.0.0.1", "-p", port, "-U", "tester", *arguments], user=user,
+            return r.run([need(program, *PLACES), "-h", "127.0.0.1", "-p", port, "-U", "tester", *arguments], user=user,
                          env={"PGDATABASE": "postgres"}, cwd="/", timeout=timeout, **how)
 
-        until(lambda: run("pg_isready", "-q", status=None, plain=True).status == 0, 60, "PostgreSQL serves")
         return run
 
     return start

@@ -14,7 +14,7 @@ from harness import conform as held
 from harness.runner import Runner
 
 # These need sources of packages and much time.
-collect_ignore = [] if held.FULL else ["test_redis_suite.py", "test_haproxy_suite.py"]
+collect_ignore = [] if held.FULL else ["test_redis_suite.py", "test_haproxy_suite.py", "test_postgres_regress.py"]
 
 _plain, _rows = {}, []
 

@@ -159,6 +159,11 @@ class Runner:
                 raise AssertionError(f"nobody listens on port {port}\n{program.output() if program else ''}")
             time.sleep(0.01)
 
+    def wait_listening(self, port, program):
+        """Until `program` listens, without connecting to it: for one that takes the first connection for a customer."""
+        system.until(lambda: system.listens(port) or not program.alive(), 30 * PATIENCE, f"{program.name} listens")
+        assert program.alive(), f"{program.name} ended instead of listening\n{program.output()}"
+
     # ---- checking ----
 
     def accelerated(self, report=None):

@@ -108,6 +108,13 @@ def free_port():
                 continue
 
 
+def listens(port):
+    """Whether somebody listens on this port of 127.0.0.1, or of all addresses."""
+    wanted = {f"{address}:{port:04X}" for address in ("0100007F", "00000000")}
+    with open("/proc/net/tcp") as table:
+        return any(words[1] in wanted and words[3] == "0A" for words in map(str.split, table))
+
+
 def shm_left():
     """What is in /dev/shm besides the board."""
     return {entry for entry in os.listdir(SHM) if entry != BOARD.name}

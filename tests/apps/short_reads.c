@@ -76,6 +76,40 @@ static void in_pairs(int fd) {
     leave(fd);
 }
 
+/* As nginx reads: it asks how much there is (FIONREAD), and when it has read more than that, more has come since, and so will an edge. */
+static void by_count(int fd) {
+    struct epoll_event event = {.events = EPOLLIN | EPOLLET};
+    int set = epoll_create1(0);
+    const uint64_t all = 4000000;
+    set_nonblocking(fd, true);
+    EQUAL(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event), 0);
+    tell(0);
+    while (got < all) {
+        EQUAL(epoll_wait(set, &event, 1, 20000), 1);
+        for (int there = -1; there != 0;) {
+            ssize_t n = recv(fd, data, 4096, 0);
+            if (n < 0) EQUAL(errno, EAGAIN);
+            if (n <= 0) break;
+            verify(your_key, got, data, n);
+            got += n;
+            if (n < 4096) break;
+            if (there < 0) CHECK(ioctl(fd, FIONREAD, &there) == 0);
+            else there = there > n ? there - n : 0;
+        }
+    }
+    EQUAL(got, all);
+    close(set);
+    close(fd);
+}
+
+static void by_count_server(int fd) {
+    hear();
+    for (int i = 0; i < 40; i++) put(fd, 100000);
+    char byte;
+    EQUAL(recv(fd, &byte, 1, 0), 0);
+    close(fd);
+}
+
 /* stdio writes without being seen, so what it writes comes another way than what was sent before. */
 static void through_stdio_server(int fd) {
     put(fd, 1000);
@@ -111,6 +145,7 @@ const struct example examples[] = {
     {"after_growing_peeked", puppet, after_growing_peeked, 0},
     {"after_growing_ended", puppet, after_growing_ended, 0},
     {"edges", puppet, edges, 0},
+    {"by_count", by_count_server, by_count, 0},
     {"in_pairs", puppet, in_pairs, 0},
     {"through_stdio", through_stdio_server, through_stdio, TCP_OK},
     {"through_stdio_waited_for", through_stdio_server, through_stdio_waited_for, TCP_OK},

@@ -895,7 +895,9 @@ pub fn unread(conn: &'static Conn, fd: i32) -> Option<i32> {
     }
     let mut rx = conn.lock_rx()?;
     progress(conn, fd, &mut rx);
-    let in_ring = conn.word(W).wrapping_sub(rx.ring.position()).min(layout::BIG as u64);
+    // While the connection grows, both rings can be full.
+    let most = (layout::SMALL + layout::BIG) as u64;
+    let in_ring = conn.word(W).wrapping_sub(rx.ring.position()).min(most);
     let count = match (conn.rx.path(), rx.tcp_left) {
         (path::SMALL | path::BIG, _) => in_ring,
         // Some of it still on tcp, the rest in the ring behind it.

@@ -3,11 +3,12 @@
 import signal
 
 
-def start_nginx(r, need, port, http, *, top="", workers=1, name="nginx"):
-    """nginx with this in its http block, and `top` outside of it; returns the program."""
+def start_nginx(r, need, port, http, *, top="", workers=1, name="nginx", daemon=False):
+    """nginx with this in its http block, and `top` outside of it. A daemon, which only its process id (NAME.pid) tells of, takes signals
+    that others ignore."""
     conf = r.tmp / f"{name}.conf"
     conf.write_text(f"""
-        user root; worker_processes {workers}; daemon off; pid {r.tmp}/{name}.pid; error_log {r.tmp}/{name}.log;
+        user root; worker_processes {workers}; daemon {'on' if daemon else 'off'}; pid {r.tmp}/{name}.pid; error_log {r.tmp}/{name}.log;
         {top}
         events {{ worker_connections 512; }}
         http {{
@@ -16,7 +17,12 @@ def start_nginx(r, need, port, http, *, top="", workers=1, name="nginx"):
             uwsgi_temp_path {r.tmp}/uwsgi; scgi_temp_path {r.tmp}/scgi;
             {http}
         }}""")
-    return r.server([need("nginx"), "-c", conf, "-p", r.tmp, "-e", f"{r.tmp}/{name}.log"], port, stop_signal=signal.SIGQUIT)
+    command = [need("nginx"), "-c", conf, "-p", r.tmp, "-e", f"{r.tmp}/{name}.log"]
+    if daemon:
+        r.run(command)
+        r.wait_port(port)
+    else:
+        r.server(command, port, stop_signal=signal.SIGQUIT)
 
 
 def certificate(r, need):

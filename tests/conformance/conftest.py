@@ -13,8 +13,9 @@ import pytest
 from harness import conform as held
 from harness.runner import Runner
 
-# These need sources of packages and much time.
-collect_ignore = [] if held.FULL else ["test_redis_suite.py", "test_haproxy_suite.py", "test_postgres_regress.py"]
+# These need sources of packages, packages of their own, or much time.
+LONG = ["test_haproxy_suite.py", "test_mpi.py", "test_nginx.py", "test_postgres_regress.py", "test_redis_suite.py"]
+collect_ignore = [] if held.FULL else LONG
 
 _plain, _rows = {}, []
 

@@ -20,7 +20,7 @@ def site(r):
     folder.mkdir()
     sums = {f"small{i}": payload(folder / f"small{i}", 500 + i) for i in range(50)}
     (folder / "index.html").write_text("".join(f'<a href="{name}">{name}</a>\n' for name in sums))
-    return {"large": payload(folder / "large", 40 * MB), **sums}
+    return {"large": payload(folder / "large", 20 * MB), **sums}
 
 
 def nginx(r, need):

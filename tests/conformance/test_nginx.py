@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.conform import Steps, chosen
+from harness.conform import Steps
 from harness.payload import checksum, payload
 from harness.runner import PATIENCE
 from harness.system import until
@@ -194,6 +194,6 @@ def replaced(r, need):
 SCENARIOS = {"proxy": proxy, "applications": applications, "stream": stream, "replaced": replaced}
 
 
-@pytest.mark.parametrize("name", chosen(SCENARIOS, []))
+@pytest.mark.parametrize("name", SCENARIOS)
 def test_nginx(conform, need, name):
     conform(f"nginx, {name}", lambda r: SCENARIOS[name](r, need))

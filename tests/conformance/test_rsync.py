@@ -22,7 +22,7 @@ def tree(folder):
         place = folder / f"part {i % 7}"
         place.mkdir(parents=True, exist_ok=True)
         payload(place / f"file {i}", i * i * 800)
-    payload(folder / "large", 40 * MB)
+    payload(folder / "large", 20 * MB)
     (folder / "link").symlink_to("large")
     return sums(folder)
 

@@ -2,12 +2,15 @@
 //! without CLONE_VM, and both by syscall(). fork() itself runs the handlers (see `start`), and ends in none of these symbols.
 
 use core::ffi::{c_int, c_long, c_void};
-use sockets::{fork, real};
+use sockets::{fork, process, real};
 
 use crate::next::hooks;
 
 /// Makes a child as fork() would, by `make`, which returns 0 in it.
 pub fn around(make: impl FnOnce() -> c_long) -> c_long {
+    if process::ended() {
+        return make();
+    }
     fork::prepare();
     let pid = make();
     let errno = real::errno();
@@ -35,7 +38,9 @@ struct Start {
 
 /// Runs in the child, on a stack of its own.
 unsafe extern "C-unwind" fn begin(start: *mut c_void) -> c_int {
-    fork::child();
+    if !process::ended() {
+        fork::child();
+    }
     // SAFETY: the parent's `Start`, of which the child has a copy at the same address.
     unsafe {
         let start = &*start.cast::<Start>();

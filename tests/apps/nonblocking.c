@@ -142,16 +142,8 @@ static void in_progress_client(int unused) {
     leave(fd);
 }
 
-static void in_progress_epoll_client(int unused) {
-    (void)unused;
-    int set = epoll_create1(0), fd;
-    dial_start(&fd);
-    struct epoll_event event = {.events = EPOLLIN | EPOLLOUT | EPOLLET, .data.u64 = 77}, out;
-    CHECK(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event) == 0);
-    EQUAL(epoll_wait(set, &out, 1, 5000), 1);
-    EQUAL(out.events, EPOLLOUT);
-    EQUAL(out.data.u64, 77);
-    finish_connect(fd, 0);
+static void talk_by_edges(int set, int fd) {
+    struct epoll_event out;
     for (int i = 0; i < 1000; i++) {
         order(ECHO, (int64_t)1 << 32 | 100);
         put(fd, 100);
@@ -171,6 +163,32 @@ static void in_progress_epoll_client(int unused) {
         hear();
     }
     leave(fd);
+}
+
+static void in_progress_epoll_client(int unused) {
+    (void)unused;
+    int set = epoll_create1(0), fd;
+    dial_start(&fd);
+    struct epoll_event event = {.events = EPOLLIN | EPOLLOUT | EPOLLET, .data.u64 = 77}, out;
+    CHECK(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event) == 0);
+    EQUAL(epoll_wait(set, &out, 1, 5000), 1);
+    EQUAL(out.events, EPOLLOUT);
+    EQUAL(out.data.u64, 77);
+    finish_connect(fd, 0);
+    talk_by_edges(set, fd);
+}
+
+/* A member before it is connected, as nginx makes its connections to the servers behind it. */
+static void member_before_connect(int unused) {
+    (void)unused;
+    int set = epoll_create1(0), fd = socket(listener_address.ss_family, SOCK_STREAM | SOCK_NONBLOCK, 0);
+    struct epoll_event event = {.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, .data.u64 = 77}, out;
+    CHECK(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event) == 0);
+    int begun = connect(fd, (void *)&listener_address, listener_length);
+    CHECK(begun == 0 || errno == EINPROGRESS);
+    do EQUAL(epoll_wait(set, &out, 1, 5000), 1);
+    while (out.events != EPOLLOUT); /* before connect() it was told to have hung up */
+    talk_by_edges(set, fd);
 }
 
 static void accept_and_puppet(int listener) {
@@ -282,6 +300,7 @@ const struct example examples[] = {
     {"through_accept4", through_accept4, dial_and_echo, RAW},
     {"connect_in_progress", accept_and_puppet, in_progress_client, RAW},
     {"connect_in_progress_epoll", accept_and_puppet_cold, in_progress_epoll_client, RAW},
+    {"member_before_connect", accept_and_puppet_cold, member_before_connect, RAW},
     {"small_buffers", small_buffers_server, small_buffers, RAW},
     {"small_buffers_later", small_buffers_later_server, small_buffers_later, 0},
     {"connect_refused", refused_server, refused_client, RAW | TCP_OK},

@@ -156,6 +156,13 @@ hooks! {
         }
         result
     }
+    fn listen(next; fd: c_int, backlog: c_int) -> c_int {
+        // Followed since it was duplicated, or became a member of an epoll set: it will never be a connection.
+        if table::conn(fd).is_some_and(|conn| !conn.is_managed()) {
+            closing(fd);
+        }
+        next(fd, backlog)
+    }
     fn accept(next; fd: c_int, from: *mut sockaddr, len: *mut socklen_t) -> c_int {
         let got = next(fd, from, len);
         if got >= 0 {

@@ -3,7 +3,8 @@
 use core::ffi::c_int;
 use fabric::sys::{self, Errno};
 use libc::{epoll_event, fd_set, nfds_t, pollfd, sigset_t, timespec, timeval};
-use sockets::{epoll, faults, poll as ours, table};
+use sockets::table::{self, Entry};
+use sockets::{epoll, faults, poll as ours, rendezvous};
 
 use crate::next::{answer, hooks};
 
@@ -211,6 +212,10 @@ hooks! {
     fn epoll_ctl(next; set: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
         if faults::low(event) && op != libc::EPOLL_CTL_DEL {
             return next(set, op, fd, event);
+        }
+        if op == libc::EPOLL_CTL_ADD && matches!(table::entry(fd), Entry::None) && table::set(set).is_some() {
+            // A member before it is connected.
+            rendezvous::track_unconnected(fd);
         }
         let given = if faults::low(event) { None } else { Some(event.read_unaligned()) };
         match epoll::control(set, op, fd, given) {

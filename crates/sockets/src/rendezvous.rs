@@ -101,7 +101,8 @@ pub fn track(fd: i32, client: bool, family: Option<i32>) {
     }
 }
 
-/// Begins to follow a socket that gets a second number before it is connected: by connect() only one of them would be known.
+/// Begins to follow a socket that gets a second number, or becomes a member of an epoll set, before it is connected: by connect() only
+/// one number would be known, and no set.
 pub fn track_unconnected(fd: i32) {
     let fresh = process::active()
         && is_tcp(fd)

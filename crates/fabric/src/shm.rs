@@ -27,12 +27,17 @@ impl Map {
 
     /// Makes a segment of `len` bytes, zeroed and sparse; returns it with its memfd.
     pub fn create(name: &core::ffi::CStr, len: usize) -> Result<(Map, i32), Errno> {
+        Map::create_part(name, len, len)
+    }
+
+    /// Makes a segment of `len` bytes and maps the first `mapped` of them.
+    pub fn create_part(name: &core::ffi::CStr, len: usize, mapped: usize) -> Result<(Map, i32), Errno> {
         let fd = sys::memfd_create(name)?;
         let made = sys::ftruncate(fd, len)
             .and_then(|()| sys::fcntl(fd, libc::F_ADD_SEALS, SEALS as usize))
-            .and_then(|_| sys::mmap_shared(fd, len));
+            .and_then(|_| sys::mmap_shared(fd, mapped));
         match made {
-            Ok(base) => Ok((Map { base, len }, fd)),
+            Ok(base) => Ok((Map { base, len: mapped }, fd)),
             Err(errno) => {
                 sys::close(fd);
                 Err(errno)
@@ -42,14 +47,19 @@ impl Map {
 
     /// Maps a peer's segment from its memfd, after checking seals and size.
     pub fn open(fd: i32, len: usize) -> Result<Map, Errno> {
+        Map::open_part(fd, len, len)
+    }
+
+    /// Maps the first `mapped` bytes of a peer's segment that has `len`.
+    pub fn open_part(fd: i32, len: usize, mapped: usize) -> Result<Map, Errno> {
         let seals = sys::fcntl(fd, libc::F_GET_SEALS, 0)?;
         if seals & SEALS != SEALS || sys::file_len(fd)? != len || !sys::is_tmpfs(fd) {
             return Err(Errno::EINVAL);
         }
-        Ok(Map { base: sys::mmap_shared(fd, len)?, len })
+        Ok(Map { base: sys::mmap_shared(fd, mapped)?, len: mapped })
     }
 
-    /// The address of the segment.
+    /// The address of the mapping.
     pub fn base(&self) -> *mut u8 {
         self.base
     }

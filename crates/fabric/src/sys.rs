@@ -96,6 +96,13 @@ pub fn file_size_limit() -> u64 {
     limit.rlim_cur
 }
 
+/// How much address space the process may have.
+pub fn address_space_limit() -> u64 {
+    let mut limit = libc::rlimit { rlim_cur: u64::MAX, rlim_max: u64::MAX };
+    let _ = call!(prlimit64, 0, libc::RLIMIT_AS, 0, &raw mut limit);
+    limit.rlim_cur
+}
+
 /// Sets a file's length; EFBIG, and no signal, if the process may not have files of that size.
 pub fn ftruncate(fd: i32, len: usize) -> Result<(), Errno> {
     if file_size_limit() < len as u64 {

@@ -97,6 +97,18 @@ pub mod note {
     pub const NARROW: u64 = 64;
 }
 
+/// Bytes of a segment that are mapped for its first `slots` connections.
+pub const fn mapped(slots: usize) -> usize {
+    DATA + slots * SLOT_DATA
+}
+
+/// Connections that a link has room for in a process that may have so much address space: what a segment takes of it, the program
+/// cannot have any more, so that it must be little.
+pub const fn slots_within(address_space: u64) -> usize {
+    let most = address_space / 32;
+    if most >= SEGMENT as u64 { SLOTS } else { (most as usize).saturating_sub(DATA) / SLOT_DATA }
+}
+
 /// Offset of a slot's header.
 pub const fn slot(index: usize) -> usize {
     SLOT + index * SLOT_BYTES

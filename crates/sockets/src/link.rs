@@ -47,6 +47,8 @@ pub struct Link {
     pub live: AtomicU32,
     /// No slot was free when last asked.
     pub full: AtomicU32,
+    /// Slots whose data this process has mapped in both segments.
+    slots: AtomicU32,
     lock: Lock,
     inner: UnsafeCell<Inner>,
     conns: [AtomicU64; SLOTS],
@@ -219,8 +221,11 @@ impl Link {
             let free = !inner.taken[word] & ours;
             if free != 0 {
                 let bit = free.trailing_zeros() as usize;
-                inner.taken[word] |= 1 << bit;
                 let slot = word * 64 + bit;
+                if !self.has_room_for(slot) {
+                    return None;
+                }
+                inner.taken[word] |= 1 << bit;
                 self.occupy(&inner.mine, slot, conn);
                 return Some(slot);
             }
@@ -288,6 +293,11 @@ impl Link {
     /// Whether a slot number that a peer named may be offered by it.
     pub fn is_peers_slot(&self, slot: usize) -> bool {
         slot < SLOTS && slot & 1 != self.parity.load(Ordering::Relaxed) as usize
+    }
+
+    /// Whether the data of a slot is mapped.
+    pub fn has_room_for(&self, slot: usize) -> bool {
+        slot < self.slots.load(Ordering::Relaxed) as usize
     }
 
     /// The peer's bell with this number.
@@ -377,14 +387,11 @@ pub fn answer(socket: i32, own_token: u64) -> Result<u32, Reason> {
     // Whoever connected makes its segment now and sends HELLO at once: a moment later it is there.
     let _ = sys::ppoll(&mut [libc::pollfd { fd: socket, events: libc::POLLIN, revents: 0 }], Some(HELLO_NS));
     let (hello, fds) = receive(socket)?;
-    let done = hello
-        .check()
-        .and_then(|()| Map::open(fds[0], layout::SEGMENT).map_err(|_| Reason::NoMemory))
-        .and_then(|theirs| {
-            let index = start(hello.token, socket, 1, peer, own_token)?;
-            ready(index, theirs, &fds);
-            Ok(index)
-        });
+    let done = hello.check().and_then(|()| open_segment(fds[0])).and_then(|theirs| {
+        let index = start(hello.token, socket, 1, peer, own_token)?;
+        ready(index, theirs, &fds);
+        Ok(index)
+    });
     if fds[0] >= 0 {
         sys::close(fds[0]);
     }
@@ -412,8 +419,7 @@ pub fn progress(index: u32) -> Result<bool, Reason> {
             return Err(reason);
         }
     };
-    let opened =
-        hello.check().and_then(|()| Map::open(fds[0], layout::SEGMENT).map_err(|_| Reason::NoMemory));
+    let opened = hello.check().and_then(|()| open_segment(fds[0]));
     if fds[0] >= 0 {
         sys::close(fds[0]);
     }
@@ -465,10 +471,23 @@ impl Drop for RegistryGuard {
     }
 }
 
+/// Bytes of a segment that this process maps: all of it, unless its address space is limited (setrlimit(RLIMIT_AS)).
+fn room() -> Result<usize, Errno> {
+    match layout::slots_within(sys::address_space_limit()) {
+        // One for each parity.
+        0 | 1 => Err(Errno::ENOMEM),
+        slots => Ok(layout::mapped(slots)),
+    }
+}
+
+fn open_segment(fd: i32) -> Result<Map, Reason> {
+    room().and_then(|room| Map::open_part(fd, layout::SEGMENT, room)).map_err(|_| Reason::NoMemory)
+}
+
 /// Enters a link into the registry with our segment made and sent.
 fn start(token: u64, socket: i32, parity: u32, peer: (u32, u32), own_token: u64) -> Result<u32, Reason> {
-    let (mine, memfd) =
-        descriptors::made(|| Map::create(c"shunt:link", layout::SEGMENT)).map_err(|errno| match errno {
+    let (mine, memfd) = descriptors::made(|| Map::create_part(c"shunt:link", layout::SEGMENT, room()?))
+        .map_err(|errno| match errno {
             Errno::EMFILE | Errno::ENFILE => Reason::NoDescriptors,
             _ => Reason::NoMemory,
         })?;
@@ -538,6 +557,8 @@ fn ready(index: u32, theirs: Map, fds: &[i32; 1 + BELLS]) {
     }
     if let Some(mut inner) = link.lock() {
         inner.theirs = theirs;
+        let mapped = inner.mine.len().min(theirs.len());
+        link.slots.store(((mapped - layout::DATA) / layout::SLOT_DATA) as u32, Ordering::Relaxed);
     }
     link.state.store(state::READY, Ordering::Release);
 }

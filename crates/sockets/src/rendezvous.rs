@@ -622,6 +622,9 @@ fn hear(index: u32, message: &[u8; MESSAGE]) {
     if half(0) != OFFER || !link.is_peers_slot(slot) || link.conn(slot).is_some() {
         return;
     }
+    if !link.has_room_for(slot) {
+        return link.refuse(slot);
+    }
     let conn = posted(half(8) as usize).map_or(0, |cell| cell.load(Ordering::Acquire));
     // SAFETY: only `register` stores there, from a &'static Conn.
     let conn = if conn == 0 { None } else { Some(unsafe { &*(conn as *const Conn) }) };

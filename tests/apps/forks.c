@@ -2,6 +2,7 @@
  * of them lets go; servers accept in the parent and serve in the child, or accept in many children. */
 #include "pair.h"
 #include <sys/mman.h>
+#include <sys/syscall.h>
 
 static void child_ended_well(pid_t child) {
     int status;
@@ -320,6 +321,38 @@ static void vfork_closes(int fd) {
     leave(fd);
 }
 
+/* A child made by the system call itself, as vsftpd does for its sessions. It closes its parent's connections, which go on, and
+ * makes one of its own. */
+static void by_system_call(int fd) {
+    for (int i = 0; i < 20; i++) {
+        pid_t child = (pid_t)syscall(SYS_clone, (long)SIGCHLD, NULL, NULL, NULL, NULL);
+        CHECK(child >= 0);
+        if (child == 0) {
+            echo_rounds(fd, 20, 100);
+            close(fd);
+            int own[2], listener = socket(AF_INET, SOCK_STREAM, 0);
+            struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+            socklen_t size = sizeof at;
+            char byte = 'x';
+            CHECK(bind(listener, (struct sockaddr *)&at, size) == 0 && listen(listener, 1) == 0);
+            CHECK(getsockname(listener, (struct sockaddr *)&at, &size) == 0);
+            own[0] = socket(AF_INET, SOCK_STREAM, 0);
+            CHECK(connect(own[0], (struct sockaddr *)&at, size) == 0);
+            own[1] = accept(listener, NULL, NULL);
+            CHECK(own[1] >= 0);
+            for (int j = 0; j < 100; j++) {
+                EQUAL(send(own[0], &byte, 1, 0), 1);
+                EQUAL(recv(own[1], &byte, 1, 0), 1);
+            }
+            _exit(0);
+        }
+        child_ended_well(child);
+        sent += 2000, got += 2000;
+        echo_rounds(fd, 20, 100);
+    }
+    leave(fd);
+}
+
 const struct example examples[] = {
     {"in_turn", puppet, in_turn, 0},
     {"one_each", puppet, one_each, 0},
@@ -332,6 +365,7 @@ const struct example examples[] = {
     {"child_takes_over", child_takes_over, twelve_clients, RAW},
     {"prefork", prefork, twelve_clients_and_tell, RAW},
     {"generations", puppet, generations, 0},
+    {"by_system_call", puppet, by_system_call, 0},
     {"fork_beside_traffic", puppet, fork_beside_traffic, 0},
     {"by_vfork", puppet, by_vfork, 0},
     {"vfork_closes", puppet, vfork_closes, 0},

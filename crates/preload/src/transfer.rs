@@ -35,18 +35,49 @@ unsafe fn send_file(
     from: c_int,
     offset: *mut off_t,
     count: size_t,
-    next: impl FnOnce() -> ssize_t,
+    next: impl Fn(size_t) -> ssize_t,
 ) -> ssize_t {
-    let Some(conn) = table::conn(out) else { return next() };
+    let Some(conn) = table::conn(out) else { return next(count) };
     if table::conn(from).is_some() {
         by_kernel(from, true);
     }
-    if !conn.is_managed() {
+    let mut by_tcp = 0;
+    while !conn.is_managed() {
         sockets::rendezvous::tick(conn, out);
-        if !conn.is_managed() {
-            return next();
+        if conn.is_managed() {
+            break;
+        }
+        let piece = if conn.may_be_promoted() { (count - by_tcp).min(PIECE) } else { count - by_tcp };
+        let sent = next(piece);
+        if sent < 0 {
+            return if by_tcp > 0 { by_tcp as ssize_t } else { sent };
+        }
+        by_tcp += sent as usize;
+        if (sent as usize) < piece || by_tcp == count {
+            return by_tcp as ssize_t;
         }
     }
+    // SAFETY: `offset` is the caller's, the kernel has moved it on by what it sent.
+    match unsafe { copy(out, from, offset, count - by_tcp, next) } {
+        sent if sent < 0 && by_tcp > 0 => by_tcp as ssize_t,
+        sent => sent + by_tcp as ssize_t,
+    }
+}
+
+/// Of a file that one call sends by tcp, so much goes at a time: else the connection would be as young after any file as before.
+const PIECE: usize = 64 << 10;
+
+/// sendfile into the ring.
+///
+/// # Safety
+/// As for sendfile.
+unsafe fn copy(
+    out: c_int,
+    from: c_int,
+    offset: *mut off_t,
+    count: size_t,
+    next: impl Fn(size_t) -> ssize_t,
+) -> ssize_t {
     // SAFETY: the program vouches for `offset`.
     let start = match unsafe { offset.as_ref() } {
         Some(&at) => at,
@@ -54,7 +85,7 @@ unsafe fn send_file(
             Ok(at) => at as off_t,
             Err(_) => {
                 by_kernel(out, false);
-                return next();
+                return next(count);
             }
         },
     };
@@ -74,7 +105,7 @@ unsafe fn send_file(
             Ok(got) => got,
             Err(_) if done == 0 => {
                 by_kernel(out, false);
-                return next();
+                return next(count);
             }
             Err(_) => break,
         };
@@ -104,10 +135,10 @@ unsafe fn send_file(
 
 hooks! {
     fn sendfile(next; out: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
-        send_file(out, from, offset, count, || next(out, from, offset, count))
+        send_file(out, from, offset, count, |count| next(out, from, offset, count))
     }
     fn sendfile64(next; out: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
-        send_file(out, from, offset, count, || next(out, from, offset, count))
+        send_file(out, from, offset, count, |count| next(out, from, offset, count))
     }
     fn splice(next; from: c_int, from_at: *mut loff_t, out: c_int, out_at: *mut loff_t, len: size_t, flags: c_uint) -> ssize_t {
         by_kernel(from, true);

@@ -414,6 +414,11 @@ impl Conn {
         self.managed.load(Ordering::Acquire) == 1
     }
 
+    /// Whether it is on tcp, but perhaps not for long.
+    pub fn may_be_promoted(&self) -> bool {
+        matches!(self.state(), state::NEW | state::POSTED)
+    }
+
     /// Whether a call has nothing to do but to call the kernel: the connection is on tcp and no housekeeping is due.
     #[inline(always)]
     pub fn rests(&self) -> bool {

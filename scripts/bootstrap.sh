@@ -3,6 +3,8 @@
 #
 #   scripts/bootstrap.sh build     a C compiler, make, a Rust compiler
 #   scripts/bootstrap.sh demo      build + redis
+#   scripts/bootstrap.sh ftp       build + an FTP server and two clients, for `make bench BENCH=ftp`
+#   scripts/bootstrap.sh rpc       build + rpcgen and libtirpc, for `make bench BENCH=rpc`
 #   scripts/bootstrap.sh test      build + what the tests drive, and a Python environment in build/venv
 #   scripts/bootstrap.sh conformance   test + what foreign suites need
 #   scripts/bootstrap.sh fuzz      build + a C++ compiler for libFuzzer
@@ -30,7 +32,9 @@ main() {
         test) need_build; need_demo; need_fuzz; need_test ;;
         conformance) need_build; need_demo; need_fuzz; need_test; need_listed tests/conformance/packages.txt ;;
         fuzz) need_build; need_fuzz ;;
-        *) fail "unknown group '$group' (build, demo, test, conformance, fuzz)" ;;
+        ftp) need_build; need_ftp ;;
+        rpc) need_build; need_rpc ;;
+        *) fail "unknown group '$group' (build, demo, ftp, rpc, test, conformance, fuzz)" ;;
         esac
     done
     install_wanted
@@ -51,6 +55,17 @@ need_build() {
 need_demo() {
     need_command redis-server redis-server "the unmodified program that the demonstration runs"
     need_command redis-benchmark redis-tools "the unmodified program that loads it"
+}
+
+need_ftp() {
+    need_command vsftpd vsftpd "the FTP server that is measured"
+    need_command lftp lftp "a client of it"
+    need_command tnftp tnftp "the classic client of it"
+}
+
+need_rpc() {
+    need_command rpcgen rpcsvc-proto "makes the stubs of the remote procedures that are measured"
+    need_file /usr/include/tirpc/rpc/rpc.h libtirpc-dev "the library of remote procedure calls"
 }
 
 need_fuzz() {

@@ -6,7 +6,7 @@ use crate::host::{self, Cpus};
 use crate::pairs::{self, Ends, Setting, number};
 use crate::results::{Place, Results, Side, Target, Unit};
 use crate::temp::TempDir;
-use crate::{apps, find, idle, never, plot, report, signals};
+use crate::{apps, find, ftp, idle, never, plot, report, rpc, signals};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -107,10 +107,18 @@ pub fn run(options: &BenchOptions) -> ExitCode {
     exit_code(&session.results, options, interrupted, outcome.is_err() || matches!(plots, Some(Err(_))))
 }
 
+/// Groups that measure programs which not everybody has installed.
+const OPTIONAL: [&str; 2] = [ftp::GROUP, rpc::GROUP];
+
 fn exit_code(results: &Results, options: &BenchOptions, interrupted: bool, failed: bool) -> ExitCode {
     // An application that is not installed matters only to those who asked for it.
     let optional = |(what, why): &(String, String)| {
-        !options.apps_by_name && options.apps.contains(what) && why.contains("is not installed")
+        let app = !options.apps_by_name && options.apps.contains(what);
+        let group = what
+            .split(' ')
+            .next()
+            .is_some_and(|group| OPTIONAL.contains(&group) && !options.asked_for(group));
+        (app || group) && why.contains("is not installed")
     };
     let missed = results.metrics.iter().any(|m| m.verdict() == Some(false));
     match () {
@@ -134,7 +142,7 @@ fn document(results: &Results, machine: Value, options: &BenchOptions) -> Value 
 }
 
 fn group(session: &mut Session, what: &str, options: &BenchOptions) -> Result<()> {
-    if what != "apps" {
+    if !["apps", ftp::GROUP].contains(&what) {
         // All else needs the measuring programs.
         session.libexec = find::libexec()?;
     }
@@ -142,6 +150,8 @@ fn group(session: &mut Session, what: &str, options: &BenchOptions) -> Result<()
         "latency" => latency(session),
         "throughput" => throughput(session),
         "apps" => apps::measure(session, &options.apps),
+        ftp::GROUP => ftp::measure(session),
+        rpc::GROUP => rpc::measure(session),
         "never-slower" => never::measure(session, &options.apps),
         "idle" => idle::measure(session, options.connections),
         other => Err(Error::Failed(format!("nothing is called {other}"))),

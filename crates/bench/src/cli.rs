@@ -13,6 +13,9 @@ WHAT (default: latency throughput)
   throughput     one-way messages of 64 B, 4 KB, 64 KB and 1 MB
   apps           redis, memcached, nginx and PostgreSQL under their usual load tools;
                  one of them by its name: redis, memcached, nginx, postgres
+  ftp            files of 19 and 146 MB on a tmpfs between vsftpd and lftp and the classic ftp client, beside a copy
+                 of the same file
+  rpc            calls of an empty ONC remote procedure with a string of 0 to 4096 bytes
   never-slower   busy machine, one end only, short connections, rare requests, idle
   idle           many idle connections beside a few active ones
   all            everything
@@ -40,7 +43,7 @@ prints the comparison. Takes about half a minute and saves a plot, ./shunt-demo.
 ";
 
 pub const APPS: [&str; 4] = ["redis", "memcached", "nginx", "postgres"];
-const GROUPS: [&str; 5] = ["latency", "throughput", "apps", "never-slower", "idle"];
+const GROUPS: [&str; 7] = ["latency", "throughput", "apps", "ftp", "rpc", "never-slower", "idle"];
 
 #[derive(Debug, PartialEq)]
 pub enum Parsed<T> {
@@ -52,6 +55,8 @@ pub enum Parsed<T> {
 pub struct BenchOptions {
     /// Groups of measurements, in the order of the help.
     pub what: Vec<String>,
+    /// What was asked for, in the words of the user.
+    pub words: Vec<String>,
     /// The applications among `apps`, and whether each was asked for by name.
     pub apps: Vec<String>,
     pub apps_by_name: bool,
@@ -61,6 +66,13 @@ pub struct BenchOptions {
     pub json: bool,
     pub plot: Option<PathBuf>,
     pub check: bool,
+}
+
+impl BenchOptions {
+    /// Whether this was asked for by its name.
+    pub fn asked_for(&self, name: &str) -> bool {
+        self.words.iter().any(|word| word == name)
+    }
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -106,6 +118,7 @@ pub fn parse_bench(args: &[OsString]) -> Result<Parsed<BenchOptions>, String> {
         what: what.map(|g| g.to_string()).collect(),
         apps: if all_apps { APPS.map(String::from).to_vec() } else { named.clone() },
         apps_by_name: !named.is_empty(),
+        words,
         rounds: rounds.unwrap_or(if quick { 2 } else { 5 }),
         duration: duration.unwrap_or(if quick { 0.3 } else { 1.0 }),
         connections,
@@ -199,6 +212,13 @@ mod tests {
         assert_eq!(options.apps, ["nginx"]);
         assert!(options.apps_by_name);
         assert_eq!(options.rounds, 3);
+    }
+
+    #[test]
+    fn a_group_is_asked_for_by_its_name_only() {
+        assert!(run(&["ftp", "rpc"]).asked_for("ftp"));
+        assert_eq!(run(&["rpc", "ftp"]).what, ["ftp", "rpc"]);
+        assert!(!run(&["all"]).asked_for("ftp"));
     }
 
     #[test]

@@ -28,6 +28,7 @@ pub struct Launch {
     cpu: Option<usize>,
     user: Option<User>,
     directory: Option<PathBuf>,
+    env: Vec<(OsString, OsString)>,
     stop: i32,
 }
 
@@ -41,6 +42,7 @@ impl Launch {
             cpu: None,
             user: None,
             directory: None,
+            env: vec![],
             stop: libc::SIGTERM,
         }
     }
@@ -72,6 +74,11 @@ impl Launch {
         self
     }
 
+    pub fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Launch {
+        self.env.push((name.into(), value.as_ref().to_os_string()));
+        self
+    }
+
     /// The signal that asks this program to end; SIGTERM unless said otherwise.
     pub fn stop_with(mut self, signal: i32) -> Launch {
         self.stop = signal;
@@ -89,6 +96,7 @@ impl Launch {
             Some(library) => command.env("LD_PRELOAD", library),
             None => command.env_remove("LD_PRELOAD"),
         };
+        command.envs(self.env.iter().map(|(name, value)| (name, value)));
         if let Some(directory) = &self.directory {
             command.current_dir(directory);
         }

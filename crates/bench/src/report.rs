@@ -50,7 +50,7 @@ fn header(sides: &[Side], versus: &[Side]) -> Vec<String> {
     let mut cells = vec![String::new(), String::new()];
     cells.extend(sides.iter().map(|s| s.title().to_string()));
     cells.extend(versus.iter().map(|s| match s {
-        Side::Raw => "of raw memory".to_string(),
+        Side::Raw | Side::Copy => format!("of {}", s.title()),
         other => format!("x {}", other.title()),
     }));
     if !versus.is_empty() {
@@ -98,7 +98,10 @@ fn remark(metric: &Metric) -> String {
     promises.extend(target.over_tcp.map(|t| format!("{t} x TCP")));
     promises.extend(target.of_raw.map(|t| format!("{t:.2} of raw")));
     promises.extend(target.value.map(|t| metric.unit.show(t)));
-    let promise = promises.join(", ");
+    let mut promise = promises.join(", ");
+    if let Some(part) = target.or_of_copy {
+        let _ = write!(promise, " or {part:.2} of copy");
+    }
     match metric.verdict() {
         Some(true) => format!("ok: {promise}"),
         Some(false) => format!("MISSED: {promise}"),

@@ -47,7 +47,8 @@ unsafe fn send_file(
         if conn.is_managed() {
             break;
         }
-        let piece = if conn.may_be_promoted() { (count - by_tcp).min(PIECE) } else { count - by_tcp };
+        let most = if conn.may_be_promoted() { PIECE.max(by_tcp / 4) } else { usize::MAX };
+        let piece = (count - by_tcp).min(most);
         let sent = next(piece);
         if sent < 0 {
             return if by_tcp > 0 { by_tcp as ssize_t } else { sent };
@@ -64,7 +65,8 @@ unsafe fn send_file(
     }
 }
 
-/// Of a file that one call sends by tcp, so much goes at a time: else the connection would be as young after any file as before.
+/// Of a file that one call sends by tcp, so much goes at a time, and more as more has gone: else the connection would be as young
+/// after any file as before.
 const PIECE: usize = 64 << 10;
 
 /// sendfile into the ring.

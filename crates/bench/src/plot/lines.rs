@@ -1,4 +1,5 @@
-//! Throughput against the size of messages: messages a second on the left, bytes a second on the right, all logarithmic.
+//! What depends on the size of messages. Throughput: messages a second on the left, bytes a second on the right, all logarithmic.
+//! Remote procedure calls: their time against the size of the argument.
 
 use super::canvas::{Area, Axis, FAINT, INK, drawing, font, heading, picture};
 use super::colour;
@@ -19,13 +20,25 @@ pub fn throughput(metrics: &[&Metric], file: &Path) -> Result<()> {
             [(left, "messages", "messages per second"), (right, "bytes", "bytes per second")]
         {
             let shown: Vec<&Metric> = metrics.iter().copied().filter(|m| m.name == name).collect();
-            panel(&half, &shown, &sides, axis)?;
+            panel(&half, &shown, &sides, "message size", axis)?;
         }
         Ok(())
     })
 }
 
-fn panel(area: &Area, metrics: &[&Metric], sides: &[Side], description: &str) -> Result<()> {
+pub fn rpc(metrics: &[&Metric], file: &Path) -> Result<()> {
+    let shown: Vec<&Metric> = metrics.iter().copied().filter(|m| m.name == "p50").collect();
+    let sides: Vec<Side> =
+        Side::ALL.into_iter().filter(|s| shown.iter().any(|m| m.summary(*s).is_some())).collect();
+    picture(file, (1000, 720), |area| {
+        let legend: Vec<_> = sides.iter().map(|s| (s.title().to_string(), colour(*s))).collect();
+        let note = "one processor for each end; logarithmic; p50, median and range of the rounds";
+        let body = heading(area, "Call of an empty remote procedure", note, &legend)?;
+        panel(&body, &shown, &sides, "argument", "time of a call")
+    })
+}
+
+fn panel(area: &Area, metrics: &[&Metric], sides: &[Side], size: &str, description: &str) -> Result<()> {
     let unit = metrics.first().map_or(Unit::PerSecond, |m| m.unit);
     let summaries = metrics.iter().flat_map(|m| sides.iter().filter_map(|s| m.summary(*s)));
     let axis = Axis::around(summaries.flat_map(|s| [s.min, s.max]), true);
@@ -44,7 +57,7 @@ fn panel(area: &Area, metrics: &[&Metric], sides: &[Side], description: &str) ->
         .axis_style(INK)
         .label_style(font(18))
         .axis_desc_style(font(20))
-        .x_desc("message size")
+        .x_desc(size)
         .y_desc(description)
         .x_label_formatter(&|x| size_at(metrics, *x))
         .y_label_formatter(&|place| unit.show(*place))

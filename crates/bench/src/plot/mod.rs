@@ -18,7 +18,7 @@ fn colour(side: Side) -> RGBColor {
         Side::Tcp => RGBColor(127, 127, 127),
         Side::Shunt => RGBColor(213, 94, 0),
         Side::Unix => RGBColor(86, 160, 211),
-        Side::Raw => RGBColor(0, 120, 90),
+        Side::Raw | Side::Copy => RGBColor(0, 120, 90),
     }
 }
 
@@ -33,6 +33,8 @@ pub fn draw_all(results: &Results, directory: &Path) -> Result<Vec<PathBuf>> {
             "latency" => latency(&metrics, &file)?,
             "throughput" => lines::throughput(&metrics, &file)?,
             "apps" => apps(&metrics, &file)?,
+            "ftp" => ftp(&metrics, &file)?,
+            "rpc" => lines::rpc(&metrics, &file)?,
             "idle" => idle(&metrics, &file)?,
             "never-slower" => dots::never_slower(&metrics, &file)?,
             _ => continue,
@@ -110,6 +112,21 @@ fn apps(metrics: &[&Metric], file: &Path) -> Result<()> {
     )
 }
 
+fn ftp(metrics: &[&Metric], file: &Path) -> Result<()> {
+    bars::draw(
+        &Bars {
+            title: "Files by FTP, from tmpfs to tmpfs".into(),
+            note: "vsftpd; what the client says of a transfer; median and range of the rounds".into(),
+            axis: "bytes per second".into(),
+            categories: metrics.iter().map(|m| m.row.clone()).collect(),
+            series: series(metrics, |m, side| m.summary(side)),
+            log: false,
+            show: Box::new(|v| Unit::BytesPerSecond.show(v)),
+        },
+        file,
+    )
+}
+
 fn idle(metrics: &[&Metric], file: &Path) -> Result<()> {
     let shown: Vec<&Metric> = metrics.iter().copied().filter(|m| m.unit == Unit::PerSecond).collect();
     let row = shown.first().map_or("", |m| &m.row);
@@ -142,6 +159,9 @@ mod tests {
             ("throughput", "64 B", "bytes", Unit::BytesPerSecond),
             ("apps", "redis GET", "requests", Unit::PerSecond),
             ("never-slower", "busy: redis GET", "requests", Unit::PerSecond),
+            ("ftp", "lftp get 19 MB", "rate", Unit::BytesPerSecond),
+            ("rpc", "null", "p50", Unit::Time),
+            ("rpc", "64 B", "p50", Unit::Time),
             ("idle", "100 connections", "alone", Unit::PerSecond),
         ];
         for (group, row, name, unit) in rows {
@@ -154,7 +174,7 @@ mod tests {
         }
         let temp = TempDir::new().unwrap();
         let files = draw_all(&results, temp.path()).unwrap();
-        assert_eq!(files.len(), 5);
+        assert_eq!(files.len(), 7);
         for file in files {
             assert!(std::fs::read(&file).unwrap().starts_with(b"\x89PNG"), "{}", file.display());
         }

@@ -1,0 +1,55 @@
+//! `shunt bench rpc`: calls of an empty remote procedure whose argument is a string, after figure 10 of the SOVIA paper. Server and
+//! client are what rpcgen makes of a few lines, with libtirpc as it is installed.
+
+use crate::bench::{Session, progress};
+use crate::error::{Error, Result};
+use crate::pairs::{self, Ends, Setting, number};
+use crate::results::{Place, Side, Target, Unit};
+
+pub const GROUP: &str = "rpc";
+
+/// The argument: none at all, or a string of so many characters.
+const ARGUMENTS: [(&str, &str); 8] = [
+    ("null", "0"),
+    ("64 B", "64"),
+    ("256 B", "256"),
+    ("512 B", "512"),
+    ("1 KB", "1024"),
+    ("2 KB", "2048"),
+    ("3 KB", "3072"),
+    ("4 KB", "4096"),
+];
+/// A call without an argument takes a quarter of the time at most.
+const PROMISE: Target = Target { over_tcp: Some(4.0), ..Target::NONE };
+
+pub fn measure(session: &mut Session) -> Result<()> {
+    let built = match session.libexec.join("rpc").is_file() {
+        true => Ok(()),
+        false => Err(Error::Failed(
+            "rpcgen or libtirpc is not installed (apt-get install rpcsvc-proto libtirpc-dev, then `make programs`)"
+                .into(),
+        )),
+    };
+    if session.record(GROUP, built)?.is_none() {
+        return Ok(());
+    }
+    let sides = session.sides(&[Side::Tcp, Side::Shunt, Side::Unix]);
+    for round in 0..session.rounds {
+        progress(format_args!("rpc: round {} of {}", round + 1, session.rounds));
+        for (row, size) in ARGUMENTS {
+            for side in Side::turns(&sides, round) {
+                let seconds = session.duration;
+                let setting = Setting { side, ends: Ends::Both, cpus: session.cpus, seconds };
+                let result = pairs::run(session, "rpc", setting, &[], &["--size", size]);
+                let what = format!("rpc {row} ({})", side.title());
+                let Some(result) = session.record(&what, result)? else { continue };
+                let place = Place { group: GROUP, row, side, round };
+                let promise = if row == "null" { PROMISE } else { Target::NONE };
+                session.results.add(&place, "p50", Unit::Time, promise, number(&result, "p50_ns")?);
+                session.results.add(&place, "mean", Unit::Time, Target::NONE, number(&result, "mean_ns")?);
+                session.results.add(&place, "p99", Unit::Time, Target::NONE, number(&result, "p99_ns")?);
+            }
+        }
+    }
+    Ok(())
+}

@@ -16,7 +16,7 @@ def rpc(tmp_path_factory):
     return out / "rpc"
 
 
-@pytest.mark.parametrize("size", [0, 1, 4096, 20_000])
+@pytest.mark.parametrize("size", [0, 1, 4096, 8000])  # libtirpc takes no string of more than 9000 bytes
 def test_calls(r, rpc, size):
     port = r.free_port()
     server = r.server([rpc, "server", "--tcp", port], port)

@@ -24,7 +24,7 @@ const FILES: [(&str, u64); 2] = [("19 MB", 19_090_223), ("146 MB", 145_864_380)]
 const PROMISE: Target = Target { over_tcp: Some(1.5), or_of_copy: Some(0.9), ..Target::NONE };
 /// Transfers of a second together have about so many bytes.
 const BYTES_PER_SECOND: f64 = 300e6;
-const MOST_TRANSFERS: usize = 16;
+const MOST_TRANSFERS: usize = 8;
 /// What a program reads and writes at a time.
 const PIECE: usize = 64 << 10;
 

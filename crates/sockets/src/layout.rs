@@ -123,3 +123,16 @@ pub const fn small(index: usize) -> usize {
 pub const fn big(index: usize) -> usize {
     small(index) + SMALL
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn little_address_space_has_room_for_some() {
+        assert_eq!(slots_within(u64::MAX), SLOTS);
+        let few = slots_within(200 << 20);
+        assert!(few >= 2 && mapped(few) <= (200 << 20) / 32, "{few}");
+        assert_eq!(slots_within(1 << 20), 0);
+    }
+}

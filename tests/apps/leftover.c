@@ -48,8 +48,8 @@ static void take_by(int from, size_t length) {
     got += done;
 }
 
-/* A static program reads the connection and writes to a pipe. */
-static void through_cat(int fd, size_t length) {
+/* A static program reads the connection, until its end or a reset, and writes to a pipe. */
+static void through_cat_until(int fd, size_t length, bool reset) {
     int out[2];
     CHECK(pipe(out) == 0);
     pid_t child = fork();
@@ -63,7 +63,13 @@ static void through_cat(int fd, size_t length) {
     close(fd);
     close(out[1]);
     take_by(out[0], length);
-    ended_well(child);
+    int status;
+    CHECK(waitpid(child, &status, 0) == child);
+    EQUAL(WEXITSTATUS(status), reset);
+}
+
+static void through_cat(int fd, size_t length) {
+    through_cat_until(fd, length, false);
 }
 
 /* ---- the writer has closed ---- */
@@ -181,6 +187,21 @@ static void exec_after_death(int fd) {
     wait_queued(fd, AHEAD);
     wait_end(fd);
     through_cat(fd, AHEAD);
+}
+
+/* With bytes of ours unread: a reset, behind what it had sent. */
+static void exec_after_death_unread(int fd) {
+    put(fd, 100);
+    tell(0);
+    wait_queued(fd, MORE);
+    wait_end(fd);
+    through_cat_until(fd, MORE, true);
+}
+
+static void sends_and_dies_unread(int fd) {
+    hear();
+    put(fd, MORE); /* little: the rest would be lost with the reset */
+    kill(getpid(), SIGKILL);
 }
 
 /* ---- the writer has shut its half, and reads on ---- */
@@ -302,6 +323,7 @@ const struct example examples[] = {
     {"names_after_close_v6", names_after_close, sends_and_closes, V6},
     {"names_after_close_mapped", names_after_close, sends_and_closes, MAPPED},
     {"exec_after_death", exec_after_death, sends_and_dies, DIES},
+    {"exec_after_death_unread", exec_after_death_unread, sends_and_dies_unread, DIES},
     {"exec_after_shutdown", exec_after_shutdown, sends_and_shuts, 0},
     {"exec_after_change", exec_after_change, sends_both_ways, 0},
     {"passed_after_close", passed_after_close, dials_sends_and_closes, RAW},

@@ -93,8 +93,9 @@ pub fn hand_over(conn: &'static Conn, fd: i32, reason: Reason, leaves: bool) {
 /// Lets a relay have what is unread. If the writer may still come to send it, it is told not to.
 fn rest(conn: &'static Conn, fd: i32, mut rx: Held<'_, Rx>, ended: bool) {
     let claimed = conn.mine().replace_word(conn.at(layout::CLAIM), 0, layout::BY_READER).is_ok();
+    let died_unread = if ended { io::unread_at_death(conn) } else { None };
     if (claimed || ended || conn.word(TCP_AT) != 0)
-        && let Some(rest) = relay::take(conn, &mut rx)
+        && let Some(rest) = relay::take(conn, &mut rx, died_unread)
     {
         if claimed {
             conn.put(layout::RESENT_TO, rx.ring.position() + 1);

@@ -594,6 +594,14 @@ fn from_kernel(
     }
 }
 
+/// As [`died_unread`], of a connection that goes back to tcp just now.
+pub(crate) fn unread_at_death(conn: &Conn) -> Option<bool> {
+    let told = conn.notes() & (note::CLOSED | note::SHUT_WR) != 0;
+    let tx = conn.tx.lock.try_lock(crate::thread::tid()).then(|| conn.tx.held())?;
+    (!told && tx.ring.position() != 0)
+        .then(|| tx.ring.unread(&conn.mine(), conn.at(R)).is_ok_and(|unread| unread > 0))
+}
+
 /// At the end of the connection, if the peer was killed (it told nothing) while we wrote to the ring: whether it left bytes of ours
 /// unread. As with tcp, a reset is told once.
 fn died_unread(conn: &Conn) -> Option<bool> {

@@ -25,6 +25,9 @@ pub struct Rest {
     len: usize,
     /// Kicks that are still in the companion.
     kicks: u64,
+    /// The peer was killed: whether it left bytes of ours unread, which with tcp would make the end a reset. The kernel, that knows of
+    /// kicks instead, is not asked then.
+    died_unread: Option<bool>,
 }
 
 /// Whether another process has the connection, too.
@@ -35,7 +38,7 @@ pub fn shared(conn: &'static Conn) -> bool {
 }
 
 /// Takes what is unread out of the ring, up to where it ends: under the lock, when its writer writes there no more.
-pub fn take(conn: &Conn, rx: &mut Held<'_, Rx>) -> Option<Rest> {
+pub fn take(conn: &Conn, rx: &mut Held<'_, Rx>, died_unread: Option<bool>) -> Option<Rest> {
     let ring = sys::mmap_private(layout::SMALL + layout::BIG).ok()?;
     let end = conn.word(TCP_AT).checked_sub(1).map_or(u64::MAX, |at| at.saturating_sub(rx.ring.position()));
     let most = end.min((layout::SMALL + layout::BIG) as u64) as usize;
@@ -61,7 +64,7 @@ pub fn take(conn: &Conn, rx: &mut Held<'_, Rx>) -> Option<Rest> {
     }
     let kicks = conn.word(KICKS).wrapping_sub(rx.kicks_drained);
     let before = if conn.rx.path() == path::TCP { rx.tcp_left.unwrap_or(0) } else { 0 };
-    Some(Rest { before, ring, len, kicks: if kicks > 1 << 20 { 0 } else { kicks } })
+    Some(Rest { before, ring, len, kicks: if kicks > 1 << 20 { 0 } else { kicks }, died_unread })
 }
 
 /// Changes every number that stands for the connection here for one of a relay's, which begins with `rest`. False if none can be
@@ -331,7 +334,7 @@ fn relay(companion: i32, outer: i32, rest: Rest) -> ! {
     }
     // SAFETY: the copy that `take` made, which this process has a copy of.
     let ring = unsafe { core::slice::from_raw_parts(rest.ring, rest.len) };
-    match carry(companion, outer, rest.before, ring, rest.kicks) {
+    match carry(companion, outer, rest, ring) {
         Ok(()) => {}
         Err(Side::Program) => reset(companion),
         Err(Side::Peer) => {
@@ -356,7 +359,8 @@ fn reset(fd: i32) {
     let _ = sys::setsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, libc::linger { l_onoff: 1, l_linger: 0 });
 }
 
-fn carry(companion: i32, outer: i32, mut before: u64, mut ring: &[u8], mut kicks: u64) -> Result<(), Side> {
+fn carry(companion: i32, outer: i32, rest: Rest, mut ring: &[u8]) -> Result<(), Side> {
+    let Rest { mut before, mut kicks, died_unread, .. } = rest;
     let (mut down, mut up) = (Way::NEW, Way::NEW);
     loop {
         let from_ring = down.empty() && before == 0 && !ring.is_empty();
@@ -378,7 +382,7 @@ fn carry(companion: i32, outer: i32, mut before: u64, mut ring: &[u8], mut kicks
             polls[1].events |= libc::POLLOUT;
         }
         // What has hung up tells so again and again: a side of which nothing is wanted now is not asked.
-        if polls[0].events == 0 && !down.ended {
+        if polls[0].events == 0 && (!down.ended || died_unread.is_some()) {
             polls[0].fd = -1;
         }
         if polls[1].events == 0 && down.told {
@@ -404,7 +408,14 @@ fn carry(companion: i32, outer: i32, mut before: u64, mut ring: &[u8], mut kicks
         }
         if reads && peer & (libc::POLLIN | broken) != 0 {
             let most = [before, kicks].into_iter().find(|&count| count > 0).unwrap_or(u64::MAX);
-            down.fill(companion, most as usize).map_err(|_| Side::Peer)?;
+            let filled = down.fill(companion, most as usize);
+            match died_unread {
+                None => filled.map_err(|_| Side::Peer)?,
+                Some(_) => down.ended |= filled.is_err(),
+            }
+            if down.ended && died_unread == Some(true) {
+                return Err(Side::Peer);
+            }
             if before > 0 {
                 before -= (down.to - down.from) as u64;
             } else if kicks > 0 {

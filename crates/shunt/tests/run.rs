@@ -215,8 +215,10 @@ fn signals_reach_the_program() {
     {
         let script =
             format!("trap 'echo got {name}; exit 6' {name}; echo ready; while :; do sleep 0.01; done");
+        // A shell cannot trap what was ignored when it began, as under nohup.
+        let unignored = format!("--default-signal={name}");
         let mut child = bed
-            .shunt(&["run", "--stats", "--", "sh", "-c", &script])
+            .shunt(&["run", "--stats", "--", "env", &unignored, "sh", "-c", &script])
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()

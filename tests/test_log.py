@@ -27,7 +27,7 @@ def test_silent_unasked(r):
 def test_file_of_both_ends(r):
     log = r.tmp / "shunt.log"
     log.write_text("")
-    result = r.run([r.apps / "streams", "lines"], env={"WARM": 400, "SHUNT_LOG": log, "SHUNT_LOG_LEVEL": "info"})
+    result = r.run([r.apps / "urgent", "out_of_band"], env={"WARM": 400, "SHUNT_LOG": log, "SHUNT_LOG_LEVEL": "info"})
     assert result.stdout == b"" and result.stderr == b""
     lines = lines_of(r, log.read_text())
     if r.mode == "shunt":

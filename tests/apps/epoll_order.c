@@ -67,6 +67,69 @@ static void client(int on_tcp) {
     for (int i = 0; i < CONNECTIONS; i++) close(fds[i]);
 }
 
+/* One call tells of a connection once, however much comes while it looks. */
+enum { PIECES = 60000 };
+
+static void once_server(int listener, uint32_t mode) {
+    int set = epoll_create1(0), fds[CONNECTIONS];
+    for (int i = 0; i < CONNECTIONS; i++) {
+        warm_server(fds[i] = answer(listener));
+        set_nonblocking(fds[i], true);
+        struct epoll_event event = {.events = EPOLLIN | mode, .data.u32 = i};
+        CHECK(epoll_ctl(set, EPOLL_CTL_ADD, fds[i], &event) == 0);
+    }
+    struct epoll_event events[CONNECTIONS];
+    meet();
+    for (int have = 0; have < PIECES;) {
+        int n = epoll_wait(set, events, CONNECTIONS, 10000);
+        unsigned told = 0;
+        CHECK(n > 0);
+        for (int i = 0; i < n; i++) {
+            char data[64];
+            ssize_t got;
+            CHECK(!(told & 1u << events[i].data.u32));
+            told |= 1u << events[i].data.u32;
+            while ((got = recv(fds[events[i].data.u32], data, sizeof data, 0)) > 0) have += got;
+            EQUAL(errno, EAGAIN);
+        }
+    }
+    meet();
+    for (int i = 0; i < CONNECTIONS; i++) close(fds[i]);
+}
+
+static void once_client(int on_tcp) {
+    int fds[CONNECTIONS];
+    unsigned seed = 3;
+    for (int i = 0; i < CONNECTIONS; i++) {
+        int one = 1;
+        fds[i] = dial();
+        if (i % 4 < on_tcp) CHECK(setsockopt(fds[i], SOL_SOCKET, SO_TIMESTAMP, &one, sizeof one) == 0);
+        warm_client(fds[i]);
+    }
+    meet();
+    for (int i = 0; i < PIECES; i++) EQUAL(send(fds[rand_r(&seed) % CONNECTIONS], "x", 1, 0), 1);
+    meet();
+    for (int i = 0; i < CONNECTIONS; i++) close(fds[i]);
+}
+
+static void once_level(int listener) {
+    once_server(listener, 0);
+}
+
+static void once_edge(int listener) {
+    once_server(listener, EPOLLET);
+}
+
+static void pieces(int unused) {
+    (void)unused;
+    once_client(0);
+}
+
+static void pieces_mixed(int unused) {
+    (void)unused;
+    once_client(2);
+}
+
 static void level(int listener) {
     server(listener, 0);
 }
@@ -90,5 +153,9 @@ const struct example examples[] = {
     {"edge", edge, all_alike, RAW},
     {"level_mixed", level, some_on_tcp, RAW},
     {"edge_mixed", edge, some_on_tcp, RAW},
+    {"once_level", once_level, pieces, RAW},
+    {"once_edge", once_edge, pieces, RAW},
+    {"once_level_mixed", once_level, pieces_mixed, RAW},
+    {"once_edge_mixed", once_edge, pieces_mixed, RAW},
     {0},
 };

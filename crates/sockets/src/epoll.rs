@@ -50,6 +50,8 @@ pub struct Set {
     /// The last call had no place left, or told only what it had told before: the kernel's members may be waiting.
     crowded: AtomicU32,
     learned: AtomicU64,
+    /// Counts calls of epoll_wait().
+    calls: AtomicU64,
     /// Counts the kernel's registrations and the looks at its members; and when the last look began that left nothing to be told.
     clock: AtomicU64,
     emptied: AtomicU64,
@@ -81,6 +83,8 @@ struct Member {
     /// far the program had come. Of a member that is the kernel's: when it was registered, by the set's clock.
     seen: u64,
     life: u32,
+    /// The call that last told of it: none tells twice.
+    told: u64,
 }
 
 /// The member is in the set; it is in the inner set; it is on the list; its one shot is fired; what it is ready for is an edge.

@@ -92,6 +92,7 @@ impl Set {
                 next: member.next,
                 seen: registered,
                 life: 0,
+                told: member.told,
             };
         }
         if conn.is_managed() {
@@ -116,8 +117,16 @@ impl Set {
             sys::epoll_ctl(inner, libc::EPOLL_CTL_ADD, fd, EDGES, fd as u64)?;
         }
         let flags = member.flags & LISTED | PRESENT | MOVED | FRESH | INNER | early(conn);
-        *guard.member(fd) =
-            Member { conn: Some(conn), data, events, flags, next: member.next, seen: 0, life: 0 };
+        *guard.member(fd) = Member {
+            conn: Some(conn),
+            data,
+            events,
+            flags,
+            next: member.next,
+            seen: 0,
+            life: 0,
+            told: member.told,
+        };
         conn.epolls.fetch_add(1, Ordering::AcqRel);
         conn.queue.store(self.queue.load(Ordering::Acquire), Ordering::Release);
         self.moved.fetch_add(1, Ordering::AcqRel);

@@ -28,11 +28,12 @@ impl Set {
             None | Some(0) => None,
             Some(nanos) => Some(ticks().saturating_add(ticks_of(nanos))),
         };
+        let call = self.calls.fetch_add(1, Ordering::Relaxed) + 1;
         loop {
             let moved = self.moved.load(Ordering::Acquire) != 0;
             if moved {
                 let scan = link::scan();
-                let count = self.look(&scan, places)?;
+                let count = self.look(&scan, places, call)?;
                 if count > 0 {
                     drop(scan);
                     if count == places.len() {
@@ -50,7 +51,7 @@ impl Set {
                 // What came by rings before comes with it, at its place.
                 let rings = match self.moved.load(Ordering::Acquire) {
                     0 => 0,
-                    _ => self.collect(&link::scan(), &mut places[count..], Hints::None, false)?,
+                    _ => self.collect(&link::scan(), &mut places[count..], Hints::None, call, false)?,
                 };
                 places[inner.unwrap_or(count)..count + rings].rotate_right(rings);
                 self.pass_on();
@@ -58,7 +59,7 @@ impl Set {
             }
             if nanos == Some(0) || deadline.is_some_and(|deadline| ticks() >= deadline) {
                 let count = match moved || inner.is_some() {
-                    true => self.collect(&link::scan(), places, Hints::Until(u64::MAX), false)?,
+                    true => self.collect(&link::scan(), places, Hints::Until(u64::MAX), call, false)?,
                     false => 0,
                 };
                 self.pass_on();
@@ -74,11 +75,16 @@ impl Set {
     /// that with tcp. Hints are stamped by who sets them, and taken again after members were looked at. As long as bytes may come by
     /// tcp, too, the kernel is asked after what was on the list (with tcp, what was told of before stands before what came later, too),
     /// then come those that were hinted before it was asked: where the rings' bell stands among what it tells.
-    fn look(&'static self, scan: &link::Scan, places: &mut [libc::epoll_event]) -> Result<usize, Errno> {
+    fn look(
+        &'static self,
+        scan: &link::Scan,
+        places: &mut [libc::epoll_event],
+        call: u64,
+    ) -> Result<usize, Errno> {
         let mixed = self.on_tcp.load(Ordering::Acquire) != 0 && places.len() > 1;
         let asked = ticks() - self.kernel_asked.load(Ordering::Relaxed);
         if !mixed && self.crowded.swap(0, Ordering::Relaxed) == 0 && asked <= ticks_of(KERNEL_NS) {
-            return self.collect(scan, places, Hints::Until(u64::MAX), false);
+            return self.collect(scan, places, Hints::Until(u64::MAX), call, false);
         }
         let queue = self.queue.load(Ordering::Acquire);
         if mixed && queue != 0 {
@@ -86,11 +92,11 @@ impl Set {
             arm_sleep(scan, queue - 1);
         }
         let half = places.len() / 2;
-        let first = self.collect(scan, &mut places[..half], Hints::None, true)?;
+        let first = self.collect(scan, &mut places[..half], Hints::None, call, true)?;
         let before = if mixed { ticks() } else { u64::MAX };
         let (kernel, bell) = self.ask_kernel(&mut places[first..], Some(0), core::ptr::null())?;
         let count = first + kernel;
-        let hinted = self.collect(scan, &mut places[count..], Hints::Until(before), false)?;
+        let hinted = self.collect(scan, &mut places[count..], Hints::Until(before), call, false)?;
         places[first + bell.unwrap_or(kernel)..count + hinted].rotate_right(hinted);
         Ok(count + hinted)
     }
@@ -209,10 +215,11 @@ impl Set {
         scan: &link::Scan,
         places: &mut [libc::epoll_event],
         hints: Hints,
+        call: u64,
         more: bool,
     ) -> Result<usize, Errno> {
         let mut guard = self.lock().ok_or(Errno::EINTR)?;
-        let mut count = self.go_through(scan, &mut guard, Some(places), hints).0;
+        let mut count = self.go_through(scan, &mut guard, Some((&mut *places, call)), hints).0;
         let queue = self.queue.load(Ordering::Acquire) as usize;
         // What came before something that has been looked at late: its hint was set before that was written.
         for _ in 0..LOOKS {
@@ -220,7 +227,7 @@ impl Set {
             if count == 0 || count == places.len() || !any {
                 break;
             }
-            count += self.go_through(scan, &mut guard, Some(&mut places[count..]), hints).0;
+            count += self.go_through(scan, &mut guard, Some((&mut places[count..], call)), hints).0;
         }
         if !more {
             guard.relist();
@@ -228,16 +235,17 @@ impl Set {
         Ok(count)
     }
 
-    /// Takes hints and goes once through the list. With `places`: reports there what is ready. Without: looks only; what is ready stays
+    /// Takes hints and goes once through the list. With `places`, and the call that they are for: reports there what is ready. Without: looks only; what is ready stays
     /// on the list as it is, but armed, as those who watch from outside are to learn of more. Says how many are ready, and whether
     /// there was one of which that is being decided.
     pub(super) fn go_through(
         &self,
         scan: &link::Scan,
         guard: &mut Guard<'_>,
-        mut places: Option<&mut [libc::epoll_event]>,
+        places: Option<(&mut [libc::epoll_event], u64)>,
         hints: Hints,
     ) -> (usize, bool) {
+        let (mut places, call) = places.map_or((None, 0), |(places, call)| (Some(places), call));
         if let Hints::Until(until) = hints {
             self.list_hinted(scan, guard, until);
         }
@@ -251,6 +259,11 @@ impl Set {
             let member = *guard.member(fd);
             let Some(conn) = member.conn else { continue };
             if member.flags & MOVED == 0 || member.flags & SPENT != 0 {
+                continue;
+            }
+            if places.is_some() && member.told >= call {
+                // What has come since is for the next call.
+                guard.tell(fd);
                 continue;
             }
             if !matches!(table::entry(fd), Entry::Conn(other) if core::ptr::eq(other, conn)) {
@@ -329,6 +342,7 @@ impl Set {
                 continue;
             };
             places[count - 1] = libc::epoll_event { events: got, u64: member.data };
+            guard.member(fd).told = call;
             if member.events & ONESHOT != 0 {
                 guard.member(fd).flags |= SPENT;
             } else if !edge {

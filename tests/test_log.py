@@ -7,7 +7,7 @@ import socket
 import pytest
 
 MOVED = re.compile(r"^shunt\[\d+\]: fd \d+, 127\.0\.0\.1:\d+ to 127\.0\.0\.1:\d+: in memory$")
-BACK = re.compile(r"^shunt\[\d+\]: fd \d+, 127\.0\.0\.1:\d+ to 127\.0\.0\.1:\d+: on tcp: used as a stdio stream$")
+BACK = re.compile(r"^shunt\[\d+\]: fd \d+, 127\.0\.0\.1:\d+ to 127\.0\.0\.1:\d+: on tcp: urgent data$")
 
 
 def lines_of(r, text):

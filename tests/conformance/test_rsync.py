@@ -2,7 +2,6 @@
 all the time."""
 
 import os
-import os
 import shutil
 import signal
 

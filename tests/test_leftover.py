@@ -24,7 +24,7 @@ def run(r, options, commands, *arguments):
 @pytest.mark.parametrize("address", ["198.51.100.7", "127.3.4.5", "2001:db8::7"])
 def test_addresses_stay(r, address):
     length = 128 if ":" in address else 32
-    run(r, ["-n"], ["ip link set lo up", f"ip addr add {address}/{length} dev lo"], address)
+    run(r, ["-n"], ["ip link set lo up", f"ip addr add {address}/{length} dev lo nodad"], address)
 
 
 def test_no_namespaces(r):

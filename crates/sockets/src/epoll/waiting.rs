@@ -28,8 +28,9 @@ impl Set {
             None | Some(0) => None,
             Some(nanos) => Some(ticks().saturating_add(ticks_of(nanos))),
         };
-        let call = self.calls.fetch_add(1, Ordering::Relaxed) + 1;
         loop {
+            // Nothing has been told in this call so far; others may have told of members since it began.
+            let call = self.calls.fetch_add(1, Ordering::Relaxed) + 1;
             let moved = self.moved.load(Ordering::Acquire) != 0;
             if moved {
                 let scan = link::scan();
@@ -47,6 +48,7 @@ impl Set {
                 }
             }
             let (count, inner) = self.sleep(places, nanos, deadline, mask)?;
+            let call = self.calls.fetch_add(1, Ordering::Relaxed) + 1;
             if count > 0 {
                 // What came by rings before comes with it, at its place.
                 let rings = match self.moved.load(Ordering::Acquire) {

@@ -388,9 +388,17 @@ pub fn answer(socket: i32, own_token: u64) -> Result<u32, Reason> {
     let _ = sys::ppoll(&mut [libc::pollfd { fd: socket, events: libc::POLLIN, revents: 0 }], Some(HELLO_NS));
     let (hello, fds) = receive(socket)?;
     let done = hello.check().and_then(|()| open_segment(fds[0])).and_then(|theirs| {
-        let index = start(hello.token, socket, 1, peer, own_token)?;
-        ready(index, theirs, &fds);
-        Ok(index)
+        match start(hello.token, socket, 1, peer, own_token) {
+            Ok(index) => {
+                ready(index, theirs, &fds);
+                Ok(index)
+            }
+            Err(reason) => {
+                // SAFETY: nobody else has seen the mapping.
+                unsafe { theirs.unmap() };
+                Err(reason)
+            }
+        }
     });
     if fds[0] >= 0 {
         sys::close(fds[0]);

@@ -211,7 +211,15 @@ fn bind(fd: i32, family: i32, address: Addr) -> Result<(), Errno> {
         in6.sin6_family = libc::AF_INET6 as u16;
         in6.sin6_port = address.port.to_be();
         in6.sin6_addr.s6_addr = address.ip;
-        sys::bind(fd, (&raw const in6).cast(), length(family))
+        // The kernel takes a moment to make an address usable that it has just been given.
+        let mut tries = 100;
+        loop {
+            match sys::bind(fd, (&raw const in6).cast(), length(family)) {
+                Err(Errno::EADDRNOTAVAIL) if tries > 0 => tries -= 1,
+                bound => return bound,
+            }
+            let _ = sys::ppoll(&mut [], Some(1_000_000));
+        }
     }
 }
 

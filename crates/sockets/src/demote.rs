@@ -103,6 +103,8 @@ fn rest(conn: &'static Conn, fd: i32, mut rx: Held<'_, Rx>, ended: bool) {
         conn.rx.set_path(path::LAST);
         drop(rx);
         crate::close::flush(conn, fd);
+        // Whoever else has the connection goes on with the kernel's.
+        finish(conn);
         if relay::begin(conn, fd, rest) {
             return;
         }

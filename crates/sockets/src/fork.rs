@@ -82,14 +82,17 @@ pub fn leave() {
     });
 }
 
-/// As [`leave`], before exec(), which closes some descriptors without us: what can be taken back if it fails ([`Left::stay`]). What it does
-/// not close is on tcp for good by now, and nobody need know of it.
+/// As [`leave`], before exec(), which closes some descriptors without us: these holds can be taken back if it fails ([`Left::stay`]). What it
+/// does not close is on tcp for good by now: nobody need know of it any more, whether it fails or not.
 pub fn leave_by_exec() -> Left {
     let left = Left { given: sys::mmap_private(table::LEN).ok() };
     table::for_each(|fd, entry| {
         let Entry::Conn(conn) = entry else { return };
         let closes = sys::fcntl(fd, libc::F_GETFD, 0).is_ok_and(|flags| flags & libc::FD_CLOEXEC != 0);
-        if !closes && conn.is_managed() {
+        if !closes {
+            if !conn.is_managed() {
+                close::closing(fd);
+            }
             return;
         }
         match left.given {

@@ -260,9 +260,10 @@ fn has(control: i32, index: usize, address: &Addr) -> bool {
         // SAFETY: all zeroes is a valid ifreq.
         let mut request: libc::ifreq = unsafe { core::mem::zeroed() };
         request.ifr_name = interface(if index == 0 { b"lo:0" } else { b"lo:1" });
+        let given = v4(*address);
         // SAFETY: a sockaddr_in has the size of a sockaddr, and any bytes are one.
-        request.ifr_ifru.ifru_addr =
-            unsafe { core::mem::transmute::<libc::sockaddr_in, libc::sockaddr>(v4(*address)) };
+        let given = unsafe { core::mem::transmute::<libc::sockaddr_in, libc::sockaddr>(given) };
+        request.ifr_ifru.ifru_addr = given;
         return matches!(sys::ioctl(control, libc::SIOCSIFADDR, &mut request), Ok(()) | Err(Errno::EEXIST));
     }
     if address.ip == V6_LOOPBACK {

@@ -1,5 +1,7 @@
 //! epoll_wait(): what the list of candidates gives, what the kernel gives, and the sleep when neither gives anything.
 
+use core::mem::MaybeUninit;
+
 use super::*;
 
 /// The kernel's part of a set is asked at least this often while rings keep it busy.
@@ -464,7 +466,8 @@ impl Set {
 
 /// Hinted members on their way to the list, in the order in which their hints were set, but for those hinted later than `until`.
 struct Arrived {
-    members: [(u64, i32); ARRIVED],
+    /// The first `count` are set: to clear all of them would cost each call more than what it does with them.
+    members: [MaybeUninit<(u64, i32)>; ARRIVED],
     count: usize,
     until: u64,
 }
@@ -474,7 +477,7 @@ const ARRIVED: usize = 128;
 
 impl Arrived {
     fn new(until: u64) -> Arrived {
-        Arrived { members: [(0, 0); ARRIVED], count: 0, until }
+        Arrived { members: [const { MaybeUninit::uninit() }; ARRIVED], count: 0, until }
     }
 
     fn add(&mut self, guard: &mut Guard<'_>, conn: &'static Conn, when: u64) {
@@ -483,14 +486,17 @@ impl Arrived {
                 if self.count == ARRIVED {
                     self.list(guard);
                 }
-                self.members[self.count] = (when, fd);
+                self.members[self.count].write((when, fd));
                 self.count += 1;
             }
         });
     }
 
     fn list(&mut self, guard: &mut Guard<'_>) {
-        let members = &mut self.members[..core::mem::take(&mut self.count)];
+        let set = core::mem::take(&mut self.count);
+        let first = self.members.as_mut_ptr().cast::<(u64, i32)>();
+        // SAFETY: `add` has set the first `count`, of at most ARRIVED.
+        let members = unsafe { core::slice::from_raw_parts_mut(first, set) };
         members.sort_unstable();
         for &(when, fd) in &*members {
             // One that is too late goes on the list at the end of the call.

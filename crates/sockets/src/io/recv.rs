@@ -1,0 +1,557 @@
+//! The direction that is read: by tcp before the ring, from the rings, by tcp after them.
+
+use super::*;
+
+const SIOCATMARK: u64 = 0x8905;
+/// Between two looks at the kernel for the connection's life, in ns.
+const LOOK_NS: u64 = 100_000;
+
+/// Receives into `iov`, as recvmsg() with `flags` does.
+pub fn recv(conn: &'static Conn, fd: i32, iov: &[libc::iovec], flags: i32) -> Way {
+    let mut orphan = false;
+    let way = receive(conn, fd, iov, flags, &mut orphan);
+    if !orphan {
+        return way;
+    }
+    let way = match way {
+        Way::Kernel => Way::Done(kernel_recv(conn.descriptor(), iov, 0, usize::MAX, flags)),
+        done => done,
+    };
+    close::orphan_left(conn);
+    way
+}
+
+#[inline(always)]
+fn receive(conn: &'static Conn, mut fd: i32, iov: &[libc::iovec], flags: i32, orphan: &mut bool) -> Way {
+    if !conn.is_managed() {
+        rendezvous::tick(conn, fd);
+        if !conn.is_managed() {
+            return Way::Kernel;
+        }
+    }
+    if flags & (libc::MSG_OOB | libc::MSG_ERRQUEUE) != 0 {
+        return Way::Done(kernel_recv(fd, iov, 0, usize::MAX, flags));
+    }
+    let want = total(iov);
+    if want == 0 {
+        return Way::Done(Ok(0));
+    }
+    if faults::suspect(iov)
+        && let Some(way) = faults::recv(conn, fd, iov, flags)
+    {
+        return way;
+    }
+    let peek = flags & libc::MSG_PEEK != 0;
+    let all = flags & libc::MSG_WAITALL != 0 && !peek;
+    let mut done = 0;
+    loop {
+        if conn.state() == state::OFFERED {
+            rendezvous::serve_offered();
+            rendezvous::answered(conn);
+        }
+        let Some(mut rx) = conn.lock_rx() else { return Way::Done(Err(Errno::EINTR)) };
+        let tried = match take(conn, fd, &mut rx, iov, done, flags) {
+            Tried::Bytes(seen) if peek && seen < want => {
+                Tried::Bytes(look_on(conn, &mut rx, iov, seen, flags))
+            }
+            tried => tried,
+        };
+        let turns =
+            matches!(tried, Tried::Bytes(count) if !peek && done + count < want) && at_turn(conn, &rx);
+        // To release the lock is the fence between what was given back and whether a writer waits for it.
+        drop(rx);
+        let freed = matches!(tried, Tried::Bytes(_)) && !peek;
+        if freed && on_ring(conn.rx.path()) && conn.theirs().armed(conn.at(TRIP), trip::TX) {
+            if let Some(mut rx) = conn.lock_rx()
+                && on_ring(conn.rx.path())
+            {
+                rx.ring.give_back(&conn.theirs(), conn.at(R));
+            }
+            kicks::fire(conn, fd, trip::TX);
+        }
+        let or_done = |result| Way::Done(if done > 0 { Ok(done) } else { result });
+        match tried {
+            Tried::Bytes(count) => {
+                done += count;
+                // A read that gives less than was asked for says that there is no more, which who polls for edges, or knows of the
+                // end, goes by. So it goes on where the path changes.
+                if done == want || !all && !turns {
+                    return Way::Done(Ok(done));
+                }
+            }
+            Tried::End => return Way::Done(Ok(done)),
+            Tried::Error(errno) => {
+                // The bytes first, and the error, unless the fault is this call's, by the next call.
+                if done > 0
+                    && errno != Errno::EFAULT
+                    && let Some(mut rx) = conn.lock_rx()
+                {
+                    rx.error = errno.into_raw();
+                }
+                return or_done(Err(errno));
+            }
+            Tried::Kernel if done == 0 => return Way::Kernel,
+            // A read stops at the mark of urgent data, and goes on behind it when called again.
+            Tried::Kernel if at_mark(fd) => return Way::Done(Ok(done)),
+            // The rest by the kernel, unless calls have become ours again.
+            Tried::Kernel if conn.enter_kernel() => {
+                let blocks = if all { flags } else { flags | libc::MSG_DONTWAIT };
+                let rest = with_message(iov, done, usize::MAX, |message| sys::recvmsg(fd, message, blocks));
+                conn.leave_kernel();
+                return Way::Done(Ok(done + rest.unwrap_or(0)));
+            }
+            Tried::Kernel => {
+                conn.is_managed();
+            }
+            Tried::Not if done > 0 && !all => return Way::Done(Ok(done)),
+            Tried::Not if flags & libc::MSG_DONTWAIT != 0 || conn.has(flag::NONBLOCK) => {
+                demote::attend(conn, fd);
+                return or_done(Err(Errno::EAGAIN));
+            }
+            Tried::Not => {
+                demote::attend(conn, fd);
+                let waited = wait::readable(conn, fd, orphan);
+                if *orphan {
+                    fd = conn.descriptor();
+                }
+                if let Err(errno) = waited {
+                    return or_done(Err(errno));
+                }
+            }
+        }
+    }
+}
+
+/// Keeps an error that the kernel has told, for the call that reads next.
+pub fn keep_error(conn: &Conn, errno: i32) {
+    if let Some(mut rx) = conn.lock_rx() {
+        rx.error = errno;
+    }
+}
+
+/// Whether a read has come to the place where the path changes.
+#[inline(always)]
+fn at_turn(conn: &Conn, rx: &Held<'_, Rx>) -> bool {
+    let next = rx.ring.position() + 1;
+    match conn.rx.path() {
+        path::TCP => rx.tcp_left == Some(0),
+        path::SMALL => conn.word(BIG_AT) == next || conn.word(TCP_AT) == next,
+        path::BIG => conn.word(TCP_AT) == next,
+        _ => false,
+    }
+}
+
+/// One attempt to read, under the lock.
+fn take(
+    conn: &'static Conn,
+    fd: i32,
+    rx: &mut Held<'_, Rx>,
+    iov: &[libc::iovec],
+    skip: usize,
+    flags: i32,
+) -> Tried {
+    let mine = conn.mine();
+    loop {
+        match conn.rx.path() {
+            path::TCP => match take_early(conn, fd, rx, iov, skip, flags) {
+                Some(tried) => return tried,
+                None => continue,
+            },
+            path::SMALL | path::BIG if conn.has(flag::RECALLED) => {
+                if let Some(tried) = recalled(conn, fd, rx) {
+                    return tried;
+                }
+            }
+            ring @ (path::SMALL | path::BIG) => {
+                let want = total(iov) - skip;
+                gather(conn, rx);
+                let ready = rx.ring.ready(&mine, conn.at(W), want, || until(conn, ring));
+                let Ok(ready) = ready else {
+                    conn.break_off(fd);
+                    return Tried::Error(Errno::ECONNRESET);
+                };
+                if ready > 0 && !conn.has(flag::BROKEN) {
+                    let count = ready.min(want);
+                    copy_out(conn, rx, iov, skip, count, flags);
+                    return Tried::Bytes(count);
+                }
+                let blocks = flags & libc::MSG_DONTWAIT == 0 && !conn.has(flag::NONBLOCK);
+                match empty(conn, fd, rx, ring, blocks) {
+                    Some(Tried::Kernel) => return from_kernel(conn, fd, rx, iov, skip, flags),
+                    Some(tried) => return tried,
+                    None => continue,
+                }
+            }
+            _ => return from_kernel(conn, fd, rx, iov, skip, flags),
+        }
+    }
+}
+
+/// What a look has `seen` on one path, and what it sees on the rings that come after that, all together.
+#[cold]
+fn look_on(conn: &Conn, rx: &mut Held<'_, Rx>, iov: &[libc::iovec], mut seen: usize, flags: i32) -> usize {
+    let (mine, ring) = (conn.mine(), rx.ring);
+    let mut path = conn.rx.path();
+    if on_ring(path) {
+        rx.ring.skip(seen);
+    }
+    loop {
+        match path {
+            path::TCP if rx.tcp_left == Some(seen as u64) => path = path::SMALL,
+            path::SMALL if conn.word(BIG_AT) == rx.ring.position() + 1 => {
+                rx.ring.move_to(big_ring(conn), layout::BIG);
+                path = path::BIG;
+            }
+            _ => break,
+        }
+        let want = total(iov) - seen;
+        let Ok(ready) = rx.ring.ready(&mine, conn.at(W), want, || until(conn, path)) else { break };
+        let count = ready.min(want);
+        copy_out(conn, rx, iov, seen, count, flags);
+        rx.ring.skip(count);
+        seen += count;
+    }
+    rx.ring = ring;
+    seen
+}
+
+/// Reads on tcp before the ring; `None` once the ring's turn has come.
+fn take_early(
+    conn: &'static Conn,
+    fd: i32,
+    rx: &mut Held<'_, Rx>,
+    iov: &[libc::iovec],
+    skip: usize,
+    flags: i32,
+) -> Option<Tried> {
+    if rx.error != 0 && (!conn.is_managed_now() || conn.word(SMALL_AT) == 0) {
+        // Told to a waiter, and to nobody else; what the kernel had ready was read before it slept.
+        return Some(match Errno::new(core::mem::take(&mut rx.error)) {
+            Errno::ECONNRESET if died_unread(conn) == Some(false) => Tried::End,
+            errno => Tried::Error(errno),
+        });
+    }
+    if !conn.is_managed_now() {
+        return Some(Tried::Kernel);
+    }
+    if conn.has(flag::BROKEN) {
+        return Some(Tried::Error(Errno::ECONNRESET));
+    }
+    if let Err(errno) = learn_boundary(conn, fd, rx) {
+        return Some(Tried::Error(errno));
+    }
+    if rx.tcp_left == Some(0) {
+        conn.rx.set_path(path::SMALL);
+        return None;
+    }
+    let peek = flags & libc::MSG_PEEK != 0;
+    let most = match rx.tcp_left {
+        Some(left) => left as usize,
+        None => {
+            // Bytes that were there before we found nothing announced come before the boundary; later ones may be kicks, or
+            // what follows a demotion. So: look how many there are, look at the announcement, then take so many.
+            let mut waiting = sys::ioctl_int(fd, libc::FIONREAD).unwrap_or(0) as usize;
+            if waiting == 0 && at_mark(fd) {
+                // FIONREAD counts up to the mark of urgent data, and a read goes on behind it.
+                waiting = kernel_recv(fd, iov, skip, usize::MAX, flags | libc::MSG_PEEK | libc::MSG_DONTWAIT)
+                    .unwrap_or(0);
+            }
+            if conn.word(SMALL_AT) != 0 {
+                return None;
+            }
+            if waiting > 0 {
+                waiting
+            } else if conn.has(flag::PEER_FIN | flag::PEER_HUP) || at_end(fd) {
+                // The end, or an error: nothing that could be mistaken. What was announced before it comes first.
+                if conn.word(SMALL_AT) != 0 {
+                    return None;
+                }
+                usize::MAX
+            } else {
+                return Some(Tried::Not);
+            }
+        }
+    };
+    match kernel_recv(fd, iov, skip, most, flags | libc::MSG_DONTWAIT) {
+        Ok(0) => Some(Tried::End),
+        Ok(count) => {
+            if !peek {
+                rx.tcp_read += count as u64;
+                if let Some(left) = &mut rx.tcp_left {
+                    *left -= count as u64;
+                }
+            }
+            Some(Tried::Bytes(count))
+        }
+        Err(Errno::EAGAIN) => Some(Tried::Not),
+        Err(Errno::ECONNRESET) if died_unread(conn) == Some(false) => Some(Tried::End),
+        Err(errno) => Some(Tried::Error(errno)),
+    }
+}
+
+/// Whether the kernel has the end of a connection, or an error, to tell.
+fn at_end(fd: i32) -> bool {
+    let mut poll = [libc::pollfd { fd, events: libc::POLLRDHUP, revents: 0 }];
+    sys::ppoll(&mut poll, Some(0)).unwrap_or(0) > 0
+}
+
+/// Whether the next byte to be read is urgent data, which a read leaves out.
+fn at_mark(fd: i32) -> bool {
+    sys::ioctl_int(fd, SIOCATMARK).is_ok_and(|at| at != 0)
+}
+
+/// Once the writer has announced the ring: how many bytes of tcp come before it.
+fn learn_boundary(conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>) -> Result<(), Errno> {
+    if rx.tcp_left.is_some() {
+        return Ok(());
+    }
+    let announced = conn.word(SMALL_AT);
+    if announced != 0 {
+        match (announced - 1).checked_sub(rx.tcp_read) {
+            Some(left) => rx.tcp_left = Some(left),
+            None => {
+                conn.break_off(fd);
+                return Err(Errno::ECONNRESET);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The position at which the ring that we read ends, `u64::MAX` if it goes on.
+#[inline(always)]
+pub(crate) fn until(conn: &Conn, ring: u32) -> u64 {
+    if ring == path::SMALL { conn.word(BIG_AT).wrapping_sub(1) } else { u64::MAX }
+}
+
+/// Lets a stream of small messages gather a little. A reader that takes each one as it comes makes the line with the write position go
+/// to and fro for each, which costs the writer more than the message; a few at a time cost one.
+#[inline(always)]
+fn gather(conn: &Conn, rx: &mut Held<'_, Rx>) {
+    if rx.streak >= STREAK && rx.ring.known() == 0 {
+        let written = conn.counters.ring_out.load(Ordering::Relaxed);
+        if written != rx.answered {
+            (rx.streak, rx.answered) = (0, written);
+            return;
+        }
+        let until = ticks() + process::gather_ticks();
+        while ticks() < until {
+            spin_hint();
+        }
+    }
+}
+
+fn copy_out(conn: &Conn, rx: &mut Held<'_, Rx>, iov: &[libc::iovec], skip: usize, count: usize, flags: i32) {
+    let (mine, theirs, back) = (conn.mine(), conn.theirs(), conn.at(R));
+    let discard = flags & libc::MSG_TRUNC != 0;
+    let peek = flags & libc::MSG_PEEK != 0;
+    let mut ahead = 0;
+    pieces(iov, skip, count, |to, len| {
+        let mut at = 0;
+        while at < len {
+            let piece = (len - at).min(PIECE);
+            if !discard {
+                // SAFETY: the program vouches for its buffers (what `faults` does not catch ends it); `ready` vouched for count bytes of ring.
+                unsafe { rx.ring.peek(&mine, ahead, to.add(at), piece) };
+            }
+            if peek {
+                ahead += piece;
+            } else {
+                rx.ring.consume(&theirs, back, piece);
+            }
+            at += piece;
+        }
+    });
+    rx.streak = if count < SMALL_READ { rx.streak.saturating_add(1) } else { 0 };
+    if !peek {
+        conn.counters.ring_in.store(rx.ring.position(), Ordering::Relaxed);
+    }
+}
+
+/// The ring is empty: is it the end of the ring, of the connection, or is there just nothing? `None`: look again.
+fn empty(conn: &'static Conn, fd: i32, rx: &mut Held<'_, Rx>, ring: u32, blocks: bool) -> Option<Tried> {
+    let (mine, position) = (conn.mine(), rx.ring.position());
+    if ring == path::SMALL && conn.word(BIG_AT) == position + 1 {
+        move_to_big(conn, rx);
+        return None;
+    }
+    let tcp_at = conn.word(TCP_AT);
+    if tcp_at == position + 1 {
+        return end_of_ring(conn, fd, rx);
+    }
+    if conn.has(flag::BROKEN) {
+        return Some(Tried::Error(Errno::ECONNRESET));
+    }
+    if rx.error != 0 {
+        return Some(Tried::Kernel);
+    }
+    let now = ticks();
+    let told =
+        conn.has(flag::PEER_FIN | flag::PEER_HUP) || conn.notes() & (note::CLOSED | note::SHUT_WR) != 0;
+    // One that will sleep in the kernel is told there. But not beside others, or such as were killed or jumped out of their sleep: there
+    // a kick that nobody has taken would wake it again and again.
+    let told_asleep = blocks && conn.waiters.load(Ordering::Acquire) == 0;
+    if !told && (told_asleep || now.wrapping_sub(rx.looked) < ticks_of(LOOK_NS)) {
+        return Some(Tried::Not);
+    }
+    rx.looked = now;
+    match kicks::look(conn, fd, rx, By::Call) {
+        kicks::Look::Nothing => Some(Tried::Not),
+        // The end, or bytes of someone whom we do not follow. What the peer put in the ring before comes first.
+        kicks::Look::End | kicks::Look::Data => {
+            // Only what the next turn acts on: a peer that announces what it never sends must not keep us here (rule F2).
+            let more = (mine.word(conn.at(W)) != position && until(conn, ring) > position)
+                || conn.word(TCP_AT) == position + 1
+                || (ring == path::SMALL && conn.word(BIG_AT) == position + 1);
+            if more { None } else { Some(Tried::Kernel) }
+        }
+    }
+}
+
+/// We have asked the writer to send by tcp what we have not read. `None`: look again.
+fn recalled(conn: &'static Conn, fd: i32, rx: &mut Held<'_, Rx>) -> Option<Tried> {
+    match conn.word(TCP_AT) {
+        0 => match kicks::look(conn, fd, rx, By::Call) {
+            kicks::Look::End if conn.word(W) != rx.ring.position() && conn.word(TCP_AT) == 0 => {
+                // Nothing comes from it any more: what it left in the ring is ours to read.
+                conn.clear(flag::RECALLED);
+                None
+            }
+            kicks::Look::End => Some(Tried::Kernel),
+            _ => Some(Tried::Not),
+        },
+        at if at == rx.ring.position() + 1 => end_of_ring(conn, fd, rx),
+        _ => {
+            // It had left the ring by itself before it saw the recall, which is void: the rest of the ring is ours to read.
+            conn.clear(flag::RECALLED);
+            None
+        }
+    }
+}
+
+/// The writer has left the ring for tcp. Kicks that it sent before lie ahead of its bytes.
+fn end_of_ring(conn: &'static Conn, fd: i32, rx: &mut Held<'_, Rx>) -> Option<Tried> {
+    // Asked before: what the end of the connection brought with it is drained, not left for a byte of data.
+    let ended = conn.has(flag::PEER_FIN | flag::PEER_HUP);
+    if ended {
+        kicks::drain(conn, fd, rx, u64::MAX, By::Call);
+    } else if !kicks::take(conn, fd, rx, u64::MAX, By::Call) {
+        return Some(Tried::Not);
+    }
+    if conn.word(KICKS) != rx.kicks_drained && !ended {
+        // Still on their way.
+        return Some(match kicks::look(conn, fd, rx, By::Call) {
+            kicks::Look::Nothing => Tried::Not,
+            _ => Tried::Kernel,
+        });
+    }
+    conn.rx.set_path(path::LAST);
+    None
+}
+
+/// Reads from the companion, after the ring.
+fn from_kernel(
+    conn: &'static Conn,
+    fd: i32,
+    rx: &mut Held<'_, Rx>,
+    iov: &[libc::iovec],
+    skip: usize,
+    flags: i32,
+) -> Tried {
+    // Before calls are the kernel's again: it has told this, and would not again.
+    if rx.error != 0 {
+        return match Errno::new(core::mem::take(&mut rx.error)) {
+            Errno::ECONNRESET if died_unread(conn) == Some(false) => Tried::End,
+            errno => Tried::Error(errno),
+        };
+    }
+    if conn.rx.path() == path::LAST && demote::finish(conn) {
+        return Tried::Kernel;
+    }
+    if skip > 0 && at_mark(fd) {
+        return Tried::End;
+    }
+    match kernel_recv(fd, iov, skip, usize::MAX, flags | libc::MSG_DONTWAIT) {
+        // A peer that was killed has told nothing. With tcp the kernel would have reset the connection if, and only if, bytes of
+        // ours were unread; here it looks at kicks instead.
+        Ok(0) if died_unread(conn) == Some(true) => Tried::Error(Errno::ECONNRESET),
+        Err(Errno::ECONNRESET) if died_unread(conn) == Some(false) => Tried::End,
+        Ok(0) => Tried::End,
+        Ok(count) => Tried::Bytes(count),
+        Err(Errno::EAGAIN) => Tried::Not,
+        Err(errno) => Tried::Error(errno),
+    }
+}
+
+/// As [`died_unread`], of a connection that goes back to tcp just now.
+pub(crate) fn unread_at_death(conn: &Conn) -> Option<bool> {
+    let told = conn.notes() & (note::CLOSED | note::SHUT_WR) != 0;
+    let tx = conn.tx.lock.try_lock(crate::thread::tid()).then(|| conn.tx.held())?;
+    (!told && tx.ring.position() != 0)
+        .then(|| tx.ring.unread(&conn.mine(), conn.at(R)).is_ok_and(|unread| unread > 0))
+}
+
+/// At the end of the connection, if the peer was killed (it told nothing) while we wrote to the ring: whether it left bytes of ours
+/// unread. As with tcp, a reset is told once.
+fn died_unread(conn: &Conn) -> Option<bool> {
+    if conn.state() != state::PROMOTED || conn.notes() & (note::CLOSED | note::SHUT_WR) != 0 {
+        return None;
+    }
+    let tx = conn.tx.lock.try_lock(crate::thread::tid()).then(|| conn.tx.held())?;
+    if !matches!(conn.tx.path(), path::SMALL | path::BIG) {
+        return None;
+    }
+    if conn.word(layout::RESENT_TO) == tx.ring.position() + 1 {
+        // It has recalled what was unread, and sent it by tcp in our stead: the kernel knows.
+        return None;
+    }
+    let unread = tx.ring.unread(&conn.mine(), conn.at(R)).is_ok_and(|unread| unread > 0)
+        && !conn.has(flag::RESET_TOLD);
+    if unread {
+        conn.set(flag::RESET_TOLD);
+    }
+    Some(unread)
+}
+
+/// Carries out announced changes of the reading path whose place has been reached, without reading.
+pub(crate) fn progress(conn: &'static Conn, fd: i32, rx: &mut Held<'_, Rx>) {
+    loop {
+        let before = conn.rx.path();
+        match before {
+            path::TCP
+                if conn.is_managed_now()
+                    && learn_boundary(conn, fd, rx).is_ok()
+                    && rx.tcp_left == Some(0) =>
+            {
+                conn.rx.set_path(path::SMALL);
+            }
+            path::SMALL | path::BIG if conn.has(flag::RECALLED) && conn.word(TCP_AT) == 0 => {}
+            path::SMALL | path::BIG if conn.has(flag::RECALLED) => {
+                recalled(conn, fd, rx);
+            }
+            path::SMALL | path::BIG => {
+                let position = rx.ring.position();
+                if before == path::SMALL && conn.word(BIG_AT) == position + 1 {
+                    move_to_big(conn, rx);
+                } else if conn.word(TCP_AT) == position + 1 {
+                    end_of_ring(conn, fd, rx);
+                }
+            }
+            _ => {}
+        }
+        if conn.rx.path() == before {
+            return;
+        }
+    }
+}
+
+fn move_to_big(conn: &Conn, rx: &mut Held<'_, Rx>) {
+    rx.ring.move_to(big_ring(conn), layout::BIG);
+    conn.set(flag::GREW);
+    conn.rx.set_path(path::BIG);
+}
+
+/// So many small reads in a row are a stream, not requests and answers.
+const STREAK: u32 = 32;
+/// What is small.
+const SMALL_READ: usize = 8 << 10;

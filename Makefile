@@ -28,11 +28,11 @@ zshdir    := $(DESTDIR)$(PREFIX)/share/zsh/site-functions
 fishdir   := $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d
 docdir    := $(DESTDIR)$(PREFIX)/share/doc/shunt
 
-.PHONY: help build programs demo test bench install uninstall models fuzz soak conformance perturb check fmt fresh dist clean
+.PHONY: help build programs demo test bench install uninstall models fuzz soak conformance perturb switched-off check fmt fresh dist clean
 .DEFAULT_GOAL := help
 
 help: ## this list
-	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@echo
 	@echo "  Variables: PREFIX=$(PREFIX) DESTDIR= FUZZ_SECONDS=$(FUZZ_SECONDS) SOAK_SECONDS=$(SOAK_SECONDS) BENCH=$(BENCH) PLOTS=$(PLOTS)"
 
@@ -77,6 +77,10 @@ conformance: build ## other people's test suites, plain against Shunt against fo
 perturb: build ## all black-box tests and PERTURB_SECONDS of soak, with threads held up at random between steps on shared memory
 	@scripts/bootstrap.sh test
 	@PERTURB_SECONDS=$(PERTURB_SECONDS) DEATHS=$(or $(DEATHS),200) PERTURB_TESTS="soak or not soak" TEST_ONLY=perturb scripts/test.sh
+
+switched-off: ## switches one mechanism after the other off, and holds its tests to failing (MECHANISMS="exec fork" for some)
+	@scripts/bootstrap.sh test
+	@build/venv/bin/python tests/switched_off.py $(MECHANISMS)
 
 check: ## formatting, clippy, habits, licences and advisories
 	@scripts/bootstrap.sh test

@@ -22,6 +22,8 @@ main() {
         apt-get install -y -q debootstrap >/dev/null
     }
     root=${FRESH_ROOT:-$(mktemp -d /var/tmp/shunt-fresh.XXXXXX)}
+    # The home of the root user inside.
+    its_home=$root/root
     if [ -z "${FRESH_ROOT:-}${FRESH_KEEP:-}" ]; then trap 'rm -rf --one-file-system "$root"' EXIT; fi
     # mktemp's 0700 would keep everyone but root (apt's own user, for one) out of the new system.
     mkdir -p "$root" && chmod 755 "$root"
@@ -29,7 +31,7 @@ main() {
     [ -z "$(git status --porcelain)" ] || echo "make fresh: uncommitted changes are not tested" >&2
     step "debootstrap $suite" debootstrap --variant=minbase "$suite" "$root" "$(mirror main)"
     step "network settings of this machine" settings
-    step "git clone" git clone -q --no-local "$repo" "$root/root/shunt"
+    step "git clone" git clone -q --no-local "$repo" "$its_home/shunt"
     # What the README asks of a newcomer.
     step "apt-get install git make" inside 'apt-get update -q && apt-get install -y -q git make'
     for target in $targets; do
@@ -68,7 +70,7 @@ settings() {
     # Where this machine trusts more than its local certificates, until ca-certificates is installed there.
     local home=${HOME:-/root} file
     for file in .config/pip/pip.conf .pip/pip.conf .cargo/config.toml .cargo/config; do
-        if [ -f "$home/$file" ]; then install -D -m 600 "$home/$file" "$root/root/$file"; fi
+        if [ -f "$home/$file" ]; then install -D -m 600 "$home/$file" "$its_home/$file"; fi
     done
 }
 

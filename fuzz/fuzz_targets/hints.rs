@@ -35,7 +35,10 @@ fuzz_target!(|input: &[u8]| {
                 set = [false; SLOTS];
                 assert!(!hints::any(&map, 0));
             }
-            2 => hints::arm_sleep(&map, 0, trip::BELL, arg as u8),
+            2 => {
+                let asleep = hints::sleeps(&map, 0);
+                assert_eq!(hints::arm_sleep(&map, 0, trip::BELL, arg as u8), asleep);
+            }
             3 => {
                 let word = arg % (WORDS + 8);
                 let bits = u64::from(input.next().unwrap_or(0)) << (input.next().unwrap_or(0) % 64);

@@ -42,6 +42,15 @@ static void server(int listener, uint32_t mode) {
 }
 
 /* on_tcp: so many of every four stay on tcp. */
+static void dial_all(int *fds, int on_tcp) {
+    for (int i = 0; i < CONNECTIONS; i++) {
+        int one = 1;
+        fds[i] = dial();
+        if (i % 4 < on_tcp) CHECK(setsockopt(fds[i], SOL_SOCKET, SO_TIMESTAMP, &one, sizeof one) == 0);
+        warm_client(fds[i]);
+    }
+}
+
 static void client(int on_tcp) {
     int fds[CONNECTIONS];
     unsigned seed = 2;
@@ -49,12 +58,7 @@ static void client(int on_tcp) {
     CPU_ZERO(&here);
     CPU_SET(sched_getcpu(), &here); /* to send from two processors is to send at the same time */
     sched_setaffinity(0, sizeof here, &here);
-    for (int i = 0; i < CONNECTIONS; i++) {
-        int one = 1;
-        fds[i] = dial();
-        if (i % 4 < on_tcp) CHECK(setsockopt(fds[i], SOL_SOCKET, SO_TIMESTAMP, &one, sizeof one) == 0);
-        warm_client(fds[i]);
-    }
+    dial_all(fds, on_tcp);
     meet();
     for (int round = 0; round < ROUNDS; round++) {
         int first = rand_r(&seed) % CONNECTIONS, second = (first + 1 + rand_r(&seed) % (CONNECTIONS - 1)) % CONNECTIONS;
@@ -100,12 +104,7 @@ static void once_server(int listener, uint32_t mode) {
 static void once_client(int on_tcp) {
     int fds[CONNECTIONS];
     unsigned seed = 3;
-    for (int i = 0; i < CONNECTIONS; i++) {
-        int one = 1;
-        fds[i] = dial();
-        if (i % 4 < on_tcp) CHECK(setsockopt(fds[i], SOL_SOCKET, SO_TIMESTAMP, &one, sizeof one) == 0);
-        warm_client(fds[i]);
-    }
+    dial_all(fds, on_tcp);
     meet();
     for (int i = 0; i < PIECES; i++) EQUAL(send(fds[rand_r(&seed) % CONNECTIONS], "x", 1, 0), 1);
     meet();

@@ -37,18 +37,31 @@ static void talk_to_cat(int fd) {
     close(fd);
 }
 
-/* The client has already sent something that the cat must find. */
-static void talk_ahead(int fd) {
-    char out[5000], in[5000];
-    fill(2, 0, out, sizeof out);
-    send_all(fd, out, sizeof out);
+/* The client has already sent `size` bytes that the cat must find; with `little`, which the kernel takes by and by. */
+static void talk_first(int fd, size_t size, int little) {
+    char *out = malloc(size), *in = malloc(size), byte;
+    fill(2, 0, out, size);
+    send_all(fd, out, size);
+    if (little) CHECK(setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &little, sizeof little) == 0);
     meet();
-    recv_all(fd, in, sizeof in);
-    CHECK(memcmp(in, out, sizeof in) == 0);
-    char byte;
+    recv_all(fd, in, size);
+    CHECK(memcmp(in, out, size) == 0);
+    free(out);
+    free(in);
     CHECK(shutdown(fd, SHUT_WR) == 0);
     EQUAL(recv(fd, &byte, 1, 0), 0);
     close(fd);
+}
+
+static void talk_ahead(int fd) {
+    talk_first(fd, 5000, 0);
+}
+
+/* More than the kernel takes at once: what waits unread is on its way long after the exec. */
+enum { MUCH = 60000 };
+
+static void talk_far_ahead(int fd) {
+    talk_first(fd, MUCH, 4096);
 }
 
 static void inetd(int fd) {
@@ -111,6 +124,28 @@ static void static_program(int fd) {
 static void static_program_unread(int fd) {
     wait_queued(fd, 5000);
     static_program(fd);
+}
+
+static void much_unread(int fd) {
+    int little = 4096, pipes[2];
+    char byte;
+    wait_queued(fd, MUCH);
+    meet();
+    CHECK(setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &little, sizeof little) == 0);
+    char *path = beside("static_cat");
+    CHECK(pipe(pipes) == 0);
+    pid_t child = fork();
+    if (child == 0) {
+        close(pipes[1]);
+        EQUAL(read(pipes[0], &byte, 1), 0); /* until nobody else has the connection */
+        to_01(fd);
+        execl(path, "static_cat", NULL);
+        _exit(127);
+    }
+    close(fd);
+    close(pipes[0]);
+    close(pipes[1]);
+    ended_well(child);
 }
 
 static void empty_environment(int fd) {
@@ -310,6 +345,7 @@ const struct example examples[] = {
     {"instead_of_us", instead_of_us, talk_to_cat, 0},
     {"static_program", static_program, talk_to_cat, 0},
     {"static_program_unread", static_program_unread, talk_ahead, 0},
+    {"much_unread", much_unread, talk_far_ahead, 0},
     {"empty_environment", empty_environment, talk_to_cat, 0},
     {"by_syscall", by_syscall, talk_to_cat, TCP_OK},
     {"spawn", spawn, talk_to_cat, 0},

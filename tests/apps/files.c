@@ -1,6 +1,7 @@
 /* Calls that move bytes between files, pipes and sockets inside the kernel: sendfile, splice, tee. They see only the kernel's
  * side of a connection, so a library must follow each of them or step aside. */
 #include "pair.h"
+#include <sys/mman.h>
 #include <sys/sendfile.h>
 
 static int file_of(size_t size) {
@@ -141,6 +142,34 @@ static void splice_asleep(int fd) {
         EQUAL(read(pipes[0], data, sizeof data), sizeof data);
         verify(your_key, got, data, sizeof data);
         got += sizeof data;
+    }
+    leave(fd);
+}
+
+/* Files that are not in memory, or only in part; and such as never are anywhere else. */
+static void send_file_cold(int fd) {
+    for (int i = 0; i < 6; i++) {
+        size_t size = 300000;
+        int file = file_of(size), kept = -1;
+        char byte;
+        CHECK(fsync(file) == 0);
+        CHECK(posix_fadvise(file, 0, 0, POSIX_FADV_DONTNEED) == 0);
+        if (i % 3 == 1) EQUAL(pread(file, &byte, 1, size / 2), 1);
+        if (i % 3 == 2) {
+            CHECK((kept = memfd_create("kept", 0)) >= 0);
+            char data[10000];
+            for (size_t at = 0; at < size; at += sizeof data) {
+                EQUAL(pread(file, data, sizeof data, at), sizeof data);
+                EQUAL(pwrite(kept, data, sizeof data, at), sizeof data);
+            }
+        }
+        order(READ, size);
+        off_t offset = 0;
+        while ((size_t)offset < size) CHECK(sendfile(fd, kept >= 0 ? kept : file, &offset, size) > 0);
+        sent += size;
+        hear();
+        close(file);
+        if (kept >= 0) close(kept);
     }
     leave(fd);
 }
@@ -309,6 +338,7 @@ const struct example examples[] = {
     {"splice_in", puppet, splice_in, 0},
     {"splice_asleep", puppet, splice_asleep, 0},
     {"send_file_short", puppet, send_file_short, 0},
+    {"send_file_cold", puppet, send_file_cold, 0},
     {"send_file_refused", puppet, send_file_refused, 0},
     {"send_file_broken", puppet, send_file_broken, 0},
     {"splice_through", spliced_server, splice_through, 0},

@@ -15,12 +15,14 @@ pub fn ring(fd: i32) {
     let _ = sys::write(fd, &one);
 }
 
-/// Silences a bell after a wake-up. Whoever else has the bell can make it a blocking one, and may have silenced it.
-pub fn silence(fd: i32) {
+/// Silences a bell after a wake-up, and says how often it was rung. Whoever else has the bell can make it a blocking one, and may have
+/// silenced it.
+pub fn silence(fd: i32) -> u64 {
     let mut count = [0; 8];
     if sys::read_now(fd, &mut count) == Err(Errno::EOPNOTSUPP) {
         let _ = sys::read(fd, &mut count);
     }
+    u64::from_ne_bytes(count)
 }
 
 /// Whether a descriptor that came from a peer may be a bell: a pipe, a socket or a file could block whoever rings it, or kill it.

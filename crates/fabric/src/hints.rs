@@ -52,9 +52,15 @@ pub fn any<L: Local>(local: &L, base: usize) -> bool {
     local.word(base + SUMMARY) != 0
 }
 
-/// Arms the queue's sleep word; the caller must look at [`any`] again, after [`fence_before_sleep`], before it sleeps.
-pub fn arm_sleep<L: Local>(local: &L, base: usize, mode: u64, id: u8) {
-    local.set_word(base + SLEEP, trip::armed(trip::RX, mode, id));
+/// Arms the queue's sleep word; the caller must look at [`any`] again, after [`fence_before_sleep`], before it sleeps. False if it was
+/// not armed: it never was, or somebody has disarmed it, and rings or has rung.
+pub fn arm_sleep<L: Local>(local: &L, base: usize, mode: u64, id: u8) -> bool {
+    local.swap_word(base + SLEEP, trip::armed(trip::RX, mode, id)) != 0
+}
+
+/// Whether the queue's sleep word is armed.
+pub fn sleeps<L: Local>(local: &L, base: usize) -> bool {
+    local.word(base + SLEEP) != 0
 }
 
 /// The fence between arming (any number of queues) and looking again.

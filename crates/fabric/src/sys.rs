@@ -207,6 +207,23 @@ pub fn pread(fd: i32, buffer: &mut [u8], offset: u64) -> Result<usize, Errno> {
     call!(pread64, fd, buffer.as_mut_ptr(), buffer.len(), offset)
 }
 
+/// Reads at an offset into several places, with the flags of preadv2(), to which -1 is where the file stands: no offset here.
+pub fn preadv(fd: i32, places: &[libc::iovec], offset: u64, flags: i32) -> Result<usize, Errno> {
+    if offset > i64::MAX as u64 {
+        return Err(Errno::EINVAL);
+    }
+    call!(preadv2, fd, places.as_ptr(), places.len(), offset, 0u64, flags)
+}
+
+/// Whether a file lies in memory (tmpfs, ramfs), so that reading it waits for no disk.
+pub fn lies_in_memory(fd: i32) -> bool {
+    const TMPFS: i64 = 0x0102_1994;
+    const RAMFS: i64 = 0x8584_58f6;
+    // SAFETY: all zeroes is a valid statfs.
+    let mut about: libc::statfs = unsafe { core::mem::zeroed() };
+    call!(fstatfs, fd, &raw mut about).is_ok() && matches!(about.f_type, TMPFS | RAMFS)
+}
+
 /// Writes at an offset of a file; EFBIG, and no signal, if the process may not write there (any more).
 pub fn pwrite(fd: i32, buffer: &[u8], offset: u64) -> Result<usize, Errno> {
     if file_size_limit() < offset + buffer.len() as u64 {

@@ -281,10 +281,16 @@ hooks! {
                 | libc::SO_TIMESTAMPNS
                 | libc::SO_TIMESTAMPING
                 | libc::SO_ZEROCOPY,
-            ) => demote::hand_over(conn, fd, Reason::Option, false),
+            ) => {
+                demote::hand_over(conn, fd, Reason::Option, false);
+            }
             // They hold for what waits unread, too.
-            (libc::SOL_SOCKET, libc::SO_RCVLOWAT) if number > 1 => demote::hand_over(conn, fd, Reason::Option, false),
-            (libc::SOL_SOCKET, libc::SO_PEEK_OFF) if number >= 0 => demote::hand_over(conn, fd, Reason::Option, false),
+            (libc::SOL_SOCKET, libc::SO_RCVLOWAT) if number > 1 => {
+                demote::hand_over(conn, fd, Reason::Option, false);
+            }
+            (libc::SOL_SOCKET, libc::SO_PEEK_OFF) if number >= 0 => {
+                demote::hand_over(conn, fd, Reason::Option, false);
+            }
             _ => {}
         }
         let result = next(fd, level, name, value, len);

@@ -11,6 +11,7 @@ mod exec;
 mod fds;
 mod files;
 mod forks;
+mod kept;
 mod next;
 mod options_of;
 mod rules_of;

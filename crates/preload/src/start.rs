@@ -11,7 +11,7 @@ use sockets::{log, process, real, report};
 use crate::next::Next;
 use crate::options_of::Entries;
 use crate::rules_of::Found;
-use crate::{end, fds, options_of, rules_of, stdio};
+use crate::{end, fds, kept, options_of, rules_of, stdio};
 
 #[used]
 #[unsafe(link_section = ".init_array")]
@@ -24,6 +24,7 @@ static END: unsafe extern "C" fn() = finish;
 unsafe extern "C" fn start(_argc: c_int, argv: *const *const c_char, env: *const *const c_char) {
     // SAFETY: the loader passes the arguments and the environment, arrays that end with null.
     unsafe {
+        let kept = kept::take(env);
         remember_preload(env);
         remember_options(env);
         let mut problems = 0;
@@ -51,6 +52,12 @@ unsafe extern "C" fn start(_argc: c_int, argv: *const *const c_char, env: *const
         }
         if let Err(why) = rules {
             log::note(LogLevel::Warn, format_args!("{why}: every connection stays on tcp"));
+        }
+        let program = libc::getauxval(libc::AT_EXECFN) as *const c_char;
+        if let Some(kept) = kept
+            && !program.is_null()
+        {
+            kept::follow(kept.to_bytes(), CStr::from_ptr(program).to_bytes());
         }
         libc::pthread_atfork(Some(fds::before_fork), Some(fds::parent_of_fork), Some(fds::child_of_fork));
     }

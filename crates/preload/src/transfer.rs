@@ -1,12 +1,14 @@
-//! sendfile, splice and their kin. sendfile to a promoted connection copies from the file into the ring; the others go back to tcp.
+//! sendfile, splice and their kin. sendfile to a promoted connection reads from the page cache into the ring; the others go back to tcp.
 
 use core::ffi::{c_int, c_uint, c_void};
 use fabric::sys;
 use libc::{iovec, loff_t, off_t, size_t, ssize_t};
+use sockets::conn::Conn;
+use sockets::io::{self, File, Way};
 use sockets::reason::Reason;
 use sockets::{demote, table};
 
-use crate::next::hooks;
+use crate::next::{answer, hooks};
 
 /// Back to tcp for a call between the kernel's own buffers: `reads` if it takes bytes from the connection.
 fn by_kernel(fd: c_int, reads: bool) {
@@ -59,7 +61,7 @@ unsafe fn send_file(
         }
     }
     // SAFETY: `offset` is the caller's, the kernel has moved it on by what it sent.
-    match unsafe { copy(out, from, offset, count - by_tcp, next) } {
+    match unsafe { copy(conn, out, from, offset, count - by_tcp, next) } {
         sent if sent < 0 && by_tcp > 0 => by_tcp as ssize_t,
         sent => sent + by_tcp as ssize_t,
     }
@@ -74,6 +76,7 @@ const PIECE: usize = 64 << 10;
 /// # Safety
 /// As for sendfile.
 unsafe fn copy(
+    conn: &'static Conn,
     out: c_int,
     from: c_int,
     offset: *mut off_t,
@@ -91,36 +94,28 @@ unsafe fn copy(
             }
         },
     };
-    let mut buffer = core::mem::MaybeUninit::<[u8; 16 << 10]>::uninit();
-    let at = buffer.as_mut_ptr().cast::<u8>();
+    let file = File::new(from, start as u64, count);
     let mut done = 0;
     let mut result = 0;
     while done < count {
-        let want = (count - done).min(16 << 10);
-        // SAFETY: the buffer has room for `want` bytes.
-        let slice = unsafe {
-            core::ptr::write_bytes(at, 0, 1);
-            core::slice::from_raw_parts_mut(at, want)
+        let rest = file.rest(done);
+        let sent = match io::send_file(conn, out, &rest) {
+            Way::Done(Err(errno)) => answer(Err(errno)),
+            Way::Done(Ok(sent)) if sent > 0 || !rest.is_cold() => sent as ssize_t,
+            _ => match by_buffer(out, from, start as u64 + done as u64, count - done) {
+                Some(sent) => sent,
+                None if done == 0 => {
+                    by_kernel(out, false);
+                    return next(count);
+                }
+                None => break,
+            },
         };
-        let got = match sys::pread(from, slice, (start as u64) + done as u64) {
-            Ok(0) => break,
-            Ok(got) => got,
-            Err(_) if done == 0 => {
-                by_kernel(out, false);
-                return next(count);
-            }
-            Err(_) => break,
-        };
-        // SAFETY: `write` is our own hook, the buffer holds `got` bytes.
-        let sent = unsafe { crate::files::write(out, at.cast::<c_void>(), got) };
-        if sent < 0 {
-            result = -1;
+        if sent <= 0 {
+            result = sent;
             break;
         }
         done += sent as usize;
-        if (sent as usize) < got {
-            break;
-        }
     }
     if done > 0 {
         // SAFETY: as above.
@@ -133,6 +128,18 @@ unsafe fn copy(
         return done as ssize_t;
     }
     result
+}
+
+/// Sends a little of a file by way of a buffer; `None` if it cannot be read.
+fn by_buffer(out: c_int, from: c_int, at: u64, count: usize) -> Option<ssize_t> {
+    let mut buffer = [0u8; 16 << 10];
+    let want = count.min(buffer.len());
+    let got = sys::pread(from, &mut buffer[..want], at).ok()?;
+    if got == 0 {
+        return Some(0);
+    }
+    // SAFETY: the buffer holds `got` bytes.
+    Some(unsafe { crate::files::write(out, buffer.as_ptr().cast::<c_void>(), got) })
 }
 
 hooks! {

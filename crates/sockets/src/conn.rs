@@ -88,6 +88,10 @@ pub mod flag {
     pub const LEFT: u32 = 1 << 18;
     /// The peer's program had set a small receive buffer when the peer made its offer.
     pub const PEER_NARROW: u32 = 1 << 19;
+    /// Its program goes through exec(), and the next image goes on with it: nobody else has it.
+    pub const KEPT: u32 = 1 << 20;
+    /// On tcp because of what our own program does.
+    pub const OWN_WISH: u32 = 1 << 21;
     /// Grew: the big ring of our segment has been used.
     pub const GREW: u32 = 4096;
 }

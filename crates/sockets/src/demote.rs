@@ -21,16 +21,17 @@ pub fn now(conn: &'static Conn, fd: i32, reason: Reason) {
 /// Takes the connection back so that a process that knows nothing of rings can go on with it: unread bytes of the ring are
 /// recalled, to be sent again by tcp, and kicks are taken out of the companion. Waits for the peer, but not for ever: if it is in no
 /// call of ours, we send the bytes in its stead where the kernel lets us ([`send_for_peer`]). What can go by tcp no more, as the peer
-/// has shut its half or gone another way before, goes by a [`relay`]. `leaves`: this process does not go on with it.
-pub fn hand_over(conn: &'static Conn, fd: i32, reason: Reason, leaves: bool) {
+/// has shut its half or gone another way before, goes by a [`relay`]. `leaves`: this process does not go on with it. True if the connection
+/// itself carries all of it.
+pub fn hand_over(conn: &'static Conn, fd: i32, reason: Reason, leaves: bool) -> bool {
     leave(conn, fd, reason, true);
     if conn.state() != state::PROMOTED {
-        return;
+        return true;
     }
     let start = sys::now();
     let mut tried = false;
     loop {
-        let Some(mut rx) = conn.lock_rx() else { return };
+        let Some(mut rx) = conn.lock_rx() else { return false };
         io::progress(conn, fd, &mut rx);
         let on_ring = matches!(conn.rx.path(), path::SMALL | path::BIG);
         // Behind what is unread of tcp there are bytes in the ring, or kicks.
@@ -40,7 +41,7 @@ pub fn hand_over(conn: &'static Conn, fd: i32, reason: Reason, leaves: bool) {
         if !(on_ring || ahead) {
             drop(rx);
             finish(conn);
-            return;
+            return true;
         }
         // Asked before: what the end brought with it is there.
         let ended = kicks::ended(conn, fd) || conn.notes() & note::CLOSED != 0;
@@ -57,7 +58,9 @@ pub fn hand_over(conn: &'static Conn, fd: i32, reason: Reason, leaves: bool) {
         let empty = conn.word(W) == rx.ring.position();
         // No kick is on the way. With nothing unread, whatever the writer does later, it will find the recall and send it by tcp.
         let settled = quiet && on_ring && conn.word(layout::KICKS) == rx.kicks_drained;
-        if settled && empty && left == 0 {
+        // It sends by tcp what it has put into the ring, behind what is unread of tcp, and no kick stands between.
+        let sends = quiet && ahead && left == rx.ring.position() + 1 && conn.word(layout::KICKS) == 0;
+        if settled && empty && left == 0 || sends {
             conn.rx.set_path(path::LAST);
         } else if settled && left == 0 && !ended && !tried && waited > PEER_NS {
             tried = true;
@@ -68,7 +71,7 @@ pub fn hand_over(conn: &'static Conn, fd: i32, reason: Reason, leaves: bool) {
         if conn.rx.path() == path::LAST {
             drop(rx);
             finish(conn);
-            return;
+            return true;
         }
         let limit = if empty { HAND_OVER_EMPTY_NS } else { HAND_OVER_NS };
         // It sends no more what we have not read: it has gone another way behind it, or nothing comes from it any more.
@@ -83,7 +86,7 @@ pub fn hand_over(conn: &'static Conn, fd: i32, reason: Reason, leaves: bool) {
             } else {
                 rest(conn, fd, rx, ended);
             }
-            return;
+            return false;
         }
         drop(rx);
         let _ = sys::ppoll(&mut [libc::pollfd { fd, events: libc::POLLIN, revents: 0 }], Some(500_000));
@@ -199,6 +202,7 @@ fn to_tcp(conn: &Conn, tx: &mut Held<'_, Tx>, recalled: Option<u64>) {
 }
 
 fn leave(conn: &'static Conn, fd: i32, reason: Reason, recall: bool) {
+    conn.set(flag::OWN_WISH);
     if conn.state() != state::PROMOTED && rendezvous::give_up(conn, reason) {
         return;
     }
@@ -220,7 +224,8 @@ fn leave(conn: &'static Conn, fd: i32, reason: Reason, recall: bool) {
         conn.set(flag::RECALLED);
         conn.put(RECALL_AT, rx.ring.position());
         wait::disarm_for_all(conn);
-        conn.tell(note::DEMOTE | note::RECALL);
+        let again = if conn.has(flag::KEPT) { note::AGAIN } else { 0 };
+        conn.tell(note::DEMOTE | note::RECALL | again);
     } else {
         conn.tell(note::DEMOTE);
     }
@@ -328,6 +333,31 @@ pub(crate) fn finish(conn: &'static Conn) -> bool {
     }
     if conn.plain(state::PROMOTED) {
         conn.unmanage();
+        if conn.notes() & note::AGAIN != 0 {
+            begin_anew(conn);
+        }
     }
     true
+}
+
+/// The peer's program has gone through exec(), and the image that it is now may want the connection in memory again: so it counts as new.
+/// Its slot it keeps until it gets another one ([`crate::close::leave_slot`]).
+fn begin_anew(conn: &'static Conn) {
+    const ENDED: u32 = flag::SHUT_WR | flag::SHUT_RD | flag::PEER_FIN | flag::PEER_HUP | flag::BROKEN;
+    const OF_THE_SLOT: u32 = flag::DEMOTING | flag::NEVER | flag::KICKED | flag::TX_FULL | flag::PEER_NARROW;
+    if conn.has(ENDED | flag::OWN_WISH | flag::SHARED) {
+        return;
+    }
+    conn.clear(OF_THE_SLOT);
+    conn.ops.store(0, Ordering::Relaxed);
+    conn.put_off.store(0, Ordering::Relaxed);
+    conn.set_reason(Reason::Young);
+    conn.due.store(0, Ordering::Relaxed);
+    let new =
+        conn.state.compare_exchange(state::PLAIN, state::NEW, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+    if new && conn.has(flag::OWN_WISH) {
+        // Another thread's, just now.
+        conn.set(flag::NEVER);
+        conn.plain(state::NEW);
+    }
 }

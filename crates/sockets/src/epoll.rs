@@ -13,7 +13,7 @@
 
 use core::cell::UnsafeCell;
 use fabric::lock::Lock;
-use fabric::sync::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use fabric::sync::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering, spin_hint};
 use fabric::sys::{self, Errno};
 use fabric::{bell, hints, trip};
 use stream::spin::{Learned, NO_CPU, Spun, nanos_of, ticks, ticks_of};
@@ -34,6 +34,10 @@ pub struct Set {
     inner: AtomicI32,
     /// Its event queue, +1, whose bell is in the inner set; without one its members are armed for kicks.
     queue: AtomicU32,
+    /// How often its bell was going to be rung (a sleep word was disarmed), less how often it has been.
+    owed: AtomicI32,
+    /// Until when nobody is waited for who is about to ring it, in ticks.
+    impatient: AtomicU64,
     /// Members in the inner set.
     moved: AtomicU32,
     /// Members that still get bytes by tcp: the kernel's, and those in the inner set whose peers have not changed over yet.
@@ -64,9 +68,19 @@ struct State {
     head: u32,
     tail: u32,
     listed: u32,
-    /// The first and the last of those that the call under way has told of, level-triggered: they go back on the list at its end.
-    told: u32,
-    last_told: u32,
+    /// Those that the call under way has told of, level-triggered: they go back on the list at its end.
+    told: Aside,
+    /// Those whose hints came while, or after, the kernel was asked: they are looked at when it has been asked again.
+    late: Aside,
+    /// Connections whose peers had set a hint, when it was taken, but were not done with waking us, as far as there is room.
+    waking: [Option<&'static Conn>; WAKING],
+}
+
+/// Members that are kept off the list for a while, in order: the first and the last, +1.
+#[derive(Clone, Copy, Default)]
+struct Aside {
+    first: u32,
+    last: u32,
 }
 
 // SAFETY: `state` is under `lock`, the rest is atomic.
@@ -106,6 +120,8 @@ const EDGES: u32 = ready::IN | ready::OUT | ready::RDHUP | libc::EPOLLPRI as u32
 const SETS: usize = 1024;
 const ET: u32 = libc::EPOLLET as u32;
 const ONESHOT: u32 = libc::EPOLLONESHOT as u32;
+/// Of so many peers at a time it is known that they are about to ring the bell.
+const WAKING: usize = 4;
 /// How often the promotion of a member with unread bytes is put off.
 const PUT_OFF_MOST: u32 = 16;
 /// Data of the queue's bell in an inner set; descriptors are smaller.
@@ -254,6 +270,13 @@ pub fn forget(conn: &'static Conn, fd: i32, last: bool) {
     each_set(|set| set.forget(conn, fd, others));
 }
 
+/// A descriptor is not followed any more: sets that have it as a member give it back to the kernel's.
+pub fn leave(conn: &'static Conn, fd: i32) {
+    if conn.epolls.load(Ordering::Acquire) != 0 {
+        each_set(|set| set.forget(conn, fd, true));
+    }
+}
+
 /// A write found no room: the set must learn when there is some.
 pub fn want_room(conn: &'static Conn) {
     conn.set(flag::TX_FULL);
@@ -355,11 +378,30 @@ fn arm(conn: &'static Conn, interest: u64) {
     }
 }
 
-/// Arms the queue's sleep words; to be looked at once more before the sleep. Always for the bell: what disarms them may be a late hint
+impl Set {
+    /// Arms its queue's sleep words.
+    fn arm_sleep(&self, scan: &link::Scan, queue: u32) {
+        let disarmed = arm_sleep(scan, queue);
+        if disarmed != 0 {
+            self.owed.fetch_add(disarmed as i32, Ordering::Relaxed);
+        }
+    }
+
+    /// Silences its bell.
+    fn silence(&self, bell: i32) {
+        let rung = bell::silence(bell).min(i32::MAX as u64) as i32;
+        let _ = self.owed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |owed| {
+            (owed > 0).then(|| (owed - rung).max(0))
+        });
+    }
+}
+
+/// Arms the queue's sleep words; says how many were disarmed; to be looked at once more before the sleep. Always for the bell: what disarms them may be a late hint
 /// for a connection that is the set's no more, or another set's hint from when the queue was its own, whose kick nobody here would see.
-fn arm_sleep(scan: &link::Scan, queue: u32) {
-    scan.arm_sleep(queue as usize, trip::BELL, queue as u8);
+fn arm_sleep(scan: &link::Scan, queue: u32) -> u32 {
+    let disarmed = scan.arm_sleep(queue as usize, trip::BELL, queue as u8);
     hints::fence_before_sleep();
+    disarmed
 }
 
 struct Guard<'a>(&'a Set);
@@ -394,8 +436,8 @@ impl Guard<'_> {
         self.state().tail = state;
         self.state().listed += 1;
     }
-    /// A member that was taken off the list and told of: it is to go back.
-    fn tell(&mut self, fd: i32) {
+    /// Keeps a member off the list until [`Guard::relist`].
+    fn set_aside(&mut self, fd: i32, which: fn(&mut State) -> &mut Aside) {
         let place = fd as u32 + 1;
         let member = self.member(fd);
         if member.flags & LISTED != 0 {
@@ -403,25 +445,37 @@ impl Guard<'_> {
         }
         member.flags |= LISTED;
         member.next = 0;
-        match self.state().last_told {
-            0 => self.state().told = place,
+        match which(self.state()).last {
+            0 => which(self.state()).first = place,
             last => self.member(last as i32 - 1).next = place,
         }
-        self.state().last_told = place;
+        which(self.state()).last = place;
     }
-    /// Puts those that were told of back on the list.
-    fn relist(&mut self) {
-        let mut told = core::mem::take(&mut self.state().told);
-        self.state().last_told = 0;
-        while told != 0 {
-            let fd = told as i32 - 1;
+    /// A peer had set a hint when it was taken, but was not done with waking us.
+    #[cold]
+    fn note_waking(&mut self, conn: &'static Conn) {
+        if let Some(place) = self.state().waking.iter_mut().find(|place| place.is_none()) {
+            *place = Some(conn);
+        }
+    }
+    /// Puts those that were set aside on the list.
+    fn relist(&mut self, which: fn(&mut State) -> &mut Aside) {
+        let mut next = core::mem::take(which(self.state())).first;
+        while next != 0 {
+            let fd = next as i32 - 1;
             let member = self.member(fd);
-            told = member.next;
+            next = member.next;
             member.flags &= !LISTED;
             if member.flags & MOVED != 0 {
                 self.list(fd);
             }
         }
+    }
+    /// One that is to be looked at, now or when the kernel has been asked again, if there is one.
+    fn next(&mut self) -> Option<i32> {
+        let state = self.state();
+        let first = if state.head != 0 { state.head } else { state.late.first };
+        (first != 0).then(|| first as i32 - 1)
     }
     fn unlist_first(&mut self) -> Option<i32> {
         let head = self.state().head;

@@ -91,6 +91,8 @@ pub fn leave_by_exec() -> Left {
         let closes = sys::fcntl(fd, libc::F_GETFD, 0).is_ok_and(|flags| flags & libc::FD_CLOEXEC != 0);
         if !closes {
             if !conn.is_managed() {
+                // If it fails, the kernel's sets go on with what they have.
+                epoll::leave(conn, fd);
                 close::closing(fd);
             }
             return;

@@ -18,7 +18,7 @@ mod send;
 
 pub use recv::{keep_error, recv};
 pub(crate) use recv::{progress, unread_at_death, until};
-pub use send::send;
+pub use send::{File, send, send_file};
 pub(crate) use send::{attend, switch};
 
 /// How a call is to be carried out.

@@ -95,6 +95,8 @@ pub mod note {
     pub const GONE: u64 = 32;
     /// Its program has set a small receive buffer.
     pub const NARROW: u64 = 64;
+    /// With [`RECALL`]: its program goes through exec(), and the next image may offer a slot for the connection again.
+    pub const AGAIN: u64 = 128;
 }
 
 /// Bytes of a segment that are mapped for its first `slots` connections.

@@ -7,6 +7,7 @@ use fabric::shm::Map;
 use fabric::sync::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use fabric::sys::{self, Errno};
 use fabric::{Local, Remote, bell, hints};
+use stream::spin::{ticks, ticks_of};
 
 use core::cell::UnsafeCell;
 
@@ -17,6 +18,9 @@ use crate::{descriptors, process, thread};
 
 /// Links that a process can have.
 pub const LINKS: usize = 4096;
+
+/// How long a segment stays mapped after the last connection has left it: a thread whose call was under way may still look there.
+const IN_HAND_NS: u64 = 100_000_000;
 
 pub mod state {
     pub const FREE: u32 = 0;
@@ -42,9 +46,11 @@ pub struct Link {
     pub bells: [AtomicU32; BELLS],
     /// 0 if we opened the link, 1 if we answered: we hand out the slots of this parity.
     parity: AtomicU32,
-    /// When FAILED: not before this time again, in ticks.
-    retry: AtomicU64,
+    /// When FAILED: not tried again before this time, in ticks. When READY: not unmapped before it.
+    not_before: AtomicU64,
     pub live: AtomicU32,
+    /// Event queues whose sleep words have been armed, as bits.
+    armed: AtomicU32,
     /// No slot was free when last asked.
     pub full: AtomicU32,
     /// Slots whose data this process has mapped in both segments.
@@ -261,6 +267,7 @@ impl Link {
         {
             inner.closing[slot / 64] |= 1 << (slot % 64);
         }
+        self.not_before.store(ticks() + ticks_of(IN_HAND_NS), Ordering::Relaxed);
         self.live.fetch_sub(1, Ordering::AcqRel);
         self.full.store(0, Ordering::Relaxed);
     }
@@ -358,7 +365,7 @@ pub fn find(token: u64, skip_full: impl Fn(&Link) -> bool) -> Option<(u32, u32)>
         match link.state.load(Ordering::Acquire) {
             state::READY if !skip_full(link) => return Some((index, state::READY)),
             state::ASKED => making = Some((index, state::ASKED)),
-            state::FAILED if stream::spin::ticks() < link.retry.load(Ordering::Relaxed) => {
+            state::FAILED if ticks() < link.not_before.load(Ordering::Relaxed) => {
                 making = making.or(Some((index, state::FAILED)));
             }
             _ => {}
@@ -452,7 +459,11 @@ pub fn sweep() {
     for index in all() {
         let link = link(index);
         let over = match link.state.load(Ordering::Acquire) {
-            state::READY => link.live.load(Ordering::Acquire) == 0 && link.is_dead(),
+            state::READY => {
+                link.live.load(Ordering::Acquire) == 0
+                    && ticks() >= link.not_before.load(Ordering::Relaxed)
+                    && link.is_dead()
+            }
             state::ASKED => link.is_dead(),
             _ => false,
         };
@@ -517,11 +528,11 @@ fn add(token: u64, socket: i32, parity: u32, peer: (u32, u32), mine: Map) -> Res
         let at = sys::mmap_private(LINKS * size_of::<Link>()).map_err(|_| Reason::NoMemory)?;
         LINKS_AT.store(at as u64, Ordering::Release);
     }
-    let now = stream::spin::ticks();
+    let now = ticks();
     let index = all()
         .find(|&index| match link(index).state.load(Ordering::Acquire) {
             state::FREE => true,
-            state::FAILED => now >= link(index).retry.load(Ordering::Relaxed),
+            state::FAILED => now >= link(index).not_before.load(Ordering::Relaxed),
             _ => false,
         })
         .unwrap_or(USED.load(Ordering::Acquire));
@@ -547,6 +558,7 @@ fn add(token: u64, socket: i32, parity: u32, peer: (u32, u32), mine: Map) -> Res
     link.peer_pid.store(peer.1, Ordering::Relaxed);
     link.owner.store(process::pid(), Ordering::Relaxed);
     link.live.store(0, Ordering::Relaxed);
+    link.armed.store(0, Ordering::Relaxed);
     link.full.store(0, Ordering::Relaxed);
     for bell in &link.bells {
         bell.store(0, Ordering::Relaxed);
@@ -575,7 +587,7 @@ fn ready(index: u32, theirs: Map, fds: &[i32; 1 + BELLS]) {
 fn fail(index: u32) {
     let link = link(index);
     release(link);
-    link.retry.store(stream::spin::ticks() + stream::spin::ticks_of(1_000_000_000), Ordering::Relaxed);
+    link.not_before.store(ticks() + ticks_of(1_000_000_000), Ordering::Relaxed);
     link.state.store(state::FAILED, Ordering::Release);
 }
 
@@ -726,11 +738,23 @@ impl Scan {
         any
     }
 
-    /// Arms the sleep words of event queue `queue`.
-    pub fn arm_sleep(&self, queue: usize, mode: u64, id: u8) {
-        self.each_link(queue, |_, mine, base| {
-            hints::arm_sleep(&mine, base, mode, id);
+    /// Arms the sleep words of event queue `queue`; says how many peers have disarmed them since, and ring or have rung.
+    pub fn arm_sleep(&self, queue: usize, mode: u64, id: u8) -> u32 {
+        let mut disarmed = 0;
+        self.each_link(queue, |link, mine, base| {
+            let before = link.armed.fetch_or(1 << queue, Ordering::Relaxed);
+            disarmed += u32::from(!hints::arm_sleep(&mine, base, mode, id) && before & 1 << queue != 0);
         });
+        disarmed
+    }
+
+    /// Whether a peer has disarmed a sleep word of event queue `queue`.
+    pub fn disarmed(&self, queue: usize) -> bool {
+        let mut any = false;
+        self.each_link(queue, |link, mine, base| {
+            any |= !hints::sleeps(&mine, base) && link.armed.load(Ordering::Relaxed) & 1 << queue != 0;
+        });
+        any
     }
 
     #[inline]

@@ -5,13 +5,13 @@
 
 use fabric::sync::{AtomicU32, AtomicU64, Ordering};
 use fabric::sys::{self, Errno};
-use fabric::{Remote, bell, trip};
+use fabric::{Local, Remote, bell, trip};
 use stream::spin::{NO_CPU, Spun, cpu, ticks, ticks_of};
 
 use crate::conn::{Conn, flag, path, state};
-use crate::layout::{BIG_AT, CALL_BELL, CPU, FIRED, NOTES, R, SMALL_AT, STATE, TCP_AT, TRIP, W};
+use crate::layout::{self, BIG_AT, CALL_BELL, CPU, FIRED, NOTES, R, SLOTS, SMALL_AT, STATE, TCP_AT, TRIP, W};
 use crate::reason::Reason;
-use crate::{demote, io, kicks, process, real, rendezvous, signals, table, thread};
+use crate::{demote, io, kicks, link, process, real, rendezvous, signals, table, thread};
 
 /// What a waiter looks at: any change of it is a reason to try again.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -207,7 +207,7 @@ pub fn readable(conn: &'static Conn, fd: i32, orphan: &mut bool) -> Result<(), E
         if ring
             && (seen.front != rx.ring.position()
                 || conn.word(TCP_AT) == rx.ring.position() + 1
-                    && conn.word(crate::layout::KICKS) == rx.kicks_drained)
+                    && conn.word(layout::KICKS) == rx.kicks_drained)
         {
             return Ok(());
         }
@@ -442,6 +442,22 @@ pub(crate) fn disarm_for_all(conn: &Conn) {
 /// Whether the peer has carried out all that it fired, so that, disarmed, no kick is on the way that it has not counted.
 pub(crate) fn quiet(conn: &Conn) -> bool {
     conn.word(FIRED) == conn.arms.load(Ordering::Acquire)
+}
+
+/// Whether the peer has carried out all that it fired, armed or not. Of a connection that may be changing its slot just now, or have
+/// been closed: so the words are read where its link has them, which stays mapped for the look.
+pub(crate) fn woken(_scan: &link::Scan, conn: &Conn) -> bool {
+    if !conn.slot_taken() || !matches!(conn.state(), state::OFFERED | state::PROMOTED) {
+        return true;
+    }
+    let mine = link::link(conn.link.load(Ordering::Relaxed)).mine();
+    let slot = conn.slot.load(Ordering::Relaxed) as usize;
+    if slot >= SLOTS || mine.len() == 0 {
+        return true;
+    }
+    let at = layout::slot(slot);
+    let armed = mine.word(at + TRIP) & INTEREST != 0;
+    mine.word(at + FIRED).wrapping_add(u64::from(armed)) >= conn.arms.load(Ordering::Acquire)
 }
 
 /// Tells the peer on which processor we wait, and says on which it waited.

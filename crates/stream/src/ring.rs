@@ -113,6 +113,19 @@ impl Producer {
         self.written += len as u64;
     }
 
+    /// Where the next `len` bytes go, at most what [`Producer::room`] gave: (offset in the peer's segment, bytes), the second perhaps empty.
+    /// For those who write there by other means than [`Producer::put`]; then they say [`Producer::filled`].
+    pub fn places(&self, len: usize) -> [(usize, usize); 2] {
+        let at = (self.written & (self.capacity - 1)) as usize;
+        let first = len.min(self.capacity as usize - at);
+        [(self.data as usize + at, first), (self.data as usize, len - first)]
+    }
+
+    /// `len` bytes of these are there. Invisible until [`Producer::publish`].
+    pub fn filled(&mut self, len: usize) {
+        self.written += len as u64;
+    }
+
     /// To be called after a small message of `len` bytes was published. The reader's processor has the lines that come next, as it
     /// has read there one round ago. Each small message would wait for one of them, before the fence that every message has; so now
     /// and then many are fetched together, by a store into each, in the part of the ring that is the writer's.

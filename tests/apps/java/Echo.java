@@ -115,7 +115,7 @@ public class Echo {
     // Twenty connections in one selector; each sends its pattern and reads it back.
     static void askSelector(InetSocketAddress address) throws Exception {
         Selector selector = Selector.open();
-        int many = 20, size = 400000, open = many;
+        int many = 20, size = 2000000, open = many;
         ByteBuffer[] out = new ByteBuffer[many], in = new ByteBuffer[many];
         for (int i = 0; i < many; i++) {
             out[i] = ByteBuffer.wrap(pattern(i, size));

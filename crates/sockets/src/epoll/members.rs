@@ -162,6 +162,11 @@ impl Set {
         }
         if member.flags & MOVED != 0 {
             // It has another slot now, whose tripwire nobody has armed.
+            if member.flags & EARLY == 0 {
+                guard.member(fd).flags |= EARLY;
+                self.on_tcp.fetch_add(1, Ordering::AcqRel);
+            }
+            guard.member(fd).flags |= FRESH;
             guard.list(fd);
             drop(guard);
             if self.sleepers.load(Ordering::SeqCst) != 0 {
@@ -285,6 +290,7 @@ impl Set {
             let bell = process::bell_fd(queue as usize);
             let add = |bell| sys::epoll_ctl(inner, libc::EPOLL_CTL_ADD, bell, ready::IN | ET, BELL_DATA);
             if bell.is_some_and(|bell| add(bell).is_ok()) {
+                self.owed.store(0, Ordering::Relaxed);
                 self.queue.store(queue + 1, Ordering::Release);
             } else {
                 give_queue(queue);
@@ -308,7 +314,15 @@ impl Set {
                     }
                 }
             }
-            *guard.state() = State { members, head: 0, tail: 0, listed: 0, told: 0, last_told: 0 };
+            *guard.state() = State {
+                members,
+                head: 0,
+                tail: 0,
+                listed: 0,
+                told: Aside::default(),
+                late: Aside::default(),
+                waking: [None; WAKING],
+            };
             sys::madvise(members.cast(), MEMBERS * size_of::<Member>(), libc::MADV_DONTNEED);
         }
         // Under the lock, as those who settle all sets may come by.

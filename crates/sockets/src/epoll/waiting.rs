@@ -6,14 +6,17 @@ use super::*;
 
 /// The kernel's part of a set is asked at least this often while rings keep it busy.
 const KERNEL_NS: u64 = 50_000;
-/// Which hints are taken before the list is gone through: none, or those that were set until then (in ticks); later ones are listed for
-/// the next call.
+/// Which hints are taken before the list is gone through: none, or those that were set until then (in ticks); later ones are set
+/// aside.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Hints {
     None,
     Until(u64),
 }
 
+/// How long a bell is waited for that is about to be rung; and for how long none is after one that was not.
+const RINGERS_NS: u64 = if cfg!(perturb) { 50_000_000 } else { 50_000 };
+const IMPATIENT_NS: u64 = if cfg!(perturb) { 0 } else { 10_000_000 };
 /// How often hints are taken again, at most, for what came before something that has been seen.
 const LOOKS: usize = 4;
 /// Event bits that are conditions, not modes.
@@ -93,7 +96,7 @@ impl Set {
         let queue = self.queue.load(Ordering::Acquire);
         if mixed && queue != 0 {
             // For what comes from now on the bell is rung, which tells its place.
-            arm_sleep(scan, queue - 1);
+            self.arm_sleep(scan, queue - 1);
         }
         let half = places.len() / 2;
         let first = self.collect(scan, &mut places[..half], Hints::None, call, true)?;
@@ -102,11 +105,73 @@ impl Set {
         let count = first + kernel;
         let hinted = self.collect(scan, &mut places[count..], Hints::Until(before), call, false)?;
         places[first + bell.unwrap_or(kernel)..count + hinted].rotate_right(hinted);
+        if mixed && queue != 0 {
+            self.wait_for_ringers(scan, queue - 1);
+        }
         Ok(count + hinted)
+    }
+
+    /// Whoever sets a hint disarms a sleep word next, and rings the bell. Where the hint has been taken before that, the bell would be
+    /// pending when the next thing comes, and its place among what the kernel tells would be wrong. So it is waited for, which is not
+    /// long, and taken off the kernel's list.
+    fn wait_for_ringers(&'static self, scan: &link::Scan, queue: u32) {
+        let Some(mut guard) = self.lock() else { return };
+        let any = guard.state().waking[0].is_some()
+            || self.owed.load(Ordering::Relaxed) != 0
+            || scan.disarmed(queue as usize);
+        // If there is more that has not been told, the bell is rung for that.
+        if !any || scan.any(queue as usize) || guard.state().late.first != 0 {
+            return;
+        }
+        let Some(bell) = process::bell_fd(queue as usize) else { return };
+        let waking = core::mem::take(&mut guard.state().waking);
+        let start = ticks();
+        if start >= self.impatient.load(Ordering::Relaxed) {
+            for conn in waking.into_iter().flatten() {
+                while !wait::woken(scan, conn) {
+                    let waited = ticks() - start;
+                    if waited > ticks_of(RINGERS_NS) {
+                        self.impatient.store(start + ticks_of(IMPATIENT_NS), Ordering::Relaxed);
+                        break;
+                    }
+                    if waited > ticks_of(RINGERS_NS / 10) {
+                        sys::yield_now();
+                    } else {
+                        spin_hint();
+                    }
+                }
+            }
+        }
+        self.arm_sleep(scan, queue);
+        let rung = sys::readable(bell);
+        // Of one that has not come yet it is not known whether it ever will.
+        self.owed.store(0, Ordering::Relaxed);
+        if !rung {
+            return;
+        }
+        bell::silence(bell);
+        let (set, inner) = (self.fd.load(Ordering::Relaxed), self.inner.load(Ordering::Acquire) - 1);
+        let _ = sys::epoll_ctl(set, libc::EPOLL_CTL_DEL, inner, 0, 0);
+        if scan.any(queue as usize) {
+            // Set meanwhile, and its ring is silenced.
+            bell::ring(bell);
+        }
+        let at = core::ptr::from_ref(self) as u64;
+        while sys::epoll_ctl(set, libc::EPOLL_CTL_ADD, inner, ready::IN, at) == Err(Errno::ENOMEM) {
+            sys::yield_now();
+        }
+    }
+
+    /// Whether a promoted member is to be looked at.
+    fn has_more(&self) -> bool {
+        self.moved.load(Ordering::Acquire) != 0 && self.lock().is_some_and(|mut guard| guard.next().is_some())
     }
 
     pub(super) fn spin(&self, scan: &link::Scan) -> bool {
         let queue = self.queue.load(Ordering::Acquire);
+        if self.has_more() {
+            return true;
+        }
         if queue == 0 {
             return false;
         }
@@ -136,14 +201,14 @@ impl Set {
         let scan = link::scan();
         self.sleepers.fetch_add(1, Ordering::SeqCst);
         if queue != 0 && nanos != Some(0) {
-            arm_sleep(&scan, queue - 1);
+            self.arm_sleep(&scan, queue - 1);
         }
         if self.lamp.load(Ordering::Acquire) != 0 && nanos != Some(0) {
             // Nothing was ready just now: a lamp that is still lit would keep us awake.
             self.settle();
         }
         // Another thread may have put a member on the list after we looked and before we counted as a sleeper.
-        let listed = self.lock().is_some_and(|mut guard| guard.state().listed > 0);
+        let listed = self.has_more();
         let waiting = listed || queue != 0 && scan.any(queue as usize - 1);
         drop(scan);
         let before = ticks();
@@ -171,23 +236,14 @@ impl Set {
             return;
         }
         let queue = self.queue.load(Ordering::Acquire);
-        let mut more = None;
-        if let Some(mut guard) = self.lock()
-            && guard.state().listed > 0
-        {
-            more = Some(guard.state().head as i32 - 1);
-        }
+        let mut more = self.lock().and_then(|mut guard| guard.next());
         if queue != 0 {
             let scan = link::scan();
-            arm_sleep(&scan, queue - 1);
+            self.arm_sleep(&scan, queue - 1);
             if more.is_none() && scan.any(queue as usize - 1) {
                 drop(scan);
                 self.take_hints();
-                if let Some(mut guard) = self.lock()
-                    && guard.state().listed > 0
-                {
-                    more = Some(guard.state().head as i32 - 1);
-                }
+                more = self.lock().and_then(|mut guard| guard.next());
             }
         }
         if let Some(fd) = more {
@@ -198,6 +254,7 @@ impl Set {
     pub(super) fn take_hints(&self) {
         let scan = link::scan();
         if let Some(mut guard) = self.lock() {
+            guard.relist(|state| &mut state.late);
             self.list_hinted(&scan, &mut guard, u64::MAX);
         }
     }
@@ -208,7 +265,13 @@ impl Set {
             return;
         }
         let mut arrived = Arrived::new(until);
-        scan.take(queue as usize - 1, |conn, when| arrived.add(guard, conn, when));
+        let mixed = self.on_tcp.load(Ordering::Relaxed) != 0;
+        scan.take(queue as usize - 1, |conn, when| {
+            if mixed && !wait::woken(scan, conn) {
+                guard.note_waking(conn);
+            }
+            arrived.add(guard, conn, when);
+        });
         arrived.list(guard);
     }
 
@@ -223,6 +286,10 @@ impl Set {
         more: bool,
     ) -> Result<usize, Errno> {
         let mut guard = self.lock().ok_or(Errno::EINTR)?;
+        if hints != Hints::None {
+            // The kernel has been asked since.
+            guard.relist(|state| &mut state.late);
+        }
         let mut count = self.go_through(scan, &mut guard, Some((&mut *places, call)), hints).0;
         let queue = self.queue.load(Ordering::Acquire) as usize;
         // What came before something that has been looked at late: its hint was set before that was written.
@@ -234,7 +301,7 @@ impl Set {
             count += self.go_through(scan, &mut guard, Some((&mut places[count..], call)), hints).0;
         }
         if !more {
-            guard.relist();
+            guard.relist(|state| &mut state.told);
         }
         Ok(count)
     }
@@ -267,7 +334,7 @@ impl Set {
             }
             if places.is_some() && member.told >= call {
                 // What has come since is for the next call.
-                guard.tell(fd);
+                guard.set_aside(fd, |state| &mut state.told);
                 continue;
             }
             if !matches!(table::entry(fd), Entry::Conn(other) if core::ptr::eq(other, conn)) {
@@ -357,7 +424,7 @@ impl Set {
                 if core::mem::replace(&mut guard.member(fd).seen, came) == came {
                     self.crowded.store(1, Ordering::Relaxed);
                 }
-                guard.tell(fd);
+                guard.set_aside(fd, |state| &mut state.told);
             }
         }
         (count, undecided)
@@ -426,8 +493,9 @@ impl Set {
                     if queue != 0
                         && let Some(fd) = process::bell_fd(queue - 1)
                     {
-                        bell::silence(fd);
+                        self.silence(fd);
                         // What it was rung for stands where it stands.
+                        guard.relist(|state| &mut state.late);
                         self.list_hinted(&link::scan(), guard, u64::MAX);
                     }
                     continue;
@@ -499,8 +567,7 @@ impl Arrived {
         let members = unsafe { core::slice::from_raw_parts_mut(first, set) };
         members.sort_unstable();
         for &(when, fd) in &*members {
-            // One that is too late goes on the list at the end of the call.
-            if when <= self.until { guard.list(fd) } else { guard.tell(fd) }
+            if when <= self.until { guard.list(fd) } else { guard.set_aside(fd, |state| &mut state.late) }
         }
     }
 }

@@ -65,8 +65,9 @@ impl Set {
             self.drain_inner(&mut guard);
             let queue = self.queue.load(Ordering::Acquire);
             if queue != 0 {
-                arm_sleep(&scan, queue - 1);
+                self.arm_sleep(&scan, queue - 1);
             }
+            guard.relist(|state| &mut state.late);
             let (ready, undecided) = self.go_through(&scan, &mut guard, None, Hints::Until(u64::MAX));
             if ready > 0 || !undecided {
                 return self.light(&mut guard, inner - 1, ready > 0);

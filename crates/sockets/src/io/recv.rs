@@ -226,10 +226,7 @@ fn take_early(
 ) -> Option<Tried> {
     if rx.error != 0 && (!conn.is_managed_now() || conn.word(SMALL_AT) == 0) {
         // Told to a waiter, and to nobody else; what the kernel had ready was read before it slept.
-        return Some(match Errno::new(core::mem::take(&mut rx.error)) {
-            Errno::ECONNRESET if died_unread(conn) == Some(false) => Tried::End,
-            errno => Tried::Error(errno),
-        });
+        return Some(kept_error(conn, rx));
     }
     if !conn.is_managed_now() {
         return Some(Tried::Kernel);
@@ -286,6 +283,14 @@ fn take_early(
         Err(Errno::EAGAIN) => Some(Tried::Not),
         Err(Errno::ECONNRESET) if died_unread(conn) == Some(false) => Some(Tried::End),
         Err(errno) => Some(Tried::Error(errno)),
+    }
+}
+
+/// Takes the error that was kept for this call. A peer that was killed with nothing unread has ended, as with tcp.
+fn kept_error(conn: &Conn, rx: &mut Held<'_, Rx>) -> Tried {
+    match Errno::new(core::mem::take(&mut rx.error)) {
+        Errno::ECONNRESET if died_unread(conn) == Some(false) => Tried::End,
+        errno => Tried::Error(errno),
     }
 }
 
@@ -460,10 +465,7 @@ fn from_kernel(
 ) -> Tried {
     // Before calls are the kernel's again: it has told this, and would not again.
     if rx.error != 0 {
-        return match Errno::new(core::mem::take(&mut rx.error)) {
-            Errno::ECONNRESET if died_unread(conn) == Some(false) => Tried::End,
-            errno => Tried::Error(errno),
-        };
+        return kept_error(conn, rx);
     }
     if conn.rx.path() == path::LAST && demote::finish(conn) {
         return Tried::Kernel;

@@ -1,11 +1,133 @@
 //! The direction that is written, and where it changes its path.
 
+use core::cell::Cell;
+
 use super::*;
 
 /// Between two looks at the kernel for the connection's life, in ns.
 const LOOK_TX_NS: u64 = 10_000_000;
 
+/// Where it comes from what is sent.
+trait Source {
+    fn len(&self) -> usize;
+    /// Puts `count` bytes, from `skip` on, into the ring, which has room for them, and publishes them. How many there were.
+    fn put(&self, conn: &Conn, tx: &mut Held<'_, Tx>, skip: usize, count: usize) -> usize;
+    /// Whether nothing is left from `skip` on, although its length says so.
+    fn is_over(&self, skip: usize) -> bool;
+    /// Sends by the kernel what lies from `skip` on, or some of it.
+    fn by_kernel(&self, fd: i32, skip: usize, flags: i32) -> Result<usize, Errno>;
+}
+
+/// The program's buffers.
+struct Buffers<'a>(&'a [libc::iovec]);
+
+impl Source for Buffers<'_> {
+    #[inline(always)]
+    fn len(&self) -> usize {
+        total(self.0)
+    }
+    #[inline(always)]
+    fn put(&self, conn: &Conn, tx: &mut Held<'_, Tx>, skip: usize, count: usize) -> usize {
+        copy_in(conn, tx, self.0, skip, count);
+        count
+    }
+    #[inline(always)]
+    fn is_over(&self, _skip: usize) -> bool {
+        false
+    }
+    fn by_kernel(&self, fd: i32, skip: usize, flags: i32) -> Result<usize, Errno> {
+        kernel_send(fd, self.0, skip, usize::MAX, flags)
+    }
+}
+
+/// Part of a file, from the page cache straight into the ring. What is not there would have to be waited for, under the lock of the
+/// direction: then nothing more is sent, and [`File::is_cold`].
+pub struct File {
+    fd: i32,
+    at: u64,
+    len: usize,
+    /// Flags of preadv2(); `None` where it cannot be told what would wait.
+    now: Option<i32>,
+    cold: Cell<bool>,
+}
+
+impl File {
+    /// `len` bytes of the file `fd`, from `at` on. Under no lock: how it can be read is tried out.
+    pub fn new(fd: i32, at: u64, len: usize) -> File {
+        let mut byte = 0u8;
+        let place = [libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 }];
+        let now = match sys::preadv(fd, &place, at, libc::RWF_NOWAIT) {
+            Err(Errno::EOPNOTSUPP) => sys::lies_in_memory(fd).then_some(0),
+            _ => Some(libc::RWF_NOWAIT),
+        };
+        File { fd, at, len, now, cold: Cell::new(false) }
+    }
+
+    /// What is left when `done` bytes have been sent.
+    pub fn rest(&self, done: usize) -> File {
+        File { at: self.at + done as u64, len: self.len - done, cold: Cell::new(false), ..*self }
+    }
+
+    /// Whether it has not been sent to its end because some of it must be read in the usual way.
+    pub fn is_cold(&self) -> bool {
+        self.cold.get()
+    }
+
+    fn read(&self, places: &[libc::iovec], skip: usize) -> usize {
+        let got = self.now.map(|now| sys::preadv(self.fd, places, self.at + skip as u64, now));
+        match got {
+            Some(Ok(got)) => got,
+            _ => {
+                self.cold.set(true);
+                0
+            }
+        }
+    }
+}
+
+impl Source for File {
+    fn len(&self) -> usize {
+        self.len
+    }
+    fn put(&self, conn: &Conn, tx: &mut Held<'_, Tx>, skip: usize, count: usize) -> usize {
+        let (theirs, front) = (conn.theirs(), conn.at(W));
+        let mut done = 0;
+        while done < count {
+            let want = (count - done).min(PIECE);
+            let places = tx.ring.places(want).map(|(offset, len)| libc::iovec {
+                iov_base: theirs.base().wrapping_add(offset).cast(),
+                iov_len: len,
+            });
+            let got = self.read(&places, skip + done);
+            tx.ring.filled(got);
+            tx.ring.publish(&theirs, front);
+            done += got;
+            if got < want {
+                break;
+            }
+        }
+        conn.counters.ring_out.store(tx.ring.position(), Ordering::Relaxed);
+        done
+    }
+    fn is_over(&self, skip: usize) -> bool {
+        let mut byte = 0u8;
+        self.read(&[libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 }], skip) == 0
+    }
+    fn by_kernel(&self, fd: i32, skip: usize, flags: i32) -> Result<usize, Errno> {
+        let mut bytes = [0u8; 16 << 10];
+        let room = bytes.len().min(self.len - skip);
+        let got = self.read(&[libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: room }], skip);
+        if got == 0 { Ok(0) } else { sys::send(fd, bytes.as_ptr(), got, flags) }
+    }
+}
+
+/// Sends part of a file, as sendfile() does.
+pub fn send_file(conn: &'static Conn, fd: i32, file: &File) -> Way {
+    send_from(conn, fd, file, 0)
+}
+
 /// Sends `iov`, as sendmsg() with `flags` does.
+#[inline(always)]
 pub fn send(conn: &'static Conn, fd: i32, iov: &[libc::iovec], flags: i32) -> Way {
     if flags & libc::MSG_OOB != 0 && conn.state() != state::PLAIN {
         // Before anything is offered, too: the kernel counts the urgent byte, a reader does not.
@@ -22,7 +144,12 @@ pub fn send(conn: &'static Conn, fd: i32, iov: &[libc::iovec], flags: i32) -> Wa
     {
         return way;
     }
-    let want = total(iov);
+    send_from(conn, fd, &Buffers(iov), flags)
+}
+
+#[inline(always)]
+fn send_from(conn: &'static Conn, fd: i32, source: &impl Source, flags: i32) -> Way {
+    let want = source.len();
     let mut done = 0;
     loop {
         if conn.state() == state::OFFERED {
@@ -30,7 +157,7 @@ pub fn send(conn: &'static Conn, fd: i32, iov: &[libc::iovec], flags: i32) -> Wa
             rendezvous::answered(conn);
         }
         let Some(mut tx) = conn.lock_tx() else { return Way::Done(Err(Errno::EINTR)) };
-        let tried = give(conn, fd, &mut tx, iov, done, flags);
+        let tried = give(conn, fd, &mut tx, source, done, flags);
         // To release the lock is the fence between what was published and whether anybody waits for it, or recalls it.
         drop(tx);
         if matches!(tried, Tried::Bytes(_)) && on_ring(conn.tx.path()) {
@@ -54,7 +181,7 @@ pub fn send(conn: &'static Conn, fd: i32, iov: &[libc::iovec], flags: i32) -> Wa
             Tried::Kernel if done == 0 => return Way::Kernel,
             // The rest by the kernel, which blocks or not as it should, unless calls have become ours again.
             Tried::Kernel if conn.enter_kernel() => {
-                let rest = kernel_send(fd, iov, done, usize::MAX, flags);
+                let rest = source.by_kernel(fd, done, flags);
                 conn.leave_kernel();
                 return Way::Done(Ok(done + rest.unwrap_or(0)));
             }
@@ -79,11 +206,11 @@ fn give(
     conn: &'static Conn,
     fd: i32,
     tx: &mut Held<'_, Tx>,
-    iov: &[libc::iovec],
+    source: &impl Source,
     skip: usize,
     flags: i32,
 ) -> Tried {
-    let want = total(iov) - skip;
+    let want = source.len() - skip;
     loop {
         match conn.tx.path() {
             path::TCP => {
@@ -93,11 +220,11 @@ fn give(
                 if want > 0 && switch(conn, fd) {
                     continue;
                 }
-                return to_kernel(fd, iov, skip, flags);
+                return to_kernel(fd, source, skip, flags);
             }
             path::SMALL | path::BIG => {
                 if conn.has(flag::SHUT_WR | flag::BROKEN) {
-                    return to_kernel(fd, iov, skip, flags);
+                    return to_kernel(fd, source, skip, flags);
                 }
                 if attend(conn, fd, tx) {
                     continue;
@@ -119,11 +246,12 @@ fn give(
                     room = layout::BIG;
                 }
                 if room == 0 {
-                    return Tried::Not;
+                    return if source.is_over(skip) { Tried::End } else { Tried::Not };
                 }
-                let count = room.min(want);
-                copy_in(conn, tx, iov, skip, count);
-                return Tried::Bytes(count);
+                return match source.put(conn, tx, skip, room.min(want)) {
+                    0 => Tried::End,
+                    count => Tried::Bytes(count),
+                };
             }
             path::RESEND => {
                 if !demote::resend(conn, fd, tx) {
@@ -137,14 +265,15 @@ fn give(
                 if demote::finish(conn) {
                     return Tried::Kernel;
                 }
-                return to_kernel(fd, iov, skip, flags);
+                return to_kernel(fd, source, skip, flags);
             }
         }
     }
 }
 
-fn to_kernel(fd: i32, iov: &[libc::iovec], skip: usize, flags: i32) -> Tried {
-    match kernel_send(fd, iov, skip, usize::MAX, flags | libc::MSG_DONTWAIT) {
+fn to_kernel(fd: i32, source: &impl Source, skip: usize, flags: i32) -> Tried {
+    match source.by_kernel(fd, skip, flags | libc::MSG_DONTWAIT) {
+        Ok(0) if source.len() > skip => Tried::End,
         Ok(count) => Tried::Bytes(count),
         Err(Errno::EAGAIN) => Tried::Not,
         Err(errno) => Tried::Error(errno),

@@ -1,0 +1,142 @@
+"""Switches one mechanism after the other off, and holds its tests to failing: a test that cannot fail shows nothing.
+
+    tests/switched_off.py             all of them, a minute each
+    tests/switched_off.py exec fork   these
+
+Each is a change to one place of the source, made in a checkout of the last commit under build/, for which the library is built anew and
+the tests that it is there for are run in mode shunt. A place that is not found any more is an error: change it here with the source.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+CHECKOUT, TARGET = ROOT / "build/switched_off", ROOT / "target/switched_off"
+
+# name: what does not happen, file, what stands there, what stands there instead, which tests (pytest -k)
+MECHANISMS = {
+    "exec": (
+        "connections that cross exec and spawn are not handed over", "preload/src/exec.rs",
+        "fn handing_over(leaves: bool) -> Kept {\n    if !process::active() {",
+        "fn handing_over(leaves: bool) -> Kept {\n    if leaves || !leaves {",
+        "execs or spawns"),
+    "again": (
+        "nothing is promoted again after exec", "sockets/src/demote.rs",
+        "if conn.notes() & note::AGAIN != 0 {", "if conn.notes() & note::AGAIN == u64::MAX {",
+        "test_in_memory_again"),
+    "recalled": (
+        "memory with recalled bytes is given back at the end", "sockets/src/close.rs",
+        "discard: conn.has(flag::GREW) && !wanted,", "discard: conn.has(flag::GREW) && (wanted || !wanted),",
+        "execs and much_unread"),
+    "relay": (
+        "what the peer sends no more has no relay", "sockets/src/demote.rs",
+        "if relay::begin(conn, fd, rest) {", "if conn.has(0) && relay::begin(conn, fd, rest) {",
+        "leftover"),
+    "fork": (
+        "connections that a child has, too, are not known to be shared", "sockets/src/fork.rs",
+        "            conn.set(flag::SHARED);\n            if conn.state() == state::PROMOTED && conn.epolls",
+        "            if conn.state() == state::PROMOTED && conn.epolls",
+        "forks or together"),
+    "dead_holders": (
+        "locks of the dead stay locked", "fabric/src/lock.rs",
+        "&& !thread_lives(held & !WAITERS) {", "&& !thread_lives(held & !WAITERS) && turns == 0 {",
+        "holders"),
+    "passing": (
+        "connections that a message passes are not handed over", "preload/src/exec.rs",
+        "if (*part).cmsg_level == libc::SOL_SOCKET &&", "if (*part).cmsg_level == -1 &&",
+        "passing"),
+    "stdio": (
+        "libc's streams do not come to us", "preload/src/start.rs",
+        "            stdio::follow();\n", "            let _ = stdio::follow;\n",
+        "streams or test_lines"),
+    "urgent": (
+        "urgent data is no reason to go back to tcp", "sockets/src/io/send.rs",
+        "if flags & libc::MSG_OOB != 0 && conn.state()", "if flags & libc::MSG_OOB == -1 && conn.state()",
+        "urgent"),
+    "options": (
+        "SO_RCVLOWAT is the kernel's alone", "preload/src/fds.rs",
+        "(libc::SOL_SOCKET, libc::SO_RCVLOWAT) if number > 1 =>",
+        "(libc::SOL_SOCKET, libc::SO_RCVLOWAT) if number > i64::from(i32::MAX) as _ =>",
+        "options or flags"),
+    "interrupted": (
+        "calls go on after every signal", "sockets/src/signals.rs",
+        "    INTERRUPT.load(Ordering::Relaxed) == 0\n", "    INTERRUPT.load(Ordering::Relaxed) < u64::MAX\n",
+        "signals"),
+    "sleeping_reader": (
+        "a reader loses the connection that another thread closes", "sockets/src/close.rs",
+        "&& orphaned(conn, fd) {", "&& conn.has(0) && orphaned(conn, fd) {",
+        "close_while_reading"),
+    "raw_calls": (
+        "close() by syscall() is not seen", "preload/src/syscall.rs",
+        "            libc::SYS_close => fds::close(a as c_int).into(),\n", "",
+        "raw"),
+    "rules": (
+        "rules decide nothing", "sockets/src/rules.rs",
+        "    if count == 0 {\n", "    if count < usize::MAX {\n",
+        "test_rules"),
+    "reset": (
+        "unread bytes in a ring reset nothing", "sockets/src/close.rs",
+        "if (unread || waiting) && !conn.has(flag::BROKEN) {", "if (unread || waiting) && conn.has(flag::BROKEN) {",
+        "ending"),
+    "order": (
+        "the kernel is not asked each time while bytes may come by tcp, too", "sockets/src/epoll/waiting.rs",
+        "let mixed = self.on_tcp.load(Ordering::Acquire) != 0 && places.len() > 1;", "let mixed = false;",
+        "epoll_order"),
+}
+
+
+def run(*argv, **how):
+    return subprocess.run([str(a) for a in argv], capture_output=True, text=True, **how)
+
+
+def must(*argv, **how):
+    done = run(*argv, **how)
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(map(str, argv))}: status {done.returncode}\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+def try_without(name):
+    """How many tests failed."""
+    _, file, old, new, tests = MECHANISMS[name]
+    must("git", "checkout", "-q", "--", ".", cwd=CHECKOUT)
+    path = CHECKOUT / "crates" / file
+    text = path.read_text()
+    if text.count(old) != 1:
+        sys.exit(f"{name}: found {text.count(old)} times in {file}:\n{old}")
+    path.write_text(text.replace(old, new))
+    must(ROOT / "scripts/cargo", "build", "-q", "--release", "--locked", "-p", "preload", "-p", "shunt", cwd=CHECKOUT,
+         env=os.environ | {"CARGO_TARGET_DIR": str(TARGET)})
+    built = {"SHUNT_LIB": str(TARGET / "release/libshunt.so"), "SHUNT_COMMAND": str(TARGET / "release/shunt")}
+    result = run(ROOT / "build/venv/bin/python", "-m", "pytest", "tests", "-q", "--modes", "shunt", "--maxfail", 3, "-k",
+                 f"({tests}) and not conformance", cwd=CHECKOUT, env=os.environ | built)
+    failed = re.search(r"(\d+) failed", result.stdout)
+    if not failed and not re.search(r"\d+ passed", result.stdout):
+        sys.exit(f"{name}: no test was run\n{result.stdout[-2000:]}{result.stderr}")
+    return int(failed[1]) if failed else 0
+
+
+def main():
+    names = sys.argv[1:] or list(MECHANISMS)
+    if unknown := set(names) - set(MECHANISMS):
+        sys.exit(f"no such mechanism: {', '.join(sorted(unknown))}; there are {', '.join(MECHANISMS)}")
+    if not CHECKOUT.exists():
+        must("git", "worktree", "prune", cwd=ROOT)
+        must("git", "worktree", "add", "-q", "--detach", CHECKOUT, cwd=ROOT)
+    must("git", "checkout", "-q", "--", ".", cwd=CHECKOUT)
+    must("git", "checkout", "-q", "--detach", must("git", "rev-parse", "HEAD", cwd=ROOT).strip(), cwd=CHECKOUT)
+    unnoticed = []
+    for name in names:
+        failed = try_without(name)
+        print(f"{name:16} {MECHANISMS[name][0]:80} {f'{failed} failed' if failed else 'NOBODY NOTICES'}", flush=True)
+        if not failed:
+            unnoticed.append(name)
+    must("git", "worktree", "remove", "--force", CHECKOUT, cwd=ROOT)
+    sys.exit(f"no test fails without: {', '.join(unnoticed)}" if unnoticed else 0)
+
+
+if __name__ == "__main__":
+    main()

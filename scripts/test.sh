@@ -105,8 +105,9 @@ soak() {
     SOAK_SECONDS=${SOAK_SECONDS:-600} DEATHS=${DEATHS:-1000} python_tests -m soak
 }
 
+# They sleep more than they compute: some run beside one another, each in a network of its own.
 conformance() {
-    CONFORMANCE=full python_tests -m conformance
+    PYTEST_PATHS=tests/conformance CONFORMANCE=full python_tests -n "${CONFORMANCE_JOBS:-3}" --dist loadgroup
 }
 
 # A library whose threads are held up at random between steps on shared memory (fabric::sync::perturb): what needs two threads to meet
@@ -120,7 +121,7 @@ perturb() {
 python_tests() {
     export SHUNT_LIB=${SHUNT_LIB:-$target/release/libshunt.so} SHUNT_COMMAND=${SHUNT_COMMAND:-$target/release/shunt}
     # shellcheck disable=SC2086 # PYTEST_ARGS is words
-    build/venv/bin/python -m pytest tests -q -ra "$@" ${PYTEST_ARGS:-}
+    build/venv/bin/python -m pytest "${PYTEST_PATHS:-tests}" -q -ra "$@" ${PYTEST_ARGS:-}
 }
 
 # have_subcommand NAME COMPONENT: whether cargo has it. Debian's compiler has no clippy, for one.

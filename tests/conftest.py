@@ -8,6 +8,7 @@ A mode that needs libshunt.so and does not find it makes the whole run fail; not
 not installed is a failure too (tests/packages.txt and tests/requirements.txt say what to install).
 """
 
+import fcntl
 import os
 import re
 import shutil
@@ -42,6 +43,9 @@ def pytest_configure(config):
         config.staged = modes.stage()
         system.adopt_orphans()
         config.own_shm = not config.getoption("--shared-shm") and system.own_shm()
+        # A worker of pytest-xdist: others run beside it, with the same ports.
+        if hasattr(config, "workerinput") and not system.own_net():
+            pytest.exit("tests that run beside one another need networks of their own: be root, or leave -n away", 4)
 
 
 def pytest_report_header(config):
@@ -62,8 +66,11 @@ def known_failures():
             yield pattern.strip(), reason.strip()
 
 
-def pytest_collection_modifyitems(items):
+def pytest_collection_modifyitems(config, items):
     for item in items:
+        if hasattr(config, "workerinput"):
+            # What is compared with the plain run is run by the worker that has it.
+            item.add_marker(pytest.mark.xdist_group(re.sub(rf"\b({'|'.join(modes.MODES)})\b", "*", item.nodeid)))
         name = item.nodeid.removeprefix("tests/")
         for pattern, reason in known_failures():
             # The brackets are pytest's, only * is a pattern.
@@ -81,7 +88,10 @@ def pytest_runtest_makereport(item, call):
 def apps(pytestconfig):
     """The folder with the built victim programs (tests/apps)."""
     out = (pytestconfig.staged or modes.ROOT / "build") / "apps"
-    made = subprocess.run(["make", "-s", "-j2", "-C", str(HERE / "apps"), f"OUT={out}"], capture_output=True, text=True)
+    out.mkdir(parents=True, exist_ok=True)
+    with open(out / ".lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        made = subprocess.run(["make", "-s", "-j2", "-C", str(HERE / "apps"), f"OUT={out}"], capture_output=True, text=True)
     if made.returncode != 0:
         pytest.exit(f"tests/apps does not build:\n{made.stdout}{made.stderr}", 4)
     return out

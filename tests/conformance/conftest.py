@@ -40,13 +40,23 @@ def conform(r, mode, apps):
         elif suite not in _plain:
             _plain[suite] = held.ran(suite, plainly(scenario))
         row = held.Row(suite, mode, _plain[suite], found, lambda: plainly(scenario), r.report.promoted)
-        _rows.append(row)
+        _rows.append(row.line())
         lines = [f"  {test}: {plain} | {here}" for test, (plain, here) in row.ours.items()]
         assert not lines, "\n".join([f"{suite}, plain | {mode}:", *lines])
         if moves:
             r.accelerated()
 
     return compare
+
+
+def pytest_sessionfinish(session):
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["conformance"] = _rows
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node):
+    _rows.extend(tuple(row) for row in getattr(node, "workeroutput", {}).get("conformance", []))
 
 
 def pytest_terminal_summary(terminalreporter):

@@ -1,4 +1,4 @@
-"""What the tests ask of the operating system: a /dev/shm of their own, their descendants, where a process hangs, free ports."""
+"""What the tests ask of the operating system: a /dev/shm and a network of their own, their descendants, where a process hangs, free ports."""
 
 import ctypes
 import os
@@ -12,6 +12,7 @@ from pathlib import Path
 SHM = Path("/dev/shm")
 BOARD = SHM / "shunt-board"
 CLONE_NEWNS = 0x00020000
+CLONE_NEWNET = 0x40000000
 PR_SET_CHILD_SUBREAPER = 36
 libc = ctypes.CDLL(None, use_errno=True)
 
@@ -25,6 +26,12 @@ def own_shm():
         if subprocess.run(command, stderr=subprocess.DEVNULL).returncode != 0:
             return False
     return True
+
+
+def own_net():
+    """Gives this process and its children a network of their own, with loopback only. Needs root; returns whether it worked."""
+    return (os.geteuid() == 0 and libc.unshare(CLONE_NEWNET) == 0
+            and subprocess.run(["ip", "link", "set", "lo", "up"]).returncode == 0)
 
 
 def adopt_orphans():

@@ -66,11 +66,13 @@ def known_failures():
             yield pattern.strip(), reason.strip()
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
     for item in items:
         if hasattr(config, "workerinput"):
-            # What is compared with the plain run is run by the worker that has it.
-            item.add_marker(pytest.mark.xdist_group(re.sub(rf"\b({'|'.join(modes.MODES)})\b", "*", item.nodeid)))
+            # What is compared with the plain run is run by the worker that has it. A bracket in its name would end the name of a group.
+            group = re.sub(rf"\b({'|'.join(modes.MODES)})\b", "*", item.nodeid).rstrip("]")
+            item.add_marker(pytest.mark.xdist_group(group))
         name = item.nodeid.removeprefix("tests/")
         for pattern, reason in known_failures():
             # The brackets are pytest's, only * is a pattern.

@@ -1,9 +1,11 @@
 """Sources of Debian packages whose tests are run: fetched once, by name, into build/sources, without a change to the machine's lists."""
 
+import fcntl
 import re
 import shutil
 import subprocess
 
+from . import system
 from .modes import ROOT
 
 SOURCES = ROOT / "build/sources"
@@ -24,7 +26,14 @@ def archive():
 
 
 def source(package):
-    """The folder with the upstream sources of `package`, in the version that the distribution has."""
+    """The folder with the upstream sources of `package`, in the version that the distribution has. Nobody may write there."""
+    SOURCES.mkdir(parents=True, exist_ok=True)
+    with open(SOURCES / f"{package}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return fetched(package)
+
+
+def fetched(package):
     place = SOURCES / package
     if found := sorted(path for path in place.glob("*/") if (path / ".complete").exists()):
         return found[0]
@@ -35,7 +44,7 @@ def source(package):
     options = ["-q", "-o", "Dir::Etc::SourceList=/dev/null", "-o", f"Dir::Etc::SourceParts={place}/parts", "-o", f"Dir::State::Lists={place}/lists",
                "-o", "APT::Sandbox::User="]
     for words in (["update"], ["source", "--download-only", package]):
-        done = subprocess.run(["apt-get", *options, *words], cwd=place, capture_output=True, text=True)
+        done = subprocess.run([*system.outside(), "apt-get", *options, *words], cwd=place, capture_output=True, text=True)
         assert done.returncode == 0, f"apt-get {' '.join(words)} in {place}:\n{done.stdout}{done.stderr}"
     tar = next(place.glob("*.orig.tar.*"))
     subprocess.run(["tar", "-xf", tar], cwd=place, check=True)

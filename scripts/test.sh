@@ -107,7 +107,7 @@ soak() {
 
 # They sleep more than they compute: some run beside one another, each in a network of its own.
 conformance() {
-    PYTEST_PATHS=tests/conformance CONFORMANCE=full python_tests -n "${CONFORMANCE_JOBS:-3}" --dist loadgroup
+    PYTEST_PATHS=tests/conformance CONFORMANCE=full python_tests -n "${CONFORMANCE_JOBS:-3}"
 }
 
 # A library whose threads are held up at random between steps on shared memory (fabric::sync::perturb): what needs two threads to meet

@@ -66,13 +66,20 @@ def known_failures():
             yield pattern.strip(), reason.strip()
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config, items):
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """What is compared with the plain run is run by the worker that has it."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ModesTogether(LoadScopeScheduling):
+        def _split_scope(self, nodeid):
+            return re.sub(rf"\b({'|'.join(modes.MODES)})\b", "*", nodeid)
+
+    return ModesTogether(config, log)
+
+
+def pytest_collection_modifyitems(items):
     for item in items:
-        if hasattr(config, "workerinput"):
-            # What is compared with the plain run is run by the worker that has it. A bracket in its name would end the name of a group.
-            group = re.sub(rf"\b({'|'.join(modes.MODES)})\b", "*", item.nodeid).rstrip("]")
-            item.add_marker(pytest.mark.xdist_group(group))
         name = item.nodeid.removeprefix("tests/")
         for pattern, reason in known_failures():
             # The brackets are pytest's, only * is a pattern.

@@ -8,12 +8,6 @@
 
 extern char **environ;
 
-static void ended_well(pid_t child) {
-    int status;
-    CHECK(waitpid(child, &status, 0) == child);
-    EQUAL(status, 0);
-}
-
 static void to_01(int fd) {
     CHECK(dup2(fd, 0) == 0);
     CHECK(dup2(fd, 1) == 1);

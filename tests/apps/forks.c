@@ -4,12 +4,6 @@
 #include <sys/mman.h>
 #include <sys/syscall.h>
 
-static void child_ended_well(pid_t child) {
-    int status;
-    CHECK(waitpid(child, &status, 0) == child);
-    EQUAL(status, 0);
-}
-
 static void in_turn(int fd) {
     for (int i = 0; i < 10; i++) {
         pid_t child = fork();
@@ -18,7 +12,7 @@ static void in_turn(int fd) {
             echo_rounds(fd, 20, 100);
             _exit(0);
         }
-        child_ended_well(child);
+        ended_well(child);
         sent += 2000, got += 2000;
         echo_rounds(fd, 20, 100);
     }
@@ -35,7 +29,7 @@ static void one_each(int fd) {
         _exit(0);
     }
     for (int i = 0; i < 2000; i++) put(fd, 500);
-    child_ended_well(child);
+    ended_well(child);
     hear();
     leave(fd);
 }
@@ -47,7 +41,7 @@ static void both_write(int fd) {
     memset(data, child ? 'p' : 'c', sizeof data);
     for (int i = 0; i < 2000; i++) EQUAL(send(fd, data, sizeof data, 0), sizeof data);
     if (child == 0) _exit(0);
-    child_ended_well(child);
+    ended_well(child);
     close(fd);
 }
 
@@ -74,7 +68,7 @@ static void both_read(int fd) {
     }
     EQUAL(n, 0);
     if (child == 0) _exit(0);
-    child_ended_well(child);
+    ended_well(child);
     tell(shared->count);
     tell(shared->sum);
     hear();
@@ -110,7 +104,7 @@ static void child_leaves(int fd) {
             CHECK(kill(child, SIGKILL) == 0);
             CHECK(waitpid(child, &status, 0) == child);
         } else {
-            child_ended_well(child);
+            ended_well(child);
         }
         echo_rounds(fd, 30, 100);
     }
@@ -133,7 +127,7 @@ static void child_stays(int fd) {
     CHECK(close(fd) == 0);
     close(wait[0]);
     close(wait[1]);
-    child_ended_well(child);
+    ended_well(child);
 }
 
 /* The child is killed while it sleeps in recv() or while it writes without end; the parent goes on. */
@@ -174,7 +168,7 @@ static void child_serves(int listener) {
         }
         close(fd);
     }
-    for (int i = 0; i < 12; i++) child_ended_well(children[i]);
+    for (int i = 0; i < 12; i++) ended_well(children[i]);
 }
 
 /* The connection is in use in the parent before the child takes over. */
@@ -194,7 +188,7 @@ static void child_takes_over(int listener) {
         }
         close(fd);
     }
-    for (int i = 0; i < 12; i++) child_ended_well(children[i]);
+    for (int i = 0; i < 12; i++) ended_well(children[i]);
 }
 
 /* Apache prefork, gunicorn, PostgreSQL: children share the listener and all sleep in accept(). */
@@ -241,7 +235,7 @@ static void generations(int fd) {
     for (; depth < 4 && (child = fork()) == 0; depth++) continue;
     /* The youngest talks first; each then ends, and its parent goes on where it stopped. */
     if (depth < 4) {
-        child_ended_well(child);
+        ended_well(child);
         sent += (4 - depth) * 3000, got += (4 - depth) * 3000;
     }
     echo_rounds(fd, 30, 100);
@@ -268,7 +262,7 @@ static void fork_beside_traffic(int fd) {
     for (int i = 0; i < 30; i++) {
         pid_t child = fork();
         if (child == 0) _exit(0);
-        child_ended_well(child);
+        ended_well(child);
     }
     CHECK(pthread_join(thread, NULL) == 0);
     hear();
@@ -279,14 +273,14 @@ static void by_vfork(int fd) {
     for (volatile int i = 0; i < 5; i++) {
         pid_t child = vfork();
         if (child == 0) _exit(0);
-        child_ended_well(child);
+        ended_well(child);
         echo_rounds(fd, 30, 100);
         child = vfork();
         if (child == 0) {
             execl("/bin/true", "true", NULL);
             _exit(1);
         }
-        child_ended_well(child);
+        ended_well(child);
         echo_rounds(fd, 30, 100);
     }
     leave(fd);
@@ -305,7 +299,7 @@ static void vfork_closes(int fd) {
             execl("/bin/true", "true", NULL);
             _exit(1);
         }
-        child_ended_well(child);
+        ended_well(child);
         take(fd, 5000);
         echo_rounds(fd, 30, 100);
         child = vfork();
@@ -315,7 +309,7 @@ static void vfork_closes(int fd) {
             execl("/bin/true", "true", NULL);
             _exit(1);
         }
-        child_ended_well(child);
+        ended_well(child);
         echo_rounds(fd, 30, 100);
     }
     leave(fd);
@@ -346,7 +340,7 @@ static void by_system_call(int fd) {
             }
             _exit(0);
         }
-        child_ended_well(child);
+        ended_well(child);
         sent += 2000, got += 2000;
         echo_rounds(fd, 20, 100);
     }

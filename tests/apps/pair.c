@@ -393,3 +393,21 @@ void wait_queued(int fd, int bytes) {
     }
     EQUAL(queued, bytes);
 }
+
+void ended_well(pid_t child) {
+    int status;
+    CHECK(waitpid(child, &status, 0) == child);
+    EQUAL(status, 0);
+}
+
+void give(int channel, int fd) {
+    char byte = 0, control[CMSG_SPACE(sizeof(int))] = {0};
+    struct iovec v = {&byte, 1};
+    struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+    struct cmsghdr *c = CMSG_FIRSTHDR(&m);
+    c->cmsg_level = SOL_SOCKET;
+    c->cmsg_type = SCM_RIGHTS;
+    c->cmsg_len = CMSG_LEN(sizeof(int));
+    memcpy(CMSG_DATA(c), &fd, sizeof fd);
+    EQUAL(sendmsg(channel, &m, 0), 1);
+}

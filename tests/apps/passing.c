@@ -2,18 +2,6 @@
  * was never related to it by fork; the old owner closes it or keeps it. */
 #include "pair.h"
 
-static void give(int channel, int fd) {
-    char byte = 0, control[CMSG_SPACE(sizeof(int))] = {0};
-    struct iovec v = {&byte, 1};
-    struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
-    struct cmsghdr *c = CMSG_FIRSTHDR(&m);
-    c->cmsg_level = SOL_SOCKET;
-    c->cmsg_type = SCM_RIGHTS;
-    c->cmsg_len = CMSG_LEN(sizeof(int));
-    memcpy(CMSG_DATA(c), &fd, sizeof fd);
-    EQUAL(sendmsg(channel, &m, 0), 1);
-}
-
 static int receive(int channel) {
     char byte, control[CMSG_SPACE(sizeof(int))] = {0};
     struct iovec v = {&byte, 1};
@@ -24,12 +12,6 @@ static int receive(int channel) {
     int fd;
     memcpy(&fd, CMSG_DATA(c), sizeof fd);
     return fd;
-}
-
-static void ended_well(pid_t child) {
-    int status;
-    CHECK(waitpid(child, &status, 0) == child);
-    EQUAL(status, 0);
 }
 
 /* A child that was there before the connection receives it; what it inherited is nothing. */

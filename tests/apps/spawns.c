@@ -7,12 +7,6 @@
 
 extern char **environ;
 
-static void ended_well(pid_t child) {
-    int status;
-    CHECK(waitpid(child, &status, 0) == child);
-    EQUAL(status, 0);
-}
-
 /* ---- children that pthread_atfork() does not hear of ---- */
 
 static pid_t by_Fork(void) { return _Fork(); }

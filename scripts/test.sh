@@ -105,9 +105,9 @@ soak() {
     SOAK_SECONDS=${SOAK_SECONDS:-600} DEATHS=${DEATHS:-1000} python_tests -m soak
 }
 
-# They sleep more than they compute: some run beside one another, each in a network of its own.
+# They sleep more than they compute: two run beside one another, each in a network of its own.
 conformance() {
-    PYTEST_PATHS=tests/conformance CONFORMANCE=full python_tests -n "${CONFORMANCE_JOBS:-3}"
+    PYTEST_PATHS=tests/conformance CONFORMANCE=full python_tests -n "${CONFORMANCE_JOBS:-2}"
 }
 
 # A library whose threads are held up at random between steps on shared memory (fabric::sync::perturb): what needs two threads to meet

@@ -33,7 +33,7 @@ main() {
     stage install "make install into a folder" install_check
     stage unit "cargo test" unit
     stage blackbox "pytest tests" blackbox
-    stage perturb "soak and deaths with threads held up at random, ${PERTURB_SECONDS:-30} s" perturb
+    stage perturb "soak, deaths, sets and signals with threads held up at random, ${PERTURB_SECONDS:-30} s" perturb
     stage models "loom, short form" env MODELS="${MODELS:-short}" scripts/models.sh
     stage fuzz "fuzzers, short form" scripts/fuzz.sh "${FUZZ_SHORT_SECONDS:-10}"
     asked soak && stage soak "soak for ${SOAK_SECONDS:-600} s" soak
@@ -115,7 +115,7 @@ conformance() {
 perturb() {
     RUSTFLAGS="${RUSTFLAGS:-} --cfg perturb" CARGO_TARGET_DIR=$target/perturb "$cargo" build --release --locked -p preload
     SHUNT_LIB=$target/perturb/release/libshunt.so SOAK_SECONDS=${PERTURB_SECONDS:-30} DEATHS=${DEATHS:-20} \
-        python_tests --modes shunt -m "${PERTURB_TESTS:-soak}"
+        python_tests --modes shunt -k "${PERTURB_TESTS-soak or epoll_sets or signals}"
 }
 
 python_tests() {

@@ -439,11 +439,15 @@ impl Set {
         mask: *const libc::sigset_t,
     ) -> Result<(usize, Option<usize>), Errno> {
         let mut nanos = nanos;
+        let began = self.clock.fetch_add(1, Ordering::AcqRel);
         if self.holds.load(Ordering::SeqCst) != 0 {
-            self.meet_nested(nanos, mask)?;
+            if !self.meet_nested(nanos, mask)? {
+                self.kernel_asked.store(ticks(), Ordering::Relaxed);
+                self.emptied.fetch_max(began, Ordering::AcqRel);
+                return Ok((0, None));
+            }
             nanos = Some(0);
         }
-        let began = self.clock.fetch_add(1, Ordering::AcqRel);
         let millis = nanos.map_or(-1, |nanos| nanos.div_ceil(1_000_000).min(i32::MAX as u64) as i32);
         // SAFETY: the places are the program's, the mask too.
         let got = unsafe {

@@ -105,22 +105,22 @@ impl Set {
         }
     }
 
-    /// With sets inside: sleeps in poll instead of epoll_wait, which would report a set that only seems to be ready, and take the edge
-    /// or the one shot of its registration.
+    /// With sets inside: asks, and sleeps, in poll instead of epoll_wait, which would report a set that only seems to be ready (a bell
+    /// may be rung for what was read before), and take the edge or the one shot of its registration. False if nothing is ready.
     #[cold]
-    pub(super) fn meet_nested(&self, nanos: Option<u64>, mask: *const libc::sigset_t) -> Result<(), Errno> {
+    pub(super) fn meet_nested(&self, nanos: Option<u64>, mask: *const libc::sigset_t) -> Result<bool, Errno> {
         settle();
-        if nanos == Some(0) {
-            return Ok(());
-        }
         let mut poll = libc::pollfd { fd: self.fd.load(Ordering::Relaxed), events: libc::POLLIN, revents: 0 };
         let timeout = nanos.map(sys::timespec);
         let at = timeout.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
         // SAFETY: one place, the timeout is null or valid, the mask is the program's.
-        if unsafe { real::ppoll()(&raw mut poll, 1, at, mask) } < 0 {
+        let seems = unsafe { real::ppoll()(&raw mut poll, 1, at, mask) };
+        if seems < 0 {
             return Err(Errno::new(real::errno()));
         }
-        settle();
-        Ok(())
+        if seems > 0 {
+            settle();
+        }
+        Ok(seems > 0)
     }
 }

@@ -383,6 +383,38 @@ static void sends_singly(int fd) {
     EQUAL(recv(fd, &byte, 1, 0), 0);
 }
 
+/* A handler uses the connection while main makes the calls on which a library would move it to another path. */
+enum { MOVES = 200, EACH = 60 };
+static void handler_while_moving(int fd) {
+    struct itimerval t = {{0, 90}, {0, 90}}, off = {{0, 0}, {0, 0}};
+    for (int i = 0; i < MOVES; i++) {
+        handler_fd = fd = dial();
+        int read_here = taken = 0;
+        char byte;
+        handle(SIGALRM, receive_in_handler, SA_RESTART);
+        CHECK(setitimer(ITIMER_REAL, &t, NULL) == 0);
+        while (recv(fd, &byte, 1, 0) == 1) read_here++;
+        CHECK(setitimer(ITIMER_REAL, &off, NULL) == 0);
+        handle(SIGALRM, SIG_IGN, 0);
+        EQUAL(read_here + taken, EACH);
+        close(fd);
+    }
+}
+
+static void sends_to_each(int listener) {
+    for (int i = 0; i < MOVES; i++) {
+        int fd = answer(listener);
+        for (int k = 0; k < EACH; k++) {
+            EQUAL(send(fd, "x", 1, 0), 1);
+            if (k % 8 == 0) usleep(100);
+        }
+        CHECK(shutdown(fd, SHUT_WR) == 0);
+        char byte;
+        EQUAL(recv(fd, &byte, 1, 0), 0);
+        close(fd);
+    }
+}
+
 const struct example examples[] = {
     {"interrupted", puppet, interrupted, 0},
     {"restarted", puppet, restarted, 0},
@@ -399,6 +431,7 @@ const struct example examples[] = {
     {"while_awake_interrupt", puppet, while_awake_interrupt, 0},
     {"jumps_elsewhere", jumps_elsewhere_server, jumps_elsewhere, 0},
     {"handler_receives", sends_singly, handler_receives, 0},
+    {"handler_while_moving", sends_to_each, handler_while_moving, RAW},
     {"stopped", puppet, stopped, 0},
     {0},
 };

@@ -32,19 +32,32 @@ const SERVE_NS: u64 = 200_000;
 /// offer for a connection that another thread is closing.
 static STATES: Lock = Lock::unlocked();
 
-/// The lock on states, held.
-pub struct States(bool);
+/// The lock on states, held or, if the thread had it already, not; and which signals were blocked before it was taken.
+pub struct States(bool, Option<u64>);
 
 /// Keeps fork() out while the table of descriptors and the counts of who refers to a connection change together: a child that had an
 /// entry which is not counted, or the other way round, would let go of a connection that others hold.
 pub fn steady() -> States {
-    States::lock()
+    // Taken again in a signal handler that interrupted the holder: the handler's call goes on without.
+    States(STATES.lock(crate::thread::tid()), None)
 }
 
 impl States {
+    /// With all signals blocked: a handler that used the connection whose calls are just becoming ours would wait for the thread that
+    /// it has interrupted, and one that never returns, or jumps away, would leave it so for all.
     fn lock() -> States {
-        // Taken again in a signal handler that interrupted the holder: the handler's call goes on without.
-        States(STATES.lock(crate::thread::tid()))
+        let blocked = sys::block_signals(u64::MAX);
+        States(STATES.lock(crate::thread::tid()), Some(blocked))
+    }
+
+    /// As [`States::lock`], if nobody has it.
+    fn try_lock() -> Option<States> {
+        let blocked = sys::block_signals(u64::MAX);
+        if STATES.try_lock(crate::thread::tid()) {
+            return Some(States(true, Some(blocked)));
+        }
+        sys::block_signals(blocked);
+        None
     }
 }
 
@@ -52,6 +65,9 @@ impl Drop for States {
     fn drop(&mut self) {
         if self.0 {
             STATES.unlock();
+        }
+        if let Some(blocked) = self.1 {
+            sys::block_signals(blocked);
         }
     }
 }
@@ -169,7 +185,7 @@ fn arming_it(conn: &Conn) -> bool {
 /// Halves of a connection (SHUT_RD, SHUT_WR) are about to be shut: it is not promoted any more. True if it is already, and the halves
 /// are for the caller to note.
 pub fn shut(conn: &'static Conn, halves: u32) -> bool {
-    let _states = States::lock();
+    let _states = steady();
     if !agreed(conn) {
         conn.set(halves);
         return false;
@@ -187,7 +203,7 @@ fn agreed(conn: &'static Conn) -> bool {
 
 /// The end of a connection: it is not promoted any more. Says whether it has a slot (it was, or is, promoted).
 pub fn close(conn: &'static Conn) -> bool {
-    let _states = States::lock();
+    let _states = steady();
     unpost(conn);
     if conn.state() == state::OFFERED && !take_back(conn) {
         conn.state.store(state::PROMOTED, Ordering::Release);
@@ -200,7 +216,7 @@ pub fn close(conn: &'static Conn) -> bool {
 
 /// Stops following: the connection stays on tcp. False if it is in memory already.
 pub fn give_up(conn: &'static Conn, reason: Reason) -> bool {
-    let _states = States::lock();
+    let _states = steady();
     if agreed(conn) {
         return false;
     }

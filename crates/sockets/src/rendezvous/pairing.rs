@@ -17,10 +17,10 @@ pub fn answered(conn: &'static Conn) -> bool {
     if conn.word(STATE) & (ACCEPTED | REFUSED) == 0 {
         return true;
     }
-    if !STATES.try_lock(crate::thread::tid()) {
-        return conn.state() != state::OFFERED;
-    }
-    let _states = States(true);
+    let Some(_states) = States::try_lock() else {
+        // In a signal handler that interrupted the one who has it, nothing changes however often it asks.
+        return conn.state() != state::OFFERED || STATES.owner() == crate::thread::tid();
+    };
     if conn.state() == state::OFFERED {
         look_for_answer(conn);
     }

@@ -383,6 +383,34 @@ static void sends_singly(int fd) {
     EQUAL(recv(fd, &byte, 1, 0), 0);
 }
 
+/* Out of calls that do not sleep, wherever they are just then: nothing is there to be received, so nothing can be lost. */
+static void jumps_busy(int fd) {
+    struct pollfd p = {fd, POLLIN, 0};
+    struct epoll_event event = {.events = EPOLLIN};
+    int set = epoll_create1(0);
+    char byte;
+    CHECK(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event) == 0);
+    handle(SIGALRM, jump_out, SA_RESTART);
+    for (volatile int i = 0; i < 2000; i++) {
+        if (sigsetjmp(jump, 1) == 0) {
+            struct itimerval t = {{0, 0}, {0, 50 + i % 97}};
+            CHECK(setitimer(ITIMER_REAL, &t, NULL) == 0);
+            for (;;) {
+                switch (i % 4) {
+                case 0: EQUAL(recv(fd, &byte, 1, MSG_DONTWAIT), -1); break;
+                case 1: EQUAL(poll(&p, 1, 0), 0); break;
+                case 2: EQUAL(epoll_wait(set, &event, 1, 0), 0); break;
+                case 3: EQUAL(recv(fd, &byte, 1, MSG_DONTWAIT | MSG_PEEK), -1); break;
+                }
+                CHECK(i % 4 == 1 || i % 4 == 2 || errno == EAGAIN);
+            }
+        }
+        if (i % 40 == 39) echo_rounds(fd, 20, 100);
+    }
+    close(set);
+    leave(fd);
+}
+
 /* A handler uses the connection while main makes the calls on which a library would move it to another path. */
 enum { MOVES = 200, EACH = 60 };
 static void handler_while_moving(int fd) {
@@ -431,6 +459,7 @@ const struct example examples[] = {
     {"while_awake_interrupt", puppet, while_awake_interrupt, 0},
     {"jumps_elsewhere", jumps_elsewhere_server, jumps_elsewhere, 0},
     {"handler_receives", sends_singly, handler_receives, 0},
+    {"jumps_busy", puppet, jumps_busy, 0},
     {"handler_while_moving", sends_to_each, handler_while_moving, RAW},
     {"stopped", puppet, stopped, 0},
     {0},

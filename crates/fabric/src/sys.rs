@@ -512,6 +512,14 @@ pub fn block_signals(mask: u64) -> u64 {
     was
 }
 
+/// The stack that signal handlers may run on instead of the thread's own, if there is one.
+pub fn alternate_stack() -> Option<core::ops::Range<usize>> {
+    let mut stack = libc::stack_t { ss_sp: core::ptr::null_mut(), ss_flags: libc::SS_DISABLE, ss_size: 0 };
+    let _ = call!(sigaltstack, core::ptr::null::<libc::stack_t>(), &raw mut stack);
+    let start = stack.ss_sp as usize;
+    (stack.ss_flags & libc::SS_DISABLE == 0).then(|| start..start + stack.ss_size)
+}
+
 /// Sets the name that ps shows.
 pub fn set_name(name: &CStr) {
     let _ = call!(prctl, libc::PR_SET_NAME, name.as_ptr());

@@ -11,6 +11,8 @@ mod exec;
 mod fds;
 mod files;
 mod forks;
+#[cfg(target_arch = "x86_64")]
+mod jumps;
 mod kept;
 mod next;
 mod options_of;

@@ -45,6 +45,7 @@ const PATTERNS: &[&str] = &[
     "sigaction",
     "sigset",
     "sigvec",
+    "longjmp",
     "msg",
 ];
 

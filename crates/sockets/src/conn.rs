@@ -12,7 +12,7 @@ use stream::ring::{Consumer, Producer};
 use stream::spin::{Learned, ticks};
 
 use crate::reason::Reason;
-use crate::thread;
+use crate::thread::{self, Place};
 use crate::{layout, link, log};
 
 /// An address as IPv6 has it (IPv4 is mapped), port in host order.
@@ -180,16 +180,29 @@ pub struct Direction<T> {
     inner: UnsafeCell<T>,
 }
 
-impl<T> Direction<T> {
+/// What is in a direction.
+pub trait Half {
+    const PLACE: Place;
+}
+
+impl Half for Rx {
+    const PLACE: Place = Place::Rx;
+}
+
+impl Half for Tx {
+    const PLACE: Place = Place::Tx;
+}
+
+impl<T: Half> Direction<T> {
     /// Takes the lock; `None` if this thread already holds it (a signal handler interrupted it).
     #[inline(always)]
     pub fn lock(&self) -> Option<Held<'_, T>> {
-        if self.lock.lock(thread::tid()) { Some(Held { direction: self }) } else { None }
+        if thread::lock(&self.lock, T::PLACE) { Some(Held { direction: self }) } else { None }
     }
 
-    /// What is locked already, by `lock.try_lock`.
-    pub fn held(&self) -> Held<'_, T> {
-        Held { direction: self }
+    /// Takes the lock if nobody has it.
+    pub fn try_lock(&self) -> Option<Held<'_, T>> {
+        thread::try_lock(&self.lock, T::PLACE).then_some(Held { direction: self })
     }
 
     #[inline(always)]

@@ -90,21 +90,24 @@ pub(crate) struct Raised {
     floor: u64,
     /// What is to be put back, and what it was raised to.
     limits: Option<(libc::rlimit, libc::rlimit)>,
-    locked: bool,
+    /// If it is ours: the signals that were blocked before. A handler that jumped away would leave the limit raised.
+    locked: Option<u64>,
 }
 
 impl Raised {
     pub(crate) fn new() -> Raised {
+        let blocked = sys::block_signals(u64::MAX);
         if !RAISING.lock(thread::tid()) {
-            // Inside another one of this thread, or in a signal handler that interrupted one.
-            return Raised { floor: FLOOR.load(Ordering::Relaxed).into(), limits: None, locked: false };
+            // Inside another one of this thread.
+            sys::block_signals(blocked);
+            return Raised { floor: FLOOR.load(Ordering::Relaxed).into(), limits: None, locked: None };
         }
         let (floor, limits) = match raise() {
             Some((floor, limits)) => (floor, Some(limits)),
             None => (0, None),
         };
         FLOOR.store(floor as u32, Ordering::Relaxed);
-        Raised { floor, limits, locked: true }
+        Raised { floor, limits, locked: Some(blocked) }
     }
 }
 
@@ -113,9 +116,10 @@ impl Drop for Raised {
         if let Some((limit, raised)) = self.limits {
             put_back(limit, raised);
         }
-        if self.locked {
+        if let Some(blocked) = self.locked {
             FLOOR.store(0, Ordering::Relaxed);
             RAISING.unlock();
+            sys::block_signals(blocked);
         }
     }
 }

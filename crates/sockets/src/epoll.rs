@@ -23,7 +23,8 @@ use crate::kicks::By;
 use crate::layout::{QUEUES, W};
 use crate::reason::Reason;
 use crate::table::{self, Entry};
-use crate::{demote, descriptors, link, process, ready, real, rendezvous, thread, wait};
+use crate::thread::{self, Place};
+use crate::{demote, descriptors, link, process, ready, real, rendezvous, wait};
 
 /// An epoll set.
 pub struct Set {
@@ -74,6 +75,20 @@ struct State {
     late: Aside,
     /// Connections whose peers had set a hint, when it was taken, but were not done with waking us, as far as there is room.
     waking: [Option<&'static Conn>; WAKING],
+}
+
+impl State {
+    fn new(members: *mut Member) -> State {
+        State {
+            members,
+            head: 0,
+            tail: 0,
+            listed: 0,
+            told: Aside::default(),
+            late: Aside::default(),
+            waking: [None; WAKING],
+        }
+    }
 }
 
 /// Members that are kept off the list for a while, in order: the first and the last, +1.
@@ -502,8 +517,21 @@ impl Set {
     }
 
     fn lock(&self) -> Option<Guard<'_>> {
-        self.lock.lock(thread::tid()).then_some(Guard(self))
+        thread::lock(&self.lock, Place::Set).then_some(Guard(self))
     }
+}
+
+/// A jump out of a signal handler has ended the call that had the lock of a set: the set is put in order and the lock given back. False
+/// if it is no set's.
+#[cold]
+pub fn abandoned(lock: &Lock) -> bool {
+    let Some(set) = (0..sets_made()).filter_map(set).find(|set| core::ptr::eq(&raw const set.lock, lock))
+    else {
+        return false;
+    };
+    set.put_in_order(Guard(set));
+    set.pass_on();
+    true
 }
 
 /// The set with this number, in use or not; `None` before the first was made.

@@ -14,7 +14,8 @@ use core::cell::UnsafeCell;
 use crate::conn::Conn;
 use crate::layout::{self, BELLS, SLOTS};
 use crate::reason::Reason;
-use crate::{descriptors, process, thread};
+use crate::thread::{self, Place};
+use crate::{descriptors, process};
 
 /// Links that a process can have.
 pub const LINKS: usize = 4096;
@@ -162,7 +163,7 @@ impl Link {
     }
 
     fn lock(&self) -> Option<Guard<'_>> {
-        self.lock.lock(thread::tid()).then_some(Guard(self, true))
+        thread::lock(&self.lock, Place::Link).then_some(Guard(self, true))
     }
 
     /// Sends a message through the control queue; false if it is full.

@@ -15,6 +15,7 @@ use crate::layout::{self, ACCEPTED, CANCELLED, REFUSED, STATE, note};
 use crate::link::{self, Link};
 use crate::reason::Reason;
 use crate::table::{self, Entry};
+use crate::thread::{self, Place};
 use crate::{close, descriptors, diag, log, narrow, process, report, rules, wait};
 
 mod pairing;
@@ -39,7 +40,7 @@ pub struct States(bool, Option<u64>);
 /// entry which is not counted, or the other way round, would let go of a connection that others hold.
 pub fn steady() -> States {
     // Taken again in a signal handler that interrupted the holder: the handler's call goes on without.
-    States(STATES.lock(crate::thread::tid()), None)
+    States(thread::lock(&STATES, Place::States), None)
 }
 
 impl States {
@@ -47,13 +48,13 @@ impl States {
     /// it has interrupted, and one that never returns, or jumps away, would leave it so for all.
     fn lock() -> States {
         let blocked = sys::block_signals(u64::MAX);
-        States(STATES.lock(crate::thread::tid()), Some(blocked))
+        States(thread::lock(&STATES, Place::States), Some(blocked))
     }
 
     /// As [`States::lock`], if nobody has it.
     fn try_lock() -> Option<States> {
         let blocked = sys::block_signals(u64::MAX);
-        if STATES.try_lock(crate::thread::tid()) {
+        if thread::try_lock(&STATES, Place::States) {
             return Some(States(true, Some(blocked)));
         }
         sys::block_signals(blocked);
@@ -239,7 +240,7 @@ fn stop(conn: &'static Conn, reason: Reason) {
 
 /// Before fork(): offers are taken back, and no state changes until [`thaw`]. False if the lock is this thread's already.
 pub fn freeze() -> bool {
-    let frozen = STATES.lock(crate::thread::tid());
+    let frozen = thread::lock(&STATES, Place::States);
     table::for_each(|_, entry| {
         if let Entry::Conn(conn) = entry {
             agreed(conn);

@@ -2,27 +2,140 @@
 //! that are starting or ending and in signal handlers.
 
 use core::cell::Cell;
+use fabric::lock::Lock;
 use fabric::sys;
 
+struct Thread {
+    tid: Cell<u32>,
+    /// By [`Place`], the lock that it took last, and about where its stack was then. It may have given it back since.
+    took: [Cell<(*const Lock, usize)>; PLACES],
+}
+
+const PLACES: usize = 5;
+
 thread_local! {
-    static TID: Cell<u32> = const { Cell::new(0) };
+    static THREAD: Thread = const {
+        Thread { tid: Cell::new(0), took: [const { Cell::new((core::ptr::null(), 0)) }; PLACES] }
+    };
+}
+
+/// What a lock is for: a thread has at most one of each kind, but for signal handlers in between.
+#[derive(Clone, Copy)]
+pub enum Place {
+    States,
+    Set,
+    Tx,
+    Rx,
+    Link,
 }
 
 /// The thread's id, cached.
 #[inline(always)]
 pub fn tid() -> u32 {
-    let tid = TID.get();
-    if tid != 0 { tid } else { learn() }
+    THREAD.with(Thread::tid)
 }
 
-/// Forgets the id: in the child of fork().
+/// Takes a lock that lives as long as the process; false if the thread has it already, in a call that this one, in a signal handler,
+/// has interrupted.
+#[inline(always)]
+#[must_use]
+pub fn lock(lock: &Lock, place: Place) -> bool {
+    THREAD.with(|thread| {
+        let taken = lock.lock(thread.tid());
+        if taken {
+            thread.took[place as usize].set((lock, stack()));
+        }
+        taken
+    })
+}
+
+/// As [`lock`], if nobody has it.
+#[must_use]
+pub fn try_lock(lock: &Lock, place: Place) -> bool {
+    THREAD.with(|thread| {
+        let taken = lock.try_lock(thread.tid());
+        if taken {
+            thread.took[place as usize].set((lock, stack()));
+        }
+        taken
+    })
+}
+
+/// Forgets what it knows: in the child of fork().
 pub fn forget() {
-    TID.set(0);
+    THREAD.with(|thread| {
+        thread.tid.set(0);
+        thread.took.iter().for_each(|took| took.set((core::ptr::null(), 0)));
+    });
 }
 
+/// The thread jumps (longjmp) to a place where its stack is at `target`: tells of the locks that it has in frames which end by that,
+/// calls that its signal handler has interrupted.
 #[cold]
-fn learn() -> u32 {
-    let tid = sys::gettid();
-    TID.set(tid);
-    tid
+pub fn abandoned(target: usize, mut each: impl FnMut(&'static Lock)) {
+    // Stacks grow downwards. What a handler does on a stack of its own says nothing of what it has interrupted.
+    let ends = |frame: usize| {
+        frame < target
+            && sys::alternate_stack().is_none_or(|other| other.contains(&frame) == other.contains(&target))
+    };
+    THREAD.with(|thread| {
+        for took in &thread.took {
+            let (lock, frame) = took.get();
+            // SAFETY: locks that `lock` is called with live as long as the process, at the same place.
+            if let Some(lock) = unsafe { lock.as_ref() }
+                && lock.owner() == thread.tid()
+                && ends(frame)
+            {
+                took.set((core::ptr::null(), 0));
+                each(lock);
+            }
+        }
+    });
+}
+
+/// About where the stack is now.
+#[inline(always)]
+fn stack() -> usize {
+    let here = 0u8;
+    &raw const here as usize
+}
+
+impl Thread {
+    #[inline(always)]
+    fn tid(&self) -> u32 {
+        let tid = self.tid.get();
+        if tid != 0 { tid } else { self.learn() }
+    }
+
+    #[cold]
+    fn learn(&self) -> u32 {
+        let tid = sys::gettid();
+        self.tid.set(tid);
+        tid
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    static LOCK: Lock = Lock::unlocked();
+
+    #[test]
+    fn only_locks_of_frames_that_end_are_abandoned() {
+        let mut told = 0;
+        assert!(lock(&LOCK, Place::Link));
+        abandoned(stack() - (1 << 16), |_| told += 1);
+        assert_eq!(told, 0, "a jump within the handler");
+        abandoned(usize::MAX, |lock| {
+            told += 1;
+            lock.unlock();
+        });
+        abandoned(usize::MAX, |_| told += 1);
+        assert_eq!((told, LOCK.owner()), (1, 0));
+        assert!(lock(&LOCK, Place::Link));
+        LOCK.unlock();
+        abandoned(usize::MAX, |_| told += 1);
+        assert_eq!(told, 1, "given back before");
+    }
 }

@@ -314,15 +314,7 @@ impl Set {
                     }
                 }
             }
-            *guard.state() = State {
-                members,
-                head: 0,
-                tail: 0,
-                listed: 0,
-                told: Aside::default(),
-                late: Aside::default(),
-                waking: [None; WAKING],
-            };
+            *guard.state() = State::new(members);
             sys::madvise(members.cast(), MEMBERS * size_of::<Member>(), libc::MADV_DONTNEED);
         }
         // Under the lock, as those who settle all sets may come by.
@@ -366,6 +358,31 @@ impl Set {
                 guard.list(fd);
             }
         }
+    }
+
+    /// After a call that was left in the middle: all promoted members are on the list, in any order, and each has an edge to tell.
+    pub(super) fn put_in_order(&self, mut guard: Guard<'_>) {
+        let members = guard.state().members;
+        if members.is_null() {
+            return;
+        }
+        *guard.state() = State::new(members);
+        let (mut moved, mut on_tcp) = (0, 0);
+        for fd in 0..table::top().min(MEMBERS as i32) {
+            let member = guard.member(fd);
+            member.flags &= !LISTED;
+            member.next = 0;
+            if member.flags & MOVED != 0 {
+                moved += 1;
+                on_tcp += u32::from(member.flags & EARLY != 0);
+                member.flags |= FRESH;
+                guard.list(fd);
+            } else if member.flags & PRESENT != 0 {
+                on_tcp += 1;
+            }
+        }
+        self.moved.store(moved, Ordering::Release);
+        self.on_tcp.store(on_tcp, Ordering::Release);
     }
 
     /// Wakes a thread that sleeps on the set: re-arming an edge that is there (writable) is an event.

@@ -488,7 +488,7 @@ fn from_kernel(
 /// As [`died_unread`], of a connection that goes back to tcp just now.
 pub(crate) fn unread_at_death(conn: &Conn) -> Option<bool> {
     let told = conn.notes() & (note::CLOSED | note::SHUT_WR) != 0;
-    let tx = conn.tx.lock.try_lock(crate::thread::tid()).then(|| conn.tx.held())?;
+    let tx = conn.tx.try_lock()?;
     (!told && tx.ring.position() != 0)
         .then(|| tx.ring.unread(&conn.mine(), conn.at(R)).is_ok_and(|unread| unread > 0))
 }
@@ -499,7 +499,7 @@ fn died_unread(conn: &Conn) -> Option<bool> {
     if conn.state() != state::PROMOTED || conn.notes() & (note::CLOSED | note::SHUT_WR) != 0 {
         return None;
     }
-    let tx = conn.tx.lock.try_lock(crate::thread::tid()).then(|| conn.tx.held())?;
+    let tx = conn.tx.try_lock()?;
     if !matches!(conn.tx.path(), path::SMALL | path::BIG) {
         return None;
     }

@@ -19,7 +19,7 @@ pub fn answered(conn: &'static Conn) -> bool {
     }
     let Some(_states) = States::try_lock() else {
         // In a signal handler that interrupted the one who has it, nothing changes however often it asks.
-        return conn.state() != state::OFFERED || STATES.owner() == crate::thread::tid();
+        return conn.state() != state::OFFERED || STATES.owner() == thread::tid();
     };
     if conn.state() == state::OFFERED {
         look_for_answer(conn);
@@ -325,8 +325,9 @@ pub(super) fn take(conn: &'static Conn, index: u32, slot: usize) {
 /// lock on states, which is ours.
 fn writing(conn: &'static Conn) -> Option<Held<'static, Tx>> {
     for _ in 0..WRITING_TRIES {
-        if conn.tx.lock.try_lock(crate::thread::tid()) {
-            return Some(conn.tx.held());
+        let tx = conn.tx.try_lock();
+        if tx.is_some() {
+            return tx;
         }
         sys::yield_now();
     }

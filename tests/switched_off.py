@@ -65,6 +65,15 @@ MECHANISMS = {
         "calls go on after every signal", "sockets/src/signals.rs",
         "    INTERRUPT.load(Ordering::Relaxed) == 0\n", "    INTERRUPT.load(Ordering::Relaxed) < u64::MAX\n",
         "signals"),
+    "moving": (
+        "handlers run while calls on a connection become ours", "sockets/src/rendezvous.rs",
+        "let blocked = sys::block_signals(u64::MAX);\n        States(", "let blocked = sys::block_signals(0);\n        States(",
+        "signals and handler"),
+    "jumps": (
+        "what a handler jumps out of stays locked", "sockets/src/signals.rs",
+        "    if (RESTART.load(Ordering::Relaxed) | INTERRUPT.load(Ordering::Relaxed)) != 0 {\n",
+        "    if (RESTART.load(Ordering::Relaxed) & INTERRUPT.load(Ordering::Relaxed)) == u64::MAX {\n",
+        "signals and jumps"),
     "sleeping_reader": (
         "a reader loses the connection that another thread closes", "sockets/src/close.rs",
         "&& orphaned(conn, fd) {", "&& conn.has(0) && orphaned(conn, fd) {",

@@ -11,7 +11,7 @@ const LOOK_TX_NS: u64 = 10_000_000;
 trait Source {
     fn len(&self) -> usize;
     /// Puts `count` bytes, from `skip` on, into the ring, which has room for them, and publishes them. How many there were.
-    fn put(&self, conn: &Conn, tx: &mut Held<'_, Tx>, skip: usize, count: usize) -> usize;
+    fn put(&self, conn: &Conn, fd: i32, tx: &mut Held<'_, Tx>, skip: usize, count: usize) -> usize;
     /// Whether nothing is left from `skip` on, although its length says so.
     fn is_over(&self, skip: usize) -> bool;
     /// Sends by the kernel what lies from `skip` on, or some of it.
@@ -27,8 +27,8 @@ impl Source for Buffers<'_> {
         total(self.0)
     }
     #[inline(always)]
-    fn put(&self, conn: &Conn, tx: &mut Held<'_, Tx>, skip: usize, count: usize) -> usize {
-        copy_in(conn, tx, self.0, skip, count);
+    fn put(&self, conn: &Conn, fd: i32, tx: &mut Held<'_, Tx>, skip: usize, count: usize) -> usize {
+        copy_in(conn, fd, tx, self.0, skip, count);
         count
     }
     #[inline(always)]
@@ -89,7 +89,7 @@ impl Source for File {
     fn len(&self) -> usize {
         self.len
     }
-    fn put(&self, conn: &Conn, tx: &mut Held<'_, Tx>, skip: usize, count: usize) -> usize {
+    fn put(&self, conn: &Conn, fd: i32, tx: &mut Held<'_, Tx>, skip: usize, count: usize) -> usize {
         let (theirs, front) = (conn.theirs(), conn.at(W));
         let mut done = 0;
         while done < count {
@@ -104,6 +104,9 @@ impl Source for File {
             done += got;
             if got < want {
                 break;
+            }
+            if done < count {
+                wake_early(conn, fd, tx);
             }
         }
         conn.counters.ring_out.store(tx.ring.position(), Ordering::Relaxed);
@@ -248,7 +251,7 @@ fn give(
                 if room == 0 {
                     return if source.is_over(skip) { Tried::End } else { Tried::Not };
                 }
-                return match source.put(conn, tx, skip, room.min(want)) {
+                return match source.put(conn, fd, tx, skip, room.min(want)) {
                     0 => Tried::End,
                     count => Tried::Bytes(count),
                 };
@@ -325,9 +328,9 @@ fn grow(conn: &Conn, tx: &mut Held<'_, Tx>) {
     conn.tx.set_path(path::BIG);
 }
 
-fn copy_in(conn: &Conn, tx: &mut Held<'_, Tx>, iov: &[libc::iovec], skip: usize, count: usize) {
+fn copy_in(conn: &Conn, fd: i32, tx: &mut Held<'_, Tx>, iov: &[libc::iovec], skip: usize, count: usize) {
     let (theirs, front) = (conn.theirs(), conn.at(W));
-    let mut unpublished = 0;
+    let (mut unpublished, mut done) = (0, 0);
     pieces(iov, skip, count, |from, len| {
         let mut at = 0;
         while at < len {
@@ -338,7 +341,10 @@ fn copy_in(conn: &Conn, tx: &mut Held<'_, Tx>, iov: &[libc::iovec], skip: usize,
             unpublished += piece;
             if unpublished == PIECE {
                 tx.ring.publish(&theirs, front);
-                unpublished = 0;
+                (unpublished, done) = (0, done + PIECE);
+                if done < count {
+                    wake_early(conn, fd, tx);
+                }
             }
         }
     });
@@ -347,6 +353,14 @@ fn copy_in(conn: &Conn, tx: &mut Held<'_, Tx>, iov: &[libc::iovec], skip: usize,
     }
     tx.ring.claim(&theirs, count);
     conn.counters.ring_out.store(tx.ring.position(), Ordering::Relaxed);
+}
+
+/// More is coming: a reader that sleeps wakes up meanwhile, as it would at the first segment of tcp. One that falls asleep only now, and
+/// is not seen here yet, is seen at the end.
+fn wake_early(conn: &Conn, fd: i32, tx: &mut Held<'_, Tx>) {
+    if conn.theirs().armed(conn.at(TRIP), trip::RX) {
+        kicks::wake(conn, fd, tx, trip::RX);
+    }
 }
 
 /// What the peer has told that a writer must act on; true if the path has changed.

@@ -1,6 +1,8 @@
 /* epoll on one connection: level, edge and one shot; EPOLLOUT as writers use it; MOD, DEL and ADD in every order; what the kernel
  * says of wrong calls; the user's 64 bits come back unchanged; the other side's end in all its forms. */
 #include "pair.h"
+#include <sys/mman.h>
+#include <sys/sendfile.h>
 #include <sys/syscall.h>
 
 static const uint64_t COOKIE = 0xdeadbeefcafef00dull;
@@ -227,6 +229,57 @@ static void room(int fd, uint32_t mode) {
     echo_rounds(fd, 20, 64);
     leave(fd);
 }
+
+/* There was no room, then there is some again, and before the program asks for that a library moves the connection to another path. */
+static void room_moved(size_t (*fill_by)(int fd)) {
+    char byte;
+    int fd = dial();
+    set_nonblocking(fd, true);
+    int set = set_of(fd, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET);
+    EQUAL(wait_set(set, 5000), EPOLLOUT);
+    size_t n = fill_by(fd);
+    while (wait_set(set, 0)) continue;
+    ask(READ, n - 50 * 1000);
+    for (int i = 0; i < 50; i++) {
+        ask(READ, 1000);
+        ERRNO(recv(fd, &byte, 1, 0), EAGAIN);
+        usleep(20000);
+    }
+    EQUAL(wait_set(set, 20000), EPOLLOUT);
+    close(set);
+    set_nonblocking(fd, false);
+    echo_rounds(fd, 20, 64);
+    leave(fd);
+}
+
+/* Part of what was to be sent had room: the program need not try the rest. */
+static size_t part_of_much(int fd) {
+    static char data[64 << 20];
+    fill(my_key, sent, data, sizeof data);
+    ssize_t n = send(fd, data, sizeof data, 0);
+    CHECK(n > 100 * 1000 && n < (ssize_t)sizeof data);
+    sent += n;
+    return n;
+}
+
+/* The same by sendfile(), of which the socket has the file's own pages. */
+static size_t files(int fd) {
+    static char data[64 << 20];
+    int file = memfd_create("room", 0);
+    fill(my_key, sent, data, sizeof data);
+    EQUAL(write(file, data, sizeof data), sizeof data);
+    off_t at = 0;
+    ssize_t n = sendfile(fd, file, &at, sizeof data);
+    CHECK(n > 100 * 1000 && n < (ssize_t)sizeof data);
+    sent += n;
+    close(file);
+    return n;
+}
+
+static void room_moved_send(int unused) { (void)unused, room_moved(fill_up); }
+static void room_moved_part(int unused) { (void)unused, room_moved(part_of_much); }
+static void room_moved_file(int unused) { (void)unused, room_moved(files); }
+static void answers(int listener) { puppet(answer(listener)); }
 
 static void room_level(int fd) { room(fd, 0); }
 static void room_edge(int fd) { room(fd, EPOLLET); }
@@ -597,6 +650,9 @@ const struct example examples[] = {
     {"one_shot_unfired", puppet, one_shot_unfired, 0},
     {"room_level", puppet, room_level, 0},
     {"room_edge", puppet, room_edge, 0},
+    {"room_moved_send", answers, room_moved_send, RAW},
+    {"room_moved_part", answers, room_moved_part, RAW},
+    {"room_moved_file", answers, room_moved_file, RAW},
     {"stream_level", stream_server, stream_level, 0},
     {"stream_edge", stream_server, stream_edge, 0},
     {"stream_one_shot", stream_server, stream_one_shot, 0},

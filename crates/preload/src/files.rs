@@ -11,7 +11,7 @@ use sockets::{demote, faults, real, table};
 use crate::next::{answer, hooks};
 
 /// Gives the connection back when a call that the kernel does by itself ends, cancellation included.
-struct InKernel(&'static Conn);
+pub struct InKernel(pub &'static Conn);
 impl Drop for InKernel {
     fn drop(&mut self) {
         self.0.leave_kernel();
@@ -83,15 +83,26 @@ fn unknown_flags(fd: c_int, flags: c_int) {
 pub fn send_out(fd: c_int, iov: &[iovec], flags: c_int, next: impl FnOnce() -> ssize_t) -> ssize_t {
     carry(fd, iov, flags, io::send, || {
         let sent = next();
-        if sent < 0
-            && real::errno() == libc::EAGAIN
+        let wanted = iov.iter().fold(0usize, |sum, piece| sum.saturating_add(piece.iov_len));
+        if is_short(sent, wanted)
             && let Some(conn) = table::conn(fd)
         {
-            // Whoever waits for room by edges is owed one.
-            conn.set(flag::TX_FULL);
+            owe_room(conn);
         }
         sent
     })
+}
+
+/// Whether there was no room, or too little, for what the kernel was to send.
+#[inline(always)]
+pub fn is_short(sent: ssize_t, wanted: usize) -> bool {
+    if sent < 0 { real::errno() == libc::EAGAIN } else { (sent as usize) < wanted }
+}
+
+/// Whoever waits for room by edges is owed one: should the connection move meanwhile, the kernel's would not be told.
+#[cold]
+pub fn owe_room(conn: &Conn) {
+    conn.set(flag::TX_FULL);
 }
 
 hooks! {

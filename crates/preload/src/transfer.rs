@@ -8,6 +8,7 @@ use sockets::io::{self, File, Way};
 use sockets::reason::Reason;
 use sockets::{demote, table};
 
+use crate::files::{InKernel, is_short, owe_room};
 use crate::next::{answer, hooks};
 
 /// Back to tcp for a call between the kernel's own buffers: `reads` if it takes bytes from the connection.
@@ -51,7 +52,16 @@ unsafe fn send_file(
         }
         let most = if conn.may_be_promoted() { PIECE.max(by_tcp / 4) } else { usize::MAX };
         let piece = (count - by_tcp).min(most);
-        let sent = next(piece);
+        if !conn.enter_kernel() {
+            continue;
+        }
+        let sent = {
+            let _in_kernel = InKernel(conn);
+            next(piece)
+        };
+        if is_short(sent, piece) {
+            owe_room(conn);
+        }
         if sent < 0 {
             return if by_tcp > 0 { by_tcp as ssize_t } else { sent };
         }

@@ -29,7 +29,7 @@ fuzz_target!(|input: &[u8]| {
             }
             1 => {
                 let mut seen = [false; SLOTS];
-                hints::take(&map, 0, |slot| assert!(!std::mem::replace(&mut seen[slot], true)));
+                hints::take(&map, 0, |_| {}, |slot| assert!(!std::mem::replace(&mut seen[slot], true)));
                 // Nothing but a scribble over it loses a hint, and those are marked.
                 assert!((0..SLOTS).all(|slot| seen[slot] || !set[slot]));
                 set = [false; SLOTS];
@@ -40,13 +40,14 @@ fuzz_target!(|input: &[u8]| {
                 assert_eq!(hints::arm_sleep(&map, 0, trip::BELL, arg as u8), asleep);
             }
             3 => {
-                let word = arg % (WORDS + 8);
+                let first = hints::BITS / 8;
+                let word = arg % (WORDS + first);
                 let bits = u64::from(input.next().unwrap_or(0)) << (input.next().unwrap_or(0) % 64);
                 map.set_word(word * 8, bits);
                 if word == 0 {
                     set = [false; SLOTS]; // the summary was overwritten: its words may be hidden
-                } else if word >= 8 {
-                    set[(word - 8) * 64..(word - 8) * 64 + 64].fill(false);
+                } else if word >= first {
+                    set[(word - first) * 64..(word - first) * 64 + 64].fill(false);
                 }
             }
             _ => hints::disarm_sleep(&map, 0),

@@ -2,7 +2,8 @@
 //! idempotent and a spurious bit is harmless, so a hostile peer gains nothing (rule F2). An *event queue* of the owner is one
 //! such bitmap per link, and a sleep word that its owner arms before it sleeps.
 //!
-//! Layout from `base`: summary, sleep word, padding to 64 bytes, then [`WORDS`] words of 64 slots each.
+//! Layout from `base`, which begins a line of memory: summary, sleep word, then [`WORDS`] words of 64 slots each. Those of the first 384
+//! slots, which are given out first, lie in the summary's line: to set a hint moves one line, not two.
 
 use crate::mem::{Local, Remote};
 use crate::sync::{Ordering, fence};
@@ -17,7 +18,8 @@ pub const BYTES: usize = 256;
 
 const SUMMARY: usize = 0;
 const SLEEP: usize = 8;
-const BITS: usize = 64;
+/// Where the words begin.
+pub const BITS: usize = 16;
 
 /// Sets the hint of `slot`. Returns the owner's sleep word if it was asleep: the caller must then wake it (a mode and a number
 /// as in [`trip`]); 0 if nobody sleeps.
@@ -30,8 +32,8 @@ pub fn set<R: Remote>(remote: &R, base: usize, slot: usize) -> u64 {
     remote.stimulate(base + SLEEP, trip::RX)
 }
 
-/// Takes all hints and calls `each` with the slots.
-pub fn take<L: Local>(local: &L, base: usize, mut each: impl FnMut(usize)) {
+/// Takes all hints and calls `each` with the slots; before that `soon`, with up to 64 of them at a time.
+pub fn take<L: Local>(local: &L, base: usize, mut soon: impl FnMut(usize), mut each: impl FnMut(usize)) {
     if local.word(base + SUMMARY) == 0 {
         return;
     }
@@ -39,11 +41,17 @@ pub fn take<L: Local>(local: &L, base: usize, mut each: impl FnMut(usize)) {
     while summary != 0 {
         let word = summary.trailing_zeros() as usize;
         summary &= summary - 1;
-        let mut bits = local.swap_word(base + BITS + word * 8, 0);
-        while bits != 0 {
-            each(word * 64 + bits.trailing_zeros() as usize);
-            bits &= bits - 1;
-        }
+        let bits = local.swap_word(base + BITS + word * 8, 0);
+        slots(word, bits, &mut soon);
+        slots(word, bits, &mut each);
+    }
+}
+
+#[inline(always)]
+fn slots(word: usize, mut bits: u64, each: &mut impl FnMut(usize)) {
+    while bits != 0 {
+        each(word * 64 + bits.trailing_zeros() as usize);
+        bits &= bits - 1;
     }
 }
 

@@ -20,6 +20,8 @@ pub trait Local {
     fn swap_word(&self, offset: usize, value: u64) -> u64;
     /// Replaces a word if it holds `old`; what it held otherwise.
     fn replace_word(&self, offset: usize, old: u64, new: u64) -> Result<(), u64>;
+    /// Says that what lies in the line at `offset` will soon be read, so that it may come meanwhile.
+    fn foresee(&self, _offset: usize) {}
     /// Copies bytes out of the segment.
     ///
     /// # Safety
@@ -37,6 +39,8 @@ pub trait Remote {
     /// Says that the line at `offset`, whose bytes nobody wants any more, will soon be put to. Only where it is near, as a cache line;
     /// elsewhere nothing.
     fn claim(&self, _offset: usize) {}
+    /// Says that words of the line at `offset` will soon be put, so that it may come meanwhile. Only where it is near; elsewhere nothing.
+    fn expect(&self, _offset: usize) {}
     /// Puts one word, after everything put before it (release).
     fn put_word(&self, offset: usize, value: u64);
     /// Stimulates the tripwire at `offset`: if it is armed for any of `interest`, disarms it and returns what it held.
@@ -87,6 +91,10 @@ impl<M: Mapped> Local for M {
         word.compare_exchange(old, new, Ordering::AcqRel, Ordering::Relaxed).map(drop)
     }
     #[inline(always)]
+    fn foresee(&self, offset: usize) {
+        fetch(self.atomic(offset & !7), false);
+    }
+    #[inline(always)]
     unsafe fn get(&self, offset: usize, to: *mut u8, len: usize) {
         // SAFETY: the caller vouches for `to`.
         unsafe { self.copy_out(offset, to, len) };
@@ -104,6 +112,10 @@ impl<M: Mapped> Remote for M {
         // A store and not a prefetch, which some processors take, if it is for writing, as if it were for reading.
         // SAFETY: the source is one byte.
         unsafe { self.copy_in(offset, &0, 1) };
+    }
+    #[inline(always)]
+    fn expect(&self, offset: usize) {
+        fetch(self.atomic(offset), true);
     }
     #[inline(always)]
     fn put_word(&self, offset: usize, value: u64) {
@@ -124,4 +136,22 @@ impl<M: Mapped> Remote for M {
         perturb();
         self.atomic(offset).fetch_or(bits, Ordering::AcqRel)
     }
+}
+
+/// Begins to fetch the line of `word`, to be written if `own`.
+#[inline(always)]
+fn fetch(word: &AtomicU64, own: bool) {
+    #[cfg(all(target_arch = "x86_64", not(loom)))]
+    {
+        let at = core::ptr::from_ref(word);
+        if own {
+            // SAFETY: a prefetch changes nothing, wherever it points; processors that do not know this one take it for nothing.
+            unsafe { core::arch::asm!("prefetchw [{}]", in(reg) at, options(nostack, preserves_flags)) };
+        } else {
+            // SAFETY: as above.
+            unsafe { core::arch::asm!("prefetcht0 [{}]", in(reg) at, options(nostack, preserves_flags)) };
+        }
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(loom))))]
+    let _ = (word, own);
 }

@@ -175,7 +175,7 @@ fn spawn_taker(segment: &Segment, slots: [usize; 2], before_sleep: fn()) -> thre
     thread::spawn(move || {
         let mut taken = Vec::new();
         loop {
-            hints::take(&mine, 0, |slot| taken.push(slot));
+            hints::take(&mine, 0, |_| {}, |slot| taken.push(slot));
             if slots.iter().all(|slot| taken.contains(slot)) {
                 return;
             }

@@ -129,6 +129,8 @@ pub struct Tx {
     pub fires: u64,
     /// Of these, not sent yet.
     pub debt: u64,
+    /// If the last message was told of by a hint: where the queue's hints are in the peer's segment.
+    pub hinted: usize,
     /// How often the ring was full.
     pub full: u32,
     /// When the kernel was last asked about the connection's life, in ticks, and what we had read by then.

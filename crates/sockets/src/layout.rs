@@ -12,7 +12,7 @@
 use fabric::{hints, queue};
 
 /// Version of the layout and of the hand-shake.
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
 /// Connections that fit in one link; a pair of processes may have many links.
 pub const SLOTS: usize = hints::SLOTS;
 /// Event queues of a process (one for each epoll set that has promoted members).

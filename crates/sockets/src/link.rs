@@ -725,7 +725,8 @@ impl Scan {
     /// Takes the hints of event queue `queue` from all links and gives each connection to `each`, with when its hint was set.
     pub fn take(&self, queue: usize, mut each: impl FnMut(&'static Conn, u64)) {
         self.each_link(queue, |link, mine, base| {
-            hints::take(&mine, base, |slot| {
+            let header = |slot| mine.foresee(layout::slot(slot));
+            hints::take(&mine, base, header, |slot| {
                 if let Some(conn) = link.conn(slot) {
                     each(conn, mine.word(layout::slot(slot) + layout::HINTED));
                 }

@@ -160,6 +160,7 @@ fn send_from(conn: &'static Conn, fd: i32, source: &impl Source, flags: i32) -> 
             rendezvous::answered(conn);
         }
         let Some(mut tx) = conn.lock_tx() else { return Way::Done(Err(Errno::EINTR)) };
+        expect_hint(conn, &mut tx);
         let tried = give(conn, fd, &mut tx, source, done, flags);
         // To release the lock is the fence between what was published and whether anybody waits for it, or recalls it.
         drop(tx);
@@ -353,6 +354,19 @@ fn copy_in(conn: &Conn, fd: i32, tx: &mut Held<'_, Tx>, iov: &[libc::iovec], ski
     }
     tx.ring.claim(&theirs, count);
     conn.counters.ring_out.store(tx.ring.position(), Ordering::Relaxed);
+}
+
+/// Where the last message had to be hinted, this one will be, most likely. What that takes lies in three lines, which the reader's
+/// processor has; each would be waited for in turn, as none may be written before the one before it.
+#[inline(always)]
+fn expect_hint(conn: &Conn, tx: &mut Held<'_, Tx>) {
+    let hints = core::mem::take(&mut tx.hinted);
+    if hints != 0 {
+        let theirs = conn.theirs();
+        for line in [conn.at(W), conn.at(TRIP), hints] {
+            theirs.expect(line);
+        }
+    }
 }
 
 /// More is coming: a reader that sleeps wakes up meanwhile, as it would at the first segment of tcp. One that falls asleep only now, and

@@ -67,12 +67,12 @@ MECHANISMS = {
         "signals"),
     "moving": (
         "handlers run while calls on a connection become ours", "sockets/src/rendezvous.rs",
-        "let blocked = sys::block_signals(u64::MAX);\n        States(", "let blocked = sys::block_signals(0);\n        States(",
+        "states.1 = Some(sys::block_signals(u64::MAX));", "states.1 = None;",
         "signals and handler"),
     "jumps": (
         "what a handler jumps out of stays locked", "sockets/src/signals.rs",
-        "    if (RESTART.load(Ordering::Relaxed) | INTERRUPT.load(Ordering::Relaxed)) != 0 {\n",
-        "    if (RESTART.load(Ordering::Relaxed) & INTERRUPT.load(Ordering::Relaxed)) == u64::MAX {\n",
+        "    if EVER.load(Ordering::Relaxed) {\n",
+        "    if EVER.load(Ordering::Relaxed) && target == 0 {\n",
         "signals and jumps"),
     "sleeping_reader": (
         "a reader loses the connection that another thread closes", "sockets/src/close.rs",

@@ -11,7 +11,7 @@ use crate::conn::{Conn, Held, Rx, Tx, flag, path, state};
 use crate::kicks::By;
 use crate::layout::{self, NOTES, RECALL_AT, TCP_AT, W, note};
 use crate::reason::Reason;
-use crate::{descriptors, io, kicks, link, log, relay, rendezvous, report, wait};
+use crate::{descriptors, io, kicks, link, log, relay, rendezvous, report, signals, wait};
 
 /// Takes the connection back to tcp for good. Bytes in the ring are read from there first; nothing is waited for.
 pub fn now(conn: &'static Conn, fd: i32, reason: Reason) {
@@ -140,6 +140,7 @@ fn send_for_peer(conn: &'static Conn, rx: &Held<'_, Rx>) -> bool {
         && conn.word(TCP_AT) == 0
         && conn.mine().replace_word(conn.at(layout::CLAIM), 0, layout::BY_READER).is_ok();
     if claimed {
+        let _undisturbed = signals::undisturbed();
         let (mut ring, mut path, mine) = (rx.ring, conn.rx.path(), conn.mine());
         let mut bytes = [0u8; 4096];
         loop {
@@ -298,6 +299,7 @@ pub(crate) fn resend(conn: &'static Conn, fd: i32, tx: &mut Held<'_, Tx>) -> boo
     if !kicks::pay(fd, tx) {
         return false;
     }
+    let _undisturbed = signals::undisturbed();
     while tx.resend < tx.ring.position() {
         let grown = tx.ring.capacity() == layout::BIG as u64;
         let in_big = grown && tx.resend >= tx.big_from;

@@ -1,7 +1,7 @@
 //! fork(). The child has the same connections: their state is in shared memory, so both may use them; both wake by kicks from then
 //! on. What belongs to the process alone (rendezvous, links for new connections, bells, event queues) the child makes anew.
 
-use fabric::sync::{AtomicU32, Ordering};
+use fabric::sync::{AtomicU32, AtomicU64, Ordering};
 use fabric::{sys, trip};
 
 use crate::conn::{Conn, flag, state};
@@ -10,6 +10,8 @@ use crate::{close, descriptors, epoll, home, link, process, rendezvous, thread, 
 
 /// Which of the process's own locks fork() holds, as bits.
 static FROZEN: AtomicU32 = AtomicU32::new(0);
+/// With [`STATES`]: the signals that were blocked before. A handler could jump away with all of that locked.
+static BLOCKED: AtomicU64 = AtomicU64::new(0);
 const STATES: u32 = 1;
 const SETS: u32 = 2;
 const LINKS: u32 = 4;
@@ -19,6 +21,9 @@ const LIMIT: u32 = 8;
 /// own memory are taken, so that the child does not get one that is held by a thread it does not have.
 pub fn prepare() {
     let mut frozen = if rendezvous::freeze() { STATES } else { 0 };
+    if frozen != 0 {
+        BLOCKED.store(sys::block_signals(u64::MAX), Ordering::Relaxed);
+    }
     table::for_each(|_, entry| {
         if let Entry::Conn(conn) = entry {
             conn.set(flag::SHARED);
@@ -54,13 +59,15 @@ pub fn parent() {
         epoll::thaw();
     }
     if frozen & STATES != 0 {
+        let blocked = BLOCKED.load(Ordering::Relaxed);
         rendezvous::thaw();
+        sys::block_signals(blocked);
     }
 }
 
 /// In the child.
 pub fn child() {
-    FROZEN.store(0, Ordering::Relaxed);
+    let frozen = FROZEN.swap(0, Ordering::Relaxed);
     thread::forget();
     descriptors::forked();
     process::forked();
@@ -68,6 +75,9 @@ pub fn child() {
     link::forked();
     epoll::forked();
     home::leave();
+    if frozen & STATES != 0 {
+        sys::block_signals(BLOCKED.load(Ordering::Relaxed));
+    }
 }
 
 /// A process ends without closing its descriptors: gives its holds on connections back that others have, too, or that lie in another

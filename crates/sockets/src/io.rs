@@ -11,7 +11,9 @@ use crate::conn::{Conn, Held, Rx, Tx, flag, path, state};
 use crate::kicks::By;
 use crate::layout::{self, BIG_AT, KICKS, R, SMALL_AT, TCP_AT, TRIP, W, note};
 use crate::reason::Reason;
-use crate::{close, demote, diag, epoll, faults, kicks, log, narrow, process, rendezvous, report, wait};
+use crate::{
+    close, demote, diag, epoll, faults, kicks, log, narrow, process, rendezvous, report, signals, wait,
+};
 
 mod recv;
 mod send;

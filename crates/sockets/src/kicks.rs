@@ -8,7 +8,7 @@ use stream::spin::{ticks, ticks_of};
 
 use crate::conn::{Conn, Held, Rx, Tx, flag, path};
 use crate::layout::{self, FIRED, KICKS, TRIP};
-use crate::{epoll, io, link, report, wait};
+use crate::{epoll, io, link, report, signals, wait};
 
 /// After something was published: wakes the peer if it is armed for `interest`. Under the tx lock, so that what goes by tcp
 /// after a demotion never mixes with kicks.
@@ -38,6 +38,7 @@ fn ring_out(conn: &Conn, fd: i32, tx: &mut Held<'_, Tx>, fired: u64) {
         let queue = usize::from(trip::id(how)) % layout::QUEUES;
         let base = layout::HINTS + queue * hints::BYTES;
         conn.put(layout::HINTED, ticks());
+        tx.hinted = base;
         how = hints::set(&conn.theirs(), base, conn.slot.load(Ordering::Relaxed) as usize);
         if how == 0 {
             return;
@@ -64,6 +65,7 @@ fn ring_out(conn: &Conn, fd: i32, tx: &mut Held<'_, Tx>, fired: u64) {
 /// Sends the kicks that have been counted but not sent, because the companion was full (its reader is awake then anyway). They
 /// come before anything else that goes by tcp. False if it still is.
 pub(crate) fn pay(fd: i32, tx: &mut Held<'_, Tx>) -> bool {
+    let _undisturbed = (tx.debt > 0).then(signals::undisturbed);
     while tx.debt > 0 {
         let zeros = [0; 64];
         let len = (tx.debt as usize).min(zeros.len());
@@ -194,6 +196,7 @@ fn owed(conn: &Conn, rx: &Rx) -> u64 {
 /// Takes kicks out of the companion, as many as have arrived and at most `most`, whoever is asleep. Other epoll sets that the
 /// connection is a member of get an edge in the place of the one that finds nothing now.
 pub(crate) fn drain(conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>, most: u64, by: By) {
+    let _undisturbed = (owed(conn, rx) > 0).then(signals::undisturbed);
     let before = rx.kicks_drained;
     let last = before.saturating_add(most);
     loop {

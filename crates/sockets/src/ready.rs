@@ -39,11 +39,13 @@ pub fn events(conn: &'static Conn, fd: i32, want: u32) -> Option<u32> {
             _ => ask |= want & OUT,
         }
     }
+    let ring;
     {
         let mut rx = conn.lock_rx()?;
         io::progress(conn, fd, &mut rx);
-        let ring = matches!(conn.rx.path(), path::SMALL | path::BIG);
+        ring = matches!(conn.rx.path(), path::SMALL | path::BIG);
         if ring && conn.word(W) != rx.ring.position() {
+            rx.ring.foresee(&conn.mine());
             got |= IN;
         } else if !ring {
             ask |= IN | RDHUP;
@@ -58,7 +60,20 @@ pub fn events(conn: &'static Conn, fd: i32, want: u32) -> Option<u32> {
     if ask & (want | IN | RDHUP) != 0 {
         let mut poll = [libc::pollfd { fd, events: ask as i16, revents: 0 }];
         if sys::ppoll(&mut poll, Some(0)).unwrap_or(0) > 0 {
-            let told = poll[0].revents as u32;
+            let mut told = poll[0].revents as u32;
+            if ring && told & IN != 0 && told & (RDHUP | (libc::EPOLLHUP | libc::EPOLLERR) as u32) == 0 {
+                // The peer has told that it ends, and what the kernel has of that is a kick, or half: it counts an end as a byte before it
+                // says that it is one.
+                let mut rx = conn.lock_rx()?;
+                match kicks::look(conn, fd, &mut rx, By::Call) {
+                    kicks::Look::Nothing => told &= !IN,
+                    kicks::Look::Data => {}
+                    kicks::Look::End => {
+                        let _ = sys::ppoll(&mut poll, Some(0));
+                        told = poll[0].revents as u32;
+                    }
+                }
+            }
             got |= told;
             if told & RDHUP != 0 {
                 conn.set(flag::PEER_FIN);

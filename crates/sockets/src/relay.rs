@@ -134,7 +134,7 @@ fn start(conn: &Conn, companion: i32, rest: Rest) -> Option<i32> {
     let answer = unsafe { &*page.cast::<AtomicU32>() };
     // The relay is nobody's to interrupt, and must not run the program's handlers.
     let signals = sys::block_signals(u64::MAX);
-    let _room = descriptors::Raised::new();
+    let room = descriptors::Raised::new();
     for apart in [true, false] {
         // A process between, which shares our descriptors: it may enter a namespace, as it has one thread, and the relay, its child, is
         // not ours to wait for.
@@ -156,6 +156,8 @@ fn start(conn: &Conn, companion: i32, rest: Rest) -> Option<i32> {
             break;
         }
     }
+    // Before: it puts back what was blocked when it was made.
+    drop(room);
     sys::block_signals(signals);
     let inner = answer.load(Ordering::Acquire);
     sys::munmap(page, 4096);

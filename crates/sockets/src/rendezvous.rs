@@ -44,21 +44,19 @@ pub fn steady() -> States {
 }
 
 impl States {
-    /// With all signals blocked: a handler that used the connection whose calls are just becoming ours would wait for the thread that
-    /// it has interrupted, and one that never returns, or jumps away, would leave it so for all.
+    /// With all signals blocked, but not while it is waited for (its holder may have been stopped by a handler that waits for all threads):
+    /// a handler that used the connection whose calls are just becoming ours would wait for the thread that it has interrupted, and one
+    /// that never returns, or jumps away, would leave it so for all.
     fn lock() -> States {
-        let blocked = sys::block_signals(u64::MAX);
-        States(thread::lock(&STATES, Place::States), Some(blocked))
+        let mut states = steady();
+        states.1 = Some(sys::block_signals(u64::MAX));
+        states
     }
 
     /// As [`States::lock`], if nobody has it.
     fn try_lock() -> Option<States> {
-        let blocked = sys::block_signals(u64::MAX);
-        if thread::try_lock(&STATES, Place::States) {
-            return Some(States(true, Some(blocked)));
-        }
-        sys::block_signals(blocked);
-        None
+        let taken = thread::try_lock(&STATES, Place::States);
+        taken.then(|| States(true, Some(sys::block_signals(u64::MAX))))
     }
 }
 

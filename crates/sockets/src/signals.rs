@@ -1,13 +1,34 @@
 //! What the program's signal handlers ask of calls that they interrupt, and what is left of calls that they jump out of. The kernel restarts a call after a handler with SA_RESTART;
 //! where we wait with poll, which it never restarts, we do so ourselves. The library counts handlers as they are installed.
 
-use fabric::sync::{AtomicU64, Ordering};
+use fabric::sync::{AtomicBool, AtomicU64, Ordering};
+use fabric::sys;
 
 use crate::{epoll, thread};
 
 /// Signals with a handler that has SA_RESTART, and with one that has not.
 static RESTART: AtomicU64 = AtomicU64::new(0);
 static INTERRUPT: AtomicU64 = AtomicU64::new(0);
+
+/// Whether there has ever been one.
+static EVER: AtomicBool = AtomicBool::new(false);
+
+/// Keeps the program's handlers out until dropped: what the kernel has done and what we note of it go together, also for those who jump
+/// out of a handler.
+pub struct Undisturbed(Option<u64>);
+
+/// Only if the program has handlers: it takes two calls.
+pub fn undisturbed() -> Undisturbed {
+    Undisturbed(EVER.load(Ordering::Relaxed).then(|| sys::block_signals(u64::MAX)))
+}
+
+impl Drop for Undisturbed {
+    fn drop(&mut self) {
+        if let Some(blocked) = self.0 {
+            sys::block_signals(blocked);
+        }
+    }
+}
 
 /// A handler for `signal` was installed (`None`: removed), with these flags.
 pub fn installed(signal: i32, flags: Option<i32>) {
@@ -17,6 +38,9 @@ pub fn installed(signal: i32, flags: Option<i32>) {
     let bit = 1u64 << (signal - 1);
     RESTART.fetch_and(!bit, Ordering::Relaxed);
     INTERRUPT.fetch_and(!bit, Ordering::Relaxed);
+    if flags.is_some() {
+        EVER.store(true, Ordering::Relaxed);
+    }
     match flags {
         Some(flags) if flags & libc::SA_RESTART != 0 => RESTART.fetch_or(bit, Ordering::Relaxed),
         Some(_) => INTERRUPT.fetch_or(bit, Ordering::Relaxed),
@@ -27,7 +51,7 @@ pub fn installed(signal: i32, flags: Option<i32>) {
 /// The thread is about to jump (longjmp) to where its stack is at `target`: perhaps out of a signal handler, and out of a call of ours
 /// that this had interrupted. What such calls have locked is given back.
 pub fn jumps(target: usize) {
-    if (RESTART.load(Ordering::Relaxed) | INTERRUPT.load(Ordering::Relaxed)) != 0 {
+    if EVER.load(Ordering::Relaxed) {
         thread::abandoned(target, |lock| {
             if !epoll::abandoned(lock) {
                 lock.unlock();

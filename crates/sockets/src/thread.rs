@@ -5,6 +5,8 @@ use core::cell::Cell;
 use fabric::lock::Lock;
 use fabric::sys;
 
+use crate::signals;
+
 struct Thread {
     tid: Cell<u32>,
     /// By [`Place`], the lock that it took last, and about where its stack was then. It may have given it back since.
@@ -73,10 +75,11 @@ pub fn forget() {
 /// calls that its signal handler has interrupted.
 #[cold]
 pub fn abandoned(target: usize, mut each: impl FnMut(&'static Lock)) {
-    // Stacks grow downwards. What a handler does on a stack of its own says nothing of what it has interrupted.
-    let ends = |frame: usize| {
-        frame < target
-            && sys::alternate_stack().is_none_or(|other| other.contains(&frame) == other.contains(&target))
+    // Stacks grow downwards. A handler may run on a stack of its own: to jump from there to the thread's ends all that was on it.
+    let ends = |frame: usize| match sys::alternate_stack() {
+        Some(other) if other.contains(&target) => other.contains(&frame) && frame < target,
+        Some(other) if other.contains(&frame) => true,
+        _ => frame < target,
     };
     THREAD.with(|thread| {
         for took in &thread.took {
@@ -86,7 +89,7 @@ pub fn abandoned(target: usize, mut each: impl FnMut(&'static Lock)) {
                 && lock.owner() == thread.tid()
                 && ends(frame)
             {
-                took.set((core::ptr::null(), 0));
+                let _undisturbed = signals::undisturbed();
                 each(lock);
             }
         }

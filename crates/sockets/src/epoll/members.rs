@@ -368,6 +368,17 @@ impl Set {
         }
         *guard.state() = State::new(members);
         let (mut moved, mut on_tcp) = (0, 0);
+        let (set, inner) = (self.fd.load(Ordering::Relaxed), self.inner.load(Ordering::Acquire));
+        if inner != 0 {
+            // It is taken out for a moment now and then.
+            let _ = sys::epoll_ctl(
+                set,
+                libc::EPOLL_CTL_ADD,
+                inner - 1,
+                ready::IN,
+                core::ptr::from_ref(self) as u64,
+            );
+        }
         for fd in 0..table::top().min(MEMBERS as i32) {
             let member = guard.member(fd);
             member.flags &= !LISTED;
@@ -377,6 +388,8 @@ impl Set {
                 on_tcp += u32::from(member.flags & EARLY != 0);
                 member.flags |= FRESH;
                 guard.list(fd);
+                // What the kernel had told of it, and nobody has noted, comes again.
+                self.nudge(fd);
             } else if member.flags & PRESENT != 0 {
                 on_tcp += 1;
             }

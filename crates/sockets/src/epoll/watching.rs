@@ -110,11 +110,16 @@ impl Set {
     #[cold]
     pub(super) fn meet_nested(&self, nanos: Option<u64>, mask: *const libc::sigset_t) -> Result<bool, Errno> {
         settle();
+        // Who does not wait is not interrupted, either; and what was found before would be lost.
+        let mask = if nanos == Some(0) { core::ptr::null() } else { mask };
         let mut poll = libc::pollfd { fd: self.fd.load(Ordering::Relaxed), events: libc::POLLIN, revents: 0 };
         let timeout = nanos.map(sys::timespec);
         let at = timeout.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
         // SAFETY: one place, the timeout is null or valid, the mask is the program's.
         let seems = unsafe { real::ppoll()(&raw mut poll, 1, at, mask) };
+        if seems < 0 && nanos == Some(0) {
+            return Ok(false);
+        }
         if seems < 0 {
             return Err(Errno::new(real::errno()));
         }

@@ -269,6 +269,7 @@ fn take_early(
             }
         }
     };
+    let _undisturbed = signals::undisturbed();
     match kernel_recv(fd, iov, skip, most, flags | libc::MSG_DONTWAIT) {
         Ok(0) => Some(Tried::End),
         Ok(count) => {

@@ -20,6 +20,7 @@ static const struct example *find(const char *name);
 static int listen_somewhere(void);
 static void run_server(const struct example *example);
 static void run_client(const struct example *example, int port);
+static bool blocks(int signal);
 
 int main(int argc, char **argv) {
     if (argc < 2) {
@@ -36,7 +37,14 @@ int main(int argc, char **argv) {
         run_server(example);
     else
         run_client(example, atoi(argv[2]));
+    for (int signal = 1; signal < 32; signal++) EQUAL(blocks(signal), 0);
     return 0;
+}
+
+static bool blocks(int signal) {
+    sigset_t mask;
+    CHECK(sigprocmask(SIG_BLOCK, NULL, &mask) == 0);
+    return sigismember(&mask, signal) == 1;
 }
 
 static const struct example *find(const char *name) {

@@ -633,6 +633,7 @@ static void pwait_mask(int fd) {
     order(SEND_ASLEEP, 10);
     EQUAL(epoll_pwait(set, &event, 1, -1, &none), 1);
     take(fd, 10);
+    sigprocmask(SIG_SETMASK, &none, NULL);
     close(set);
     leave(fd);
 }

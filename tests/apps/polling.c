@@ -267,6 +267,7 @@ static void ppoll_mask(int fd) {
     FD_SET(fd, &set);
     ERRNO(pselect(fd + 1, &set, NULL, NULL, NULL, &none), EINTR);
     EQUAL(signals, 6);
+    sigprocmask(SIG_SETMASK, &none, NULL);
     leave(fd);
 }
 

@@ -121,7 +121,7 @@ perturb() {
 python_tests() {
     export SHUNT_LIB=${SHUNT_LIB:-$target/release/libshunt.so} SHUNT_COMMAND=${SHUNT_COMMAND:-$target/release/shunt}
     # shellcheck disable=SC2086 # PYTEST_ARGS is words
-    build/venv/bin/python -m pytest "${PYTEST_PATHS:-tests}" -q -ra "$@" ${PYTEST_ARGS:-}
+    build/venv/bin/python -m pytest "${PYTEST_PATHS:-tests}" -q -ra --durations=15 "$@" ${PYTEST_ARGS:-}
 }
 
 # have_subcommand NAME COMPONENT: whether cargo has it. Debian's compiler has no clippy, for one.

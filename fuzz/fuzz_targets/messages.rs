@@ -80,9 +80,14 @@ fuzz_target!(|input: &[u8]| {
             consumer.pop(&memory, 0, &memory, 0);
         }
         producer.push(&memory, 0, &memory, 0, &[0; queue::MESSAGE]);
-        hints::take(&memory, queue::BYTES, |_| {}, |slot| {
-            assert!(slot < hints::SLOTS, "slot {slot}");
-            hints::set(&memory, queue::BYTES, slot);
-        });
+        hints::take(
+            &memory,
+            queue::BYTES,
+            |_| {},
+            |slot| {
+                assert!(slot < hints::SLOTS, "slot {slot}");
+                hints::set(&memory, queue::BYTES, slot);
+            },
+        );
     }
 });

@@ -27,13 +27,12 @@ hooks! {
         jumping(to);
         next(to, value)
     }
+    // The same function in glibc.
     fn _longjmp(next; to: *const usize, value: c_int) {
-        jumping(to);
-        next(to, value)
+        longjmp(to, value)
     }
     fn siglongjmp(next; to: *const usize, value: c_int) {
-        jumping(to);
-        next(to, value)
+        longjmp(to, value)
     }
     fn __longjmp_chk(next; to: *const usize, value: c_int) {
         jumping(to);

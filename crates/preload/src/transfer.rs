@@ -57,11 +57,13 @@ unsafe fn send_file(
         }
         let sent = {
             let _in_kernel = InKernel(conn);
-            next(piece)
+            let sent = next(piece);
+            // Before it may move.
+            if is_short(sent, piece) {
+                owe_room(conn);
+            }
+            sent
         };
-        if is_short(sent, piece) {
-            owe_room(conn);
-        }
         if sent < 0 {
             return if by_tcp > 0 { by_tcp as ssize_t } else { sent };
         }

@@ -1,5 +1,6 @@
-//! What the program's signal handlers ask of calls that they interrupt, and what is left of calls that they jump out of. The kernel restarts a call after a handler with SA_RESTART;
-//! where we wait with poll, which it never restarts, we do so ourselves. The library counts handlers as they are installed.
+//! What the program's signal handlers ask of calls that they interrupt, and what is left of calls that they jump out of. The kernel
+//! restarts a call after a handler with SA_RESTART; where we wait with poll, which it never restarts, we do so ourselves. The library
+//! counts handlers as they are installed.
 
 use fabric::sync::{AtomicBool, AtomicU64, Ordering};
 use fabric::sys;
@@ -53,6 +54,7 @@ pub fn installed(signal: i32, flags: Option<i32>) {
 pub fn jumps(target: usize) {
     if EVER.load(Ordering::Relaxed) {
         thread::abandoned(target, |lock| {
+            let _undisturbed = undisturbed();
             if !epoll::abandoned(lock) {
                 lock.unlock();
             }

@@ -5,8 +5,6 @@ use core::cell::Cell;
 use fabric::lock::Lock;
 use fabric::sys;
 
-use crate::signals;
-
 struct Thread {
     tid: Cell<u32>,
     /// By [`Place`], the lock that it took last, and about where its stack was then. It may have given it back since.
@@ -42,25 +40,13 @@ pub fn tid() -> u32 {
 #[inline(always)]
 #[must_use]
 pub fn lock(lock: &Lock, place: Place) -> bool {
-    THREAD.with(|thread| {
-        let taken = lock.lock(thread.tid());
-        if taken {
-            thread.took[place as usize].set((lock, stack()));
-        }
-        taken
-    })
+    THREAD.with(|thread| lock.lock(thread.tid()) && thread.note(lock, place))
 }
 
 /// As [`lock`], if nobody has it.
 #[must_use]
 pub fn try_lock(lock: &Lock, place: Place) -> bool {
-    THREAD.with(|thread| {
-        let taken = lock.try_lock(thread.tid());
-        if taken {
-            thread.took[place as usize].set((lock, stack()));
-        }
-        taken
-    })
+    THREAD.with(|thread| lock.try_lock(thread.tid()) && thread.note(lock, place))
 }
 
 /// Forgets what it knows: in the child of fork().
@@ -89,7 +75,6 @@ pub fn abandoned(target: usize, mut each: impl FnMut(&'static Lock)) {
                 && lock.owner() == thread.tid()
                 && ends(frame)
             {
-                let _undisturbed = signals::undisturbed();
                 each(lock);
             }
         }
@@ -108,6 +93,13 @@ impl Thread {
     fn tid(&self) -> u32 {
         let tid = self.tid.get();
         if tid != 0 { tid } else { self.learn() }
+    }
+
+    /// That it has taken a lock; true.
+    #[inline(always)]
+    fn note(&self, lock: &Lock, place: Place) -> bool {
+        self.took[place as usize].set((lock, stack()));
+        true
     }
 
     #[cold]

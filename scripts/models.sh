@@ -26,6 +26,4 @@ target=${CARGO_TARGET_DIR:-target}/models
 RUSTFLAGS="--cfg loom ${RUSTFLAGS:-}" LOOM_MAX_PREEMPTIONS="${LOOM_MAX_PREEMPTIONS:-$bound}" \
     scripts/cargo test --locked --release --target-dir "$target" "${packages[@]}" --test 'loom*'
 
-all=(--include-ignored)
-[ "${MODELS:-full}" = short ] && all=()
-scripts/cargo test --locked --release --target-dir "$target" -p model --tests -- --test-threads=1 "${all[@]}"
+MODELS=${MODELS:-full} scripts/cargo test --locked --release --target-dir "$target" -p model --tests -- --test-threads=1

@@ -501,6 +501,10 @@ mod tests {
         assert_eq!(conn.sleepers.load(Ordering::Relaxed), 1, "the one who was asleep before has woken by it");
         drop(stop);
         other.join().unwrap();
+        // It is joined a moment before the kernel has it no more.
+        while fabric::sync::thread_lives(tid) {
+            sys::yield_now();
+        }
         forget_gone(conn, ticks());
         assert_eq!(conn.sleepers.load(Ordering::Relaxed), 0, "nobody is left");
     }

@@ -2,22 +2,11 @@
  * more: it has closed, was killed, has shut its half, or had gone another way before. Not a byte may be lost, what follows comes
  * behind it, the other direction goes on, and the addresses stay. By exec, posix_spawn, dup2 to standard input, SCM_RIGHTS. */
 #include "pair.h"
-#include <libgen.h>
 #include <spawn.h>
 
 extern char **environ;
 
 enum { AHEAD = 100000, MORE = 3000 };
-
-static char *static_cat(void) {
-    static char path[PATH_MAX];
-    char self[PATH_MAX];
-    ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
-    CHECK(n > 0);
-    self[n] = 0;
-    snprintf(path, sizeof path, "%s/static_cat", dirname(self));
-    return path;
-}
 
 /* Until the kernel tells of the end of what the peer sends. */
 static void wait_end(int fd) {

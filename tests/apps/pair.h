@@ -117,6 +117,7 @@ void order(enum order what, int64_t n); /* does not wait: for what happens while
 void wait_asleep(pid_t pid, pid_t tid);
 void leave(int fd);              /* the usual end: says QUIT, closes, and the puppet checks for end of file */
 
+char *static_cat(void);            /* the path of a program that no preloaded library enters */
 void ended_well(pid_t child);      /* waits for it */
 void give(int channel, int fd);    /* passes it on over a UNIX socket, as SCM_RIGHTS with one byte */
 

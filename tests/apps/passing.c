@@ -67,6 +67,56 @@ static void given_unread(int unused) {
     ended_well(child);
 }
 
+/* A plain program that we only know by a UNIX socket takes over in the middle of a stream, which goes both ways, with bytes unread and the
+ * peer writing. Nothing is lost, doubled or moved. */
+enum { STREAM = 64 << 20, BEFORE = 3 << 20 };
+
+static void *write_stream(void *fd) {
+    for (int done = 0; done < STREAM; done += 1 << 16) put(*(int *)fd, 1 << 16);
+    return NULL;
+}
+
+static void streams(int listener) {
+    static char data[1 << 16];
+    int fd = answer(listener);
+    pthread_t writer;
+    warm_server(fd);
+    uint64_t first = sent;
+    CHECK(pthread_create(&writer, NULL, write_stream, &fd) == 0);
+    for (int done = 0; done < STREAM; done += sizeof data) { /* what a plain program sends back is ours */
+        recv_all(fd, data, sizeof data);
+        verify(my_key, first + done, data, sizeof data);
+    }
+    CHECK(pthread_join(writer, NULL) == 0);
+    CHECK(shutdown(fd, SHUT_WR) == 0);
+    char byte;
+    EQUAL(recv(fd, &byte, 1, 0), 0);
+    close(fd);
+}
+
+static void given_to_plain(int unused) {
+    (void)unused;
+    int channel[2];
+    CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, channel) == 0);
+    pid_t plain = fork();
+    CHECK(plain >= 0);
+    if (plain == 0) {
+        dup2(channel[1], 0);
+        execl(static_cat(), "static_cat", "passed", NULL);
+        _exit(127);
+    }
+    int fd = dial();
+    warm_client(fd);
+    for (int done = 0; done < BEFORE; done += 1000) {
+        char data[1000];
+        recv_all(fd, data, sizeof data);
+        send_all(fd, data, sizeof data);
+    }
+    give(channel[0], fd);
+    close(fd);
+    ended_well(plain);
+}
+
 /* Both keep it and use it in turn. */
 static void talk(int fd) {
     echo_rounds(fd, 300, 100);
@@ -136,6 +186,7 @@ static void ten_clients(int unused) {
 const struct example examples[] = {
     {"given_away", accept_and_puppet, given_away, RAW},
     {"given_unread", accept_and_puppet, given_unread, RAW},
+    {"given_to_plain", streams, given_to_plain, RAW},
     {"shared", accept_and_puppet, shared, RAW},
     {"to_ourselves", puppet, to_ourselves, 0},
     {"dispatcher", dispatcher, ten_clients, RAW | TCP_OK},

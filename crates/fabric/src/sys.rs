@@ -167,11 +167,19 @@ pub fn madvise(at: *mut u8, len: usize, advice: i32) {
     let _ = call!(madvise, at, len, advice);
 }
 
-/// Whether there is memory at an address.
-pub fn is_mapped(at: *const u8) -> bool {
-    let mut resident = 0u8;
-    let page = at.addr() & !4095;
-    !matches!(call!(mincore, page, 1, &raw mut resident), Err(Errno::ENOMEM))
+/// Whether there is memory at all of `len` bytes from an address on. That a page is not in memory now does not matter.
+pub fn is_mapped(at: *const u8, len: usize) -> bool {
+    let mut resident = [0u8; 256];
+    let mut page = at.addr() & !4095;
+    let end = at.addr() + len;
+    while page < end {
+        let part = (end - page).min(resident.len() * 4096);
+        if matches!(call!(mincore, page, part, resident.as_mut_ptr()), Err(Errno::ENOMEM)) {
+            return false;
+        }
+        page += resident.len() * 4096;
+    }
+    true
 }
 
 /// Closes.

@@ -27,7 +27,7 @@ pub(crate) fn suspect(iov: &[libc::iovec]) -> bool {
 /// The buffers before the first bad one; `None` if none is bad: old programs may have memory at 0.
 fn before_bad(iov: &[libc::iovec]) -> Option<&[libc::iovec]> {
     let bad = iov.iter().position(|piece| {
-        low(piece.iov_base) && piece.iov_len > 0 && !sys::is_mapped(piece.iov_base.cast_const().cast())
+        low(piece.iov_base) && piece.iov_len > 0 && !sys::is_mapped(piece.iov_base.cast_const().cast(), 1)
     })?;
     iov.get(..bad)
 }

@@ -1,0 +1,8 @@
+//! The Virtual Interface Architecture over remote memory ("VIA over the CLAN network", section 3): NICs, protection tags, registered
+//! memory, Virtual Interfaces, completion queues and connections. `vipl` puts C functions before it.
+#![deny(missing_docs)]
+
+pub mod abi;
+pub mod handles;
+pub mod memory;
+pub mod nic;

@@ -1,0 +1,36 @@
+//! `libvipl.so`: the C functions of `include/vipl.h`, each a few lines over `via`, that read their arguments and write their results.
+//! A null pointer where something is to be written is `VIP_INVALID_PARAMETER`, as a handle that does not exist.
+#![allow(non_snake_case)] // the specification's names
+
+mod memory;
+mod nic;
+
+use core::ffi::c_void;
+
+use via::abi::Return;
+
+/// What a call came to, for one that returns nothing else.
+fn told(result: Result<(), Return>) -> Return {
+    result.err().unwrap_or(Return::Success)
+}
+
+/// Writes a result where the program wants it.
+///
+/// # Safety
+/// `to` is null, or may be written.
+unsafe fn given<T>(to: *mut T, make: impl FnOnce() -> Result<T, Return>) -> Return {
+    if to.is_null() {
+        return Return::InvalidParameter;
+    }
+    match make() {
+        Ok(value) => {
+            // SAFETY: the caller vouches for it, and it is not null.
+            unsafe { to.write(value) };
+            Return::Success
+        }
+        Err(error) => error,
+    }
+}
+
+/// A handle.
+type Handle = *mut c_void;

@@ -37,11 +37,16 @@ class Lines:
         self.lines.put(None)
 
     def next(self, seconds, what):
-        try:
-            line = self.lines.get(timeout=seconds)
-        except queue.Empty:
+        """Waits in steps, as a virtual machine may stand still for half a minute: that is one step then."""
+        for _ in range(round(seconds * 10)):
+            try:
+                line = self.lines.get(timeout=0.1)
+                break
+            except queue.Empty:
+                pass
+        else:
             raise AssertionError(f"not within {seconds} s: {what}\n{system.where(self.program.pid)}\n"
-                                 + subprocess.run(["ss", "-tanoei", f"( sport = :{self.port} or dport = :{self.port} )"], capture_output=True, text=True).stdout) from None
+                                 + subprocess.run(["ss", "-tanoei", f"( sport = :{self.port} or dport = :{self.port} )"], capture_output=True, text=True).stdout)
         assert line is not None, f"the program ended instead of: {what}\n{self.program.output()}"
         return line
 

@@ -25,8 +25,8 @@ for target in "${targets[@]}"; do
     mkdir -p "fuzz/corpus/$target" "fuzz/artifacts/$target" "fuzz/regressions/$target"
     echo "--- fuzz $target for $seconds s"
     log=$build/$target.log
-    # An input that takes a minute is a finding. Not less: a virtual machine may stand still for half of one.
-    if ! "$build/$host/release/$target" -max_total_time="$seconds" -timeout=60 -rss_limit_mb=1024 -print_final_stats=1 \
+    # An input that takes three minutes is a finding. Not less: a virtual machine may stand still for one.
+    if ! "$build/$host/release/$target" -max_total_time="$seconds" -timeout=180 -rss_limit_mb=1024 -print_final_stats=1 \
         -artifact_prefix="fuzz/artifacts/$target/" "fuzz/corpus/$target" "fuzz/regressions/$target" >"$log" 2>&1; then
         tail -n 40 "$log"
         echo "fuzz $target: finding; the input is in fuzz/artifacts/$target" >&2

@@ -3,6 +3,10 @@
 #![deny(missing_docs)]
 
 pub mod abi;
+#[cfg(not(loom))]
 pub mod handles;
+#[cfg(not(loom))]
 pub mod memory;
+#[cfg(not(loom))]
 pub mod nic;
+pub mod wire;

@@ -1,0 +1,226 @@
+//! What two connected Virtual Interfaces write into each other's memory: CLAN's two queues ("VIA over the CLAN network", section 3.3.1).
+//!
+//! * The **cookie queue** lies in the sender's segment. The receiver writes a *cookie* for each descriptor that it posts: how many bytes
+//!   its buffers have room for, and where they are. So a sender knows before it moves a byte whether the peer expects one, and how long it
+//!   may be: buffers are never overrun (section 3.3.4).
+//! * The **transfer queue** lies in the receiver's segment. The sender writes, after the data, what it has sent: length, immediate data, and
+//!   small messages themselves.
+//!
+//! The paper's queues have a write pointer beside the slots. Here each entry carries its own number, in the word that is written last: so a
+//! message that fits into its entry costs one line of memory to go from one processor to the other, not two. A slot is free again
+//! without a read pointer: entry n of the transfer queue needs cookie n, and the receiver writes cookie n only after the program has taken
+//! back descriptor n - [`SLOTS`].
+//!
+//! Rule F2: what is read here was written by a peer. Callers check lengths and places before they use them; a number that is not the next
+//! one is no entry.
+
+use fabric::{Local, Remote};
+
+/// Entries of each queue: descriptors that may be posted and not taken back.
+pub const SLOTS: u64 = if cfg!(loom) { 2 } else { 1024 };
+/// Bytes of a message that fit into its entry.
+pub const INLINE: usize = 48;
+/// Bytes of a transfer queue.
+pub const TRANSFER_QUEUE: usize = 64 * SLOTS as usize;
+/// Bytes of a cookie queue.
+pub const COOKIE_QUEUE: usize = 16 * SLOTS as usize;
+
+/// How the bytes of a message come, or what comes instead of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Kind {
+    /// In the entry.
+    Inline = 1,
+    /// In the eager buffer, at [`Transfer::place`].
+    Eager = 2,
+    /// In the receiver's buffers already.
+    Placed = 3,
+    /// By RDMA, whither its writer wanted; only the immediate data is for the descriptor.
+    RemoteWrite = 4,
+    /// Not at all: it was longer than the buffers.
+    TooLong = 5,
+}
+
+/// What is told of a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Transfer {
+    /// How it comes.
+    pub kind: Kind,
+    /// Its bytes.
+    pub length: u32,
+    /// Four bytes of the sender's descriptor.
+    pub immediate: Option<u32>,
+    /// Where in the eager buffer it begins, or 0.
+    pub place: u32,
+}
+
+/// What is told of a descriptor that was posted to receive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Cookie {
+    /// Bytes that its buffers hold together.
+    pub room: u32,
+    /// Whether it has more than one buffer. `place` is then where in the receiver's memory the list of its segments is.
+    pub scattered: bool,
+    /// Where in the receiver's memory its buffer begins.
+    pub place: u64,
+}
+
+/// The sending end of a transfer queue.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct TransferWriter {
+    next: u64,
+}
+
+/// The receiving end of a transfer queue.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct TransferReader {
+    next: u64,
+}
+
+/// The end of a cookie queue that belongs to whoever posts descriptors.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct CookieWriter {
+    next: u64,
+}
+
+/// The end of a cookie queue that belongs to whoever sends.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct CookieReader {
+    next: u64,
+}
+
+// An entry of the transfer queue: its number (32 bits), kind, whether there is immediate data; length and immediate data; the bytes, or
+// in their first word the place.
+const IMMEDIATE: u64 = 1 << 40;
+// A cookie: its number (32 bits), room (31 bits), whether it is scattered; the place.
+const SCATTERED: u64 = 1 << 63;
+
+impl TransferWriter {
+    /// Puts an entry into the peer's queue at `base`; `inline` is the message if its kind is [`Kind::Inline`]. For whoever has taken a
+    /// cookie for it, which says that the slot is free.
+    ///
+    /// # Safety
+    /// `inline` must be valid for `transfer.length` bytes of reads, at most [`INLINE`], if the kind is [`Kind::Inline`].
+    #[inline(always)]
+    pub unsafe fn put<R: Remote>(&mut self, remote: &R, base: usize, transfer: &Transfer, inline: *const u8) {
+        let slot = (self.next % SLOTS) as usize;
+        self.next += 1;
+        if transfer.kind == Kind::Inline {
+            // SAFETY: the caller vouches for the source; the provider checks the target.
+            unsafe { remote.put(bytes_at(base, slot), inline, transfer.length as usize) };
+        } else if transfer.kind == Kind::Eager {
+            remote.put_word(place_at(base, slot), u64::from(transfer.place));
+        }
+        remote.put_word(
+            words_at(base, slot) + 8,
+            u64::from(transfer.length) | u64::from(transfer.immediate.unwrap_or(0)) << 32,
+        );
+        let immediate = if transfer.immediate.is_some() { IMMEDIATE } else { 0 };
+        remote.put_word(
+            words_at(base, slot),
+            self.next & 0xffff_ffff | (transfer.kind as u64) << 32 | immediate,
+        );
+    }
+}
+
+impl TransferReader {
+    /// The next entry of the own queue at `base`, if it is there, left where it is. What cannot be (a kind that there is not, more in an entry than
+    /// fits) is an error: the peer is broken.
+    #[inline(always)]
+    pub fn look<L: Local>(&self, local: &L, base: usize) -> Result<Option<Transfer>, Broken> {
+        let slot = (self.next % SLOTS) as usize;
+        let first = local.word(words_at(base, slot));
+        if first & 0xffff_ffff != (self.next + 1) & 0xffff_ffff {
+            return Ok(None);
+        }
+        let second = local.word(words_at(base, slot) + 8);
+        let kind = match first >> 32 & 0xff {
+            1 => Kind::Inline,
+            2 => Kind::Eager,
+            3 => Kind::Placed,
+            4 => Kind::RemoteWrite,
+            5 => Kind::TooLong,
+            _ => return Err(Broken),
+        };
+        let length = second as u32;
+        if kind == Kind::Inline && length as usize > INLINE {
+            return Err(Broken);
+        }
+        let place = if kind == Kind::Eager { local.word(place_at(base, slot)) } else { 0 };
+        Ok(Some(Transfer {
+            kind,
+            length,
+            immediate: (first & IMMEDIATE != 0).then_some((second >> 32) as u32),
+            place: u32::try_from(place).map_err(|_| Broken)?,
+        }))
+    }
+
+    /// Copies bytes of the entry that was looked at, if its kind is [`Kind::Inline`], from its byte `from` on.
+    ///
+    /// # Safety
+    /// `to` must be valid for `length` bytes of writes, and `from + length` at most [`INLINE`].
+    #[inline(always)]
+    pub unsafe fn copy<L: Local>(&self, local: &L, base: usize, from: usize, to: *mut u8, length: usize) {
+        let slot = (self.next % SLOTS) as usize;
+        // SAFETY: the caller vouches for both.
+        unsafe { local.get(bytes_at(base, slot) + from, to, length) };
+    }
+
+    /// Goes on to the next entry. The slot is given back by the cookie of a descriptor that is posted later.
+    #[inline(always)]
+    pub fn advance(&mut self) {
+        self.next += 1;
+    }
+}
+
+impl CookieWriter {
+    /// Puts a cookie into the peer's queue at `base`. For whoever has seen to it that no more than [`SLOTS`] descriptors are posted and not
+    /// taken back.
+    #[inline(always)]
+    pub fn put<R: Remote>(&mut self, remote: &R, base: usize, cookie: &Cookie) {
+        let at = base + (self.next % SLOTS) as usize * 16;
+        self.next += 1;
+        let scattered = if cookie.scattered { SCATTERED } else { 0 };
+        remote.put_word(at + 8, cookie.place);
+        remote.put_word(at, self.next & 0xffff_ffff | u64::from(cookie.room & 0x7fff_ffff) << 32 | scattered);
+    }
+}
+
+impl CookieReader {
+    /// The next cookie of the own queue at `base`, if the peer has posted a descriptor for another message; left where it is.
+    #[inline(always)]
+    pub fn look<L: Local>(&self, local: &L, base: usize) -> Option<Cookie> {
+        let at = base + (self.next % SLOTS) as usize * 16;
+        let first = local.word(at);
+        if first & 0xffff_ffff != (self.next + 1) & 0xffff_ffff {
+            return None;
+        }
+        let room = (first >> 32) as u32 & 0x7fff_ffff;
+        Some(Cookie { room, scattered: first & SCATTERED != 0, place: local.word(at + 8) })
+    }
+
+    /// Uses it up.
+    #[inline(always)]
+    pub fn advance(&mut self) {
+        self.next += 1;
+    }
+}
+
+/// The peer wrote what cannot be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Broken;
+
+// The model checker's segments have their words first and their bytes behind them; otherwise an entry is one line.
+const STRIDE: usize = if cfg!(loom) { 24 } else { 64 };
+
+fn words_at(base: usize, slot: usize) -> usize {
+    base + slot * STRIDE
+}
+
+fn place_at(base: usize, slot: usize) -> usize {
+    words_at(base, slot) + 16
+}
+
+fn bytes_at(base: usize, slot: usize) -> usize {
+    if cfg!(loom) { base + SLOTS as usize * STRIDE + slot * INLINE } else { words_at(base, slot) + 16 }
+}

@@ -1,6 +1,6 @@
 //! Locks that are words in shared memory and survive their owner: the word holds the owner's thread id, and one that has waited
 //! long asks the kernel whether that thread lives, and takes over if not. What they protect is left consistent by construction
-//! (indices are published last), so taking over needs no repair.
+//! (indices are published last); where it cannot be, the holder marks what it begins, and the next one ends it.
 
 use crate::sync::{AtomicU32, Ordering, futex_wait, futex_wake, perturb, spin_hint, thread_lives};
 

@@ -13,7 +13,7 @@ use stream::spin::{Learned, ticks};
 
 use crate::reason::Reason;
 use crate::thread::{self, Place};
-use crate::{layout, link, log};
+use crate::{layout, link, log, mend};
 
 /// An address as IPv6 has it (IPv4 is mapped), port in host order.
 #[repr(C)]
@@ -141,6 +141,19 @@ pub struct Tx {
     pub resend: u64,
     /// Position at which the big ring begins, if it does.
     pub big_from: u64,
+    /// What is being done, for whoever has the lock next if it is not ended ([`crate::mend`]).
+    pub step: u32,
+    /// The path that is announced, and the word that announces it.
+    pub leaving: u32,
+    pub tcp_at: u64,
+    /// What was armed when it was fired, and how often that had been done with this time.
+    pub fired: u64,
+    pub fires_with: u64,
+    /// Bytes that had gone by tcp when the ring began, +1.
+    pub tcp_written: u64,
+    /// Bytes that had gone by tcp when the first recalled one was to be sent, +1, and its position.
+    pub sent_from: u64,
+    pub resend_from: u64,
 }
 
 /// Counters that `shunt stat` shows.
@@ -515,10 +528,12 @@ impl Conn {
         self.rx.lock().filter(|_| self.state() != state::FREE)
     }
 
-    /// Locks the writing direction, likewise.
+    /// Locks the writing direction, likewise, and ends what its last holder did not.
     #[inline(always)]
-    pub fn lock_tx(&self) -> Option<Held<'_, Tx>> {
-        self.tx.lock().filter(|_| self.state() != state::FREE)
+    pub fn lock_tx(&self, fd: i32) -> Option<Held<'_, Tx>> {
+        let mut tx = self.tx.lock().filter(|_| self.state() != state::FREE)?;
+        mend::mend(self, fd, &mut tx);
+        Some(tx)
     }
 
     /// Whose calls on the connection are.

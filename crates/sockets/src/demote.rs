@@ -10,8 +10,9 @@ use fabric::{Local, Remote, trip};
 use crate::conn::{Conn, Held, Rx, Tx, flag, path, state};
 use crate::kicks::By;
 use crate::layout::{self, NOTES, RECALL_AT, TCP_AT, W, note};
+use crate::mend::{self, step};
 use crate::reason::Reason;
-use crate::{descriptors, io, kicks, link, log, relay, rendezvous, report, signals, wait};
+use crate::{descriptors, diag, io, kicks, link, log, relay, rendezvous, report, signals, wait};
 
 /// Takes the connection back to tcp for good. Bytes in the ring are read from there first; nothing is waited for.
 pub fn now(conn: &'static Conn, fd: i32, reason: Reason) {
@@ -172,6 +173,8 @@ fn send_for_peer(conn: &'static Conn, rx: &Held<'_, Rx>) -> bool {
 fn to_tcp(conn: &Conn, tx: &mut Held<'_, Tx>, recalled: Option<u64>) {
     let by_reader = conn.theirs().or_word(conn.at(layout::CLAIM), layout::BY_WRITER) & layout::BY_READER != 0;
     let written = tx.ring.position();
+    // A holder of the lock who was killed may have written what it did not publish.
+    tx.ring.publish(&conn.theirs(), conn.at(W));
     let from = if by_reader {
         let start = sys::now();
         loop {
@@ -188,17 +191,21 @@ fn to_tcp(conn: &Conn, tx: &mut Held<'_, Tx>, recalled: Option<u64>) {
     } else {
         recalled
     };
-    match from {
-        Some(from) => {
-            tx.resend = from;
-            conn.put(TCP_AT, from + 1);
-            conn.tx.set_path(path::RESEND);
-        }
-        None => {
-            conn.put(TCP_AT, written + 1);
-            conn.tx.set_path(path::LAST);
-        }
-    }
+    (tx.tcp_at, tx.leaving) = match from {
+        Some(from) => (from + 1, path::RESEND),
+        None => (written + 1, path::LAST),
+    };
+    mend::begin(tx, step::LEAVING);
+    announce(conn, tx);
+    mend::end(tx, step::LEAVING);
+}
+
+/// Tells the reader where tcp goes on, and goes there.
+pub(crate) fn announce(conn: &Conn, tx: &mut Tx) {
+    tx.resend = tx.tcp_at - 1;
+    tx.sent_from = 0;
+    conn.put(TCP_AT, tx.tcp_at);
+    conn.tx.set_path(tx.leaving);
     conn.set(flag::NEVER | flag::DEMOTING);
 }
 
@@ -207,8 +214,8 @@ fn leave(conn: &'static Conn, fd: i32, reason: Reason, recall: bool) {
     if conn.state() != state::PROMOTED && rendezvous::give_up(conn, reason) {
         return;
     }
-    let Some(mut tx) = conn.lock_tx() else { return };
-    if conn.tx.path() == path::TCP && !io::switch(conn, fd) {
+    let Some(mut tx) = conn.lock_tx(fd) else { return };
+    if conn.tx.path() == path::TCP && !io::switch(conn, fd, &mut tx) {
         if !recall || !conn.has(flag::SHUT_WR) {
             return;
         }
@@ -248,13 +255,13 @@ pub fn attend(conn: &'static Conn, fd: i32) {
             finish(conn);
         }
         path::RESEND => {
-            if let Some(mut tx) = conn.lock_tx() {
+            if let Some(mut tx) = conn.lock_tx(fd) {
                 resend(conn, fd, &mut tx);
             }
         }
         _ => {
-            if let Some(mut tx) = conn.lock_tx() {
-                if conn.tx.path() == path::TCP && !io::switch(conn, fd) {
+            if let Some(mut tx) = conn.lock_tx(fd) {
+                if conn.tx.path() == path::TCP && !io::switch(conn, fd, &mut tx) {
                     return;
                 }
                 if matches!(conn.tx.path(), path::SMALL | path::BIG) {
@@ -300,6 +307,11 @@ pub(crate) fn resend(conn: &'static Conn, fd: i32, tx: &mut Held<'_, Tx>) -> boo
         return false;
     }
     let _undisturbed = signals::undisturbed();
+    if tx.sent_from == 0
+        && let Ok(written) = diag::written(fd, conn.has(flag::CLIENT))
+    {
+        (tx.resend_from, tx.sent_from) = (tx.resend, written + 1);
+    }
     while tx.resend < tx.ring.position() {
         let grown = tx.ring.capacity() == layout::BIG as u64;
         let in_big = grown && tx.resend >= tx.big_from;
@@ -310,8 +322,12 @@ pub(crate) fn resend(conn: &'static Conn, fd: i32, tx: &mut Held<'_, Tx>) -> boo
         let len = ((end - tx.resend) as usize).min(capacity - at).min(bytes.len());
         // SAFETY: the target is `bytes`, len is at most its length.
         unsafe { conn.theirs().get(data + at, bytes.as_mut_ptr(), len) };
-        match sys::send(fd, bytes.as_ptr(), len, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) {
-            Ok(sent) => tx.resend += sent as u64,
+        mend::begin(tx, step::SENDING);
+        let sent = sys::send(fd, bytes.as_ptr(), len, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL);
+        tx.resend += sent.unwrap_or(0) as u64;
+        mend::end(tx, step::SENDING);
+        match sent {
+            Ok(_) => {}
             Err(Errno::EAGAIN | Errno::EINTR) => return false,
             // The connection is at an end. The kernel tells a reset once: who reads next is to know.
             Err(errno) => {

@@ -21,7 +21,7 @@ mod send;
 pub use recv::{keep_error, recv};
 pub(crate) use recv::{progress, unread_at_death, until};
 pub use send::{File, send, send_file};
-pub(crate) use send::{attend, switch};
+pub(crate) use send::{attend, grow, switch};
 
 /// How a call is to be carried out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -8,6 +8,7 @@ use stream::spin::{ticks, ticks_of};
 
 use crate::conn::{Conn, Held, Rx, Tx, flag, path};
 use crate::layout::{self, FIRED, KICKS, TRIP};
+use crate::mend::{self, step};
 use crate::{epoll, io, link, report, signals, wait};
 
 /// After something was published: wakes the peer if it is armed for `interest`. Under the tx lock, so that what goes by tcp
@@ -16,23 +17,31 @@ use crate::{epoll, io, link, report, signals, wait};
 pub(crate) fn wake(conn: &Conn, fd: i32, tx: &mut Held<'_, Tx>, interest: u64) {
     let fired = conn.theirs().stimulate(conn.at(TRIP), interest);
     if fired != 0 {
-        ring_out(conn, fd, tx, fired);
-        tx.fires += 1;
-        conn.put(FIRED, tx.fires);
+        (tx.fired, tx.fires_with) = (fired, tx.fires + 1);
+        mend::begin(tx, step::FIRING);
+        ring_out(conn, fd, tx);
+        mend::end(tx, step::FIRING);
     }
 }
 
 /// As [`wake`], for one that does not hold the tx lock: a reader that made room.
 pub(crate) fn fire(conn: &'static Conn, fd: i32, interest: u64) {
-    if let Some(mut tx) = conn.lock_tx() {
+    if let Some(mut tx) = conn.lock_tx(fd) {
         wake(conn, fd, &mut tx, interest);
     }
 }
 
+/// Wakes the peer in the way in which it was armed, [`Tx::fired`], and tells it that this was carried out.
+pub(crate) fn ring_out(conn: &Conn, fd: i32, tx: &mut Tx) {
+    wake_as_armed(conn, fd, tx);
+    tx.fires = tx.fires_with;
+    conn.put(FIRED, tx.fires);
+}
+
 #[cold]
-fn ring_out(conn: &Conn, fd: i32, tx: &mut Held<'_, Tx>, fired: u64) {
+fn wake_as_armed(conn: &Conn, fd: i32, tx: &mut Tx) {
     report::add(report::at::WAKES, 1);
-    let mut how = fired;
+    let mut how = tx.fired;
     if how & trip::MODE == trip::QUEUE {
         conn.counters.hints.fetch_add(1, Ordering::Relaxed);
         let queue = usize::from(trip::id(how)) % layout::QUEUES;
@@ -51,30 +60,40 @@ fn ring_out(conn: &Conn, fd: i32, tx: &mut Held<'_, Tx>, fired: u64) {
         return bell::ring(fd);
     }
     if conn.tx.path() == path::TCP {
-        io::switch(conn, fd);
+        io::switch(conn, fd, tx);
     }
     if matches!(conn.tx.path(), path::SMALL | path::BIG) {
         conn.counters.kicks.fetch_add(1, Ordering::Relaxed);
         tx.kicks_sent += 1;
         tx.debt += 1;
-        conn.put(KICKS, tx.kicks_sent);
+        tell(conn, tx);
         pay(fd, tx);
     }
 }
 
+/// Counts the kicks for the peer: before they are sent.
+pub(crate) fn tell(conn: &Conn, tx: &Tx) {
+    conn.put(KICKS, tx.kicks_sent);
+}
+
 /// Sends the kicks that have been counted but not sent, because the companion was full (its reader is awake then anyway). They
 /// come before anything else that goes by tcp. False if it still is.
-pub(crate) fn pay(fd: i32, tx: &mut Held<'_, Tx>) -> bool {
+pub(crate) fn pay(fd: i32, tx: &mut Tx) -> bool {
     let _undisturbed = (tx.debt > 0).then(signals::undisturbed);
     while tx.debt > 0 {
+        mend::begin(tx, step::PAYING);
         let zeros = [0; 64];
         let len = (tx.debt as usize).min(zeros.len());
         match sys::send(fd, zeros.as_ptr(), len, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) {
             Ok(sent) => tx.debt -= sent as u64,
-            Err(Errno::EAGAIN | Errno::EINTR) => return false,
+            Err(Errno::EAGAIN | Errno::EINTR) => {
+                mend::end(tx, step::PAYING);
+                return false;
+            }
             // The connection is at an end.
             Err(_) => tx.debt = 0,
         }
+        mend::end(tx, step::PAYING);
     }
     true
 }

@@ -18,6 +18,7 @@ pub mod kicks;
 pub mod layout;
 pub mod link;
 pub mod log;
+pub mod mend;
 pub mod narrow;
 pub mod poll;
 pub mod process;

@@ -21,7 +21,7 @@ pub fn events(conn: &'static Conn, fd: i32, want: u32) -> Option<u32> {
     let mut got = 0;
     let mut ask = want & libc::EPOLLPRI as u32;
     {
-        let mut tx = conn.lock_tx()?;
+        let mut tx = conn.lock_tx(fd)?;
         match conn.tx.path() {
             path::SMALL | path::BIG => {
                 if want & OUT != 0 {

@@ -287,7 +287,7 @@ const STALL_NS: u64 = 20_000_000;
 pub fn writable(conn: &'static Conn, fd: i32) -> Result<(), Errno> {
     demote::attend(conn, fd);
     let (seen, mut learned) = {
-        let Some(mut tx) = conn.lock_tx() else { return Err(Errno::EINTR) };
+        let Some(mut tx) = conn.lock_tx(fd) else { return Err(Errno::EINTR) };
         let seen = Seen::now(conn);
         match conn.tx.path() {
             path::SMALL | path::BIG => {
@@ -315,7 +315,7 @@ pub fn writable(conn: &'static Conn, fd: i32) -> Result<(), Errno> {
     if !core::ptr::eq(table::conn(fd).map_or(core::ptr::null(), core::ptr::from_ref), conn) {
         return Err(Errno::EBADF);
     }
-    if let Some(mut tx) = conn.lock_tx() {
+    if let Some(mut tx) = conn.lock_tx(fd) {
         tx.learned = learned;
     }
     result
@@ -369,7 +369,7 @@ fn sleep_writable(conn: &'static Conn, fd: i32, seen: Seen) -> Result<(), Errno>
         if polls[0].revents & (libc::POLLHUP | libc::POLLERR | libc::POLLRDHUP) != 0 {
             conn.set(flag::PEER_FIN);
             // Gone, or only half closed: `attend` tells them apart.
-            if let Some(mut tx) = conn.lock_tx()
+            if let Some(mut tx) = conn.lock_tx(fd)
                 && matches!(conn.tx.path(), path::SMALL | path::BIG)
             {
                 tx.looked = 0;

@@ -3,6 +3,7 @@
 use core::cell::Cell;
 
 use super::*;
+use crate::mend::{self, step};
 
 /// Between two looks at the kernel for the connection's life, in ns.
 const LOOK_TX_NS: u64 = 10_000_000;
@@ -159,7 +160,7 @@ fn send_from(conn: &'static Conn, fd: i32, source: &impl Source, flags: i32) -> 
             rendezvous::serve_offered();
             rendezvous::answered(conn);
         }
-        let Some(mut tx) = conn.lock_tx() else { return Way::Done(Err(Errno::EINTR)) };
+        let Some(mut tx) = conn.lock_tx(fd) else { return Way::Done(Err(Errno::EINTR)) };
         expect_hint(conn, &mut tx);
         let tried = give(conn, fd, &mut tx, source, done, flags);
         // To release the lock is the fence between what was published and whether anybody waits for it, or recalls it.
@@ -221,7 +222,7 @@ fn give(
                 if !conn.is_managed_now() {
                     return Tried::Kernel;
                 }
-                if want > 0 && switch(conn, fd) {
+                if want > 0 && switch(conn, fd, tx) {
                     continue;
                 }
                 return to_kernel(fd, source, skip, flags);
@@ -285,7 +286,7 @@ fn to_kernel(fd: i32, source: &impl Source, skip: usize, flags: i32) -> Tried {
 }
 
 /// Changes the writing direction over from tcp to the ring, if both ends have agreed.
-pub(crate) fn switch(conn: &Conn, fd: i32) -> bool {
+pub(crate) fn switch(conn: &Conn, fd: i32, tx: &mut Tx) -> bool {
     // The peer may be in the ring, and have to be woken, before we have taken note of its answer.
     let agreed = match conn.state() {
         state::PROMOTED => true,
@@ -297,6 +298,7 @@ pub(crate) fn switch(conn: &Conn, fd: i32) -> bool {
     }
     match diag::written(fd, conn.has(flag::CLIENT)) {
         Ok(written) => {
+            tx.tcp_written = written + 1;
             conn.put(SMALL_AT, written + 1);
             conn.tx.set_path(path::SMALL);
             true
@@ -322,11 +324,13 @@ fn wants_more(tx: &mut Held<'_, Tx>, want: usize, room: usize) -> bool {
 }
 
 /// Moves to the big ring from here on.
-fn grow(conn: &Conn, tx: &mut Held<'_, Tx>) {
+pub(crate) fn grow(conn: &Conn, tx: &mut Tx) {
+    mend::begin(tx, step::GROWING);
     conn.put(BIG_AT, tx.ring.position() + 1);
     tx.big_from = tx.ring.position();
     tx.ring.move_to(big_ring(conn), layout::BIG);
     conn.tx.set_path(path::BIG);
+    mend::end(tx, step::GROWING);
 }
 
 fn copy_in(conn: &Conn, fd: i32, tx: &mut Held<'_, Tx>, iov: &[libc::iovec], skip: usize, count: usize) {

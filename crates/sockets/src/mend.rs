@@ -1,0 +1,81 @@
+//! What a holder of the writing direction's lock had begun and did not end: it was killed in the middle, and another process has the
+//! connection as well, or a signal handler jumped out of it. What takes more than one store, or a system call and a note of what that did, is
+//! marked before it is begun ([`step`]); whoever has the lock next ends it. What went to the kernel, the kernel knows, which counts bytes.
+//!
+//! Everything here may have been done already, in part or whole, so it may be done twice.
+
+use fabric::sync::{Ordering, compiler_fence};
+
+use crate::conn::{Conn, Tx, flag, path};
+use crate::{demote, diag, io, kicks};
+
+/// What is being done, in [`Tx::step`].
+pub mod step {
+    /// The peer is woken: [`Tx::fired`](super::Tx::fired) was armed.
+    pub const FIRING: u32 = 1;
+    /// Kicks are sent that have been counted.
+    pub const PAYING: u32 = 2;
+    /// Recalled bytes are sent by tcp.
+    pub const SENDING: u32 = 4;
+    /// The big ring is moved to.
+    pub const GROWING: u32 = 8;
+    /// It is announced where tcp goes on.
+    pub const LEAVING: u32 = 16;
+}
+
+/// Marks what is begun. Not a fence between processors: whoever finds the mark found the holder dead.
+#[inline(always)]
+pub(crate) fn begin(tx: &mut Tx, what: u32) {
+    tx.step |= what;
+    compiler_fence(Ordering::SeqCst);
+}
+
+/// It is done.
+#[inline(always)]
+pub(crate) fn end(tx: &mut Tx, what: u32) {
+    compiler_fence(Ordering::SeqCst);
+    tx.step &= !what;
+}
+
+/// Ends what is marked. For whoever has just locked the direction.
+#[inline(always)]
+pub(crate) fn mend(conn: &Conn, fd: i32, tx: &mut Tx) {
+    if tx.step != 0 {
+        mend_slowly(conn, fd, tx);
+    }
+}
+
+#[cold]
+fn mend_slowly(conn: &Conn, fd: i32, tx: &mut Tx) {
+    let marked = |what| tx.step & what != 0;
+    let (growing, leaving, sending) = (marked(step::GROWING), marked(step::LEAVING), marked(step::SENDING));
+    let (firing, paying) = (marked(step::FIRING), marked(step::PAYING));
+    if growing && conn.tx.path() == path::SMALL {
+        io::grow(conn, tx);
+    }
+    if leaving {
+        demote::announce(conn, tx);
+    }
+    let written = diag::written(fd, conn.has(flag::CLIENT));
+    if sending
+        && tx.sent_from != 0
+        && let Ok(written) = written
+    {
+        let sent = written.wrapping_sub(tx.sent_from - 1);
+        tx.resend = tx.resend_from.saturating_add(sent).min(tx.ring.position());
+    }
+    if firing || paying {
+        // Since the ring, nothing has gone by tcp but kicks.
+        tx.debt = match written {
+            Ok(written) if tx.tcp_written != 0 => {
+                tx.kicks_sent.saturating_sub(written.wrapping_sub(tx.tcp_written - 1))
+            }
+            _ => 0,
+        };
+        kicks::tell(conn, tx);
+    }
+    if firing {
+        kicks::ring_out(conn, fd, tx);
+    }
+    tx.step = 0;
+}

@@ -8,11 +8,11 @@ use fabric::sync::{AtomicU32, AtomicU64, Ordering};
 use fabric::sys;
 
 use crate::conn::{Conn, flag, state};
-use crate::{close, descriptors, process};
+use crate::{close, descriptors, layout, process};
 
 /// Name of the memfd, by which `shunt stat` finds it.
 pub const NAME: &CStr = c"shunt:home";
-/// Connections that a process can have at once under Shunt.
+/// Connections that a process can have at once under Shunt, if its address space is not limited (setrlimit(RLIMIT_AS)).
 pub const CONNS: usize = 1 << 16;
 /// First word of the file: "SHUNTHO" and the layout's version.
 pub const MAGIC: u64 = 0x5348_554e_5448_4f06;
@@ -20,6 +20,11 @@ pub const MAGIC: u64 = 0x5348_554e_5448_4f06;
 pub const FIRST: usize = 4096;
 /// Bytes of the file.
 pub const BYTES: usize = FIRST + CONNS * size_of::<Conn>();
+
+/// Bytes that are mapped for so many connections.
+fn mapped(room: usize) -> usize {
+    FIRST + room * size_of::<Conn>()
+}
 
 /// The page before the connections.
 #[repr(C)]
@@ -29,6 +34,8 @@ pub struct Header {
     pub pid: AtomicU32,
     /// Connections ever used, the length of the array to read.
     pub used: AtomicU32,
+    /// How many the processes that map it have room for.
+    room: AtomicU32,
     /// Head of the free list: index + 1, with a tag in the upper half against reuse.
     free: AtomicU64,
 }
@@ -39,13 +46,14 @@ static HOME: AtomicU64 = AtomicU64::new(0);
 fn header() -> Option<&'static Header> {
     let at = HOME.load(Ordering::Acquire);
     let at = if at != 0 { at } else { create()? };
-    // SAFETY: `at` is the base of a mapping of BYTES that is never unmapped; Header is all atomics.
+    // SAFETY: `at` is the base of a mapping of `mapped` bytes that is never unmapped; Header is all atomics.
     Some(unsafe { &*(at as *const Header) })
 }
 
 #[cold]
 fn create() -> Option<u64> {
-    let (map, fd) = descriptors::made(|| Map::create(NAME, BYTES)).ok()?;
+    let room = layout::entries_within(sys::address_space_limit(), CONNS, size_of::<Conn>());
+    let (map, fd) = descriptors::made(|| Map::create_part(NAME, BYTES, mapped(room))).ok()?;
     // The descriptor stays open: it is how others find the home.
     let fd = descriptors::hide(fd);
     let at = map.base() as u64;
@@ -53,6 +61,7 @@ fn create() -> Option<u64> {
     let header = unsafe { &*(at as *const Header) };
     header.conn_bytes.store(size_of::<Conn>() as u32, Ordering::Relaxed);
     header.pid.store(process::pid(), Ordering::Relaxed);
+    header.room.store(room as u32, Ordering::Relaxed);
     header.magic.store(MAGIC, Ordering::Release);
     match HOME.compare_exchange(0, at, Ordering::AcqRel, Ordering::Acquire) {
         Ok(_) => Some(at),
@@ -72,8 +81,16 @@ pub fn leave() {
 
 fn conn_at(header: &'static Header, index: u32) -> &'static Conn {
     let base = core::ptr::from_ref(header).cast::<u8>();
-    // SAFETY: index < CONNS is checked by the callers; the mapping is never unmapped; a zeroed Conn is a valid, free one.
+    // SAFETY: index < room is checked by the callers; the mapping is never unmapped; a zeroed Conn is a valid, free one.
     unsafe { &*base.add(FIRST + index as usize * size_of::<Conn>()).cast::<Conn>() }
+}
+
+/// The header of the home that a connection lies in.
+fn header_of(conn: &'static Conn) -> &'static Header {
+    let index = conn.index.load(Ordering::Relaxed);
+    let base = core::ptr::from_ref(conn).cast::<u8>();
+    // SAFETY: every Conn lies in a home, at FIRST + index * size behind the header.
+    unsafe { &*base.sub(FIRST + index as usize * size_of::<Conn>()).cast::<Header>() }
 }
 
 /// The connection with this index in the process's home, if there is such.
@@ -83,10 +100,9 @@ pub fn conn(index: u32) -> Option<&'static Conn> {
 }
 
 /// Whether a connection lies in the home of this process, not in that of one which it came from by fork().
-pub fn is_ours(conn: &Conn) -> bool {
-    let at = core::ptr::from_ref(conn) as u64;
+pub fn is_ours(conn: &'static Conn) -> bool {
     let home = HOME.load(Ordering::Acquire);
-    (home..home + BYTES as u64).contains(&at)
+    home != 0 && core::ptr::from_ref(header_of(conn)) as u64 == home
 }
 
 /// How many connections were in use when those were last looked for whose processes have gone.
@@ -128,7 +144,7 @@ pub fn take() -> Option<&'static Conn> {
                 sweep(header);
                 continue;
             }
-            if used as usize >= CONNS {
+            if used >= header.room.load(Ordering::Relaxed) {
                 return None;
             }
             if header.used.compare_exchange(used, used + 1, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
@@ -149,9 +165,7 @@ pub fn take() -> Option<&'static Conn> {
 /// Gives a connection back to the home that it lies in.
 pub fn give(conn: &'static Conn) {
     let index = conn.index.load(Ordering::Relaxed);
-    let base = core::ptr::from_ref(conn).cast::<u8>();
-    // SAFETY: every Conn lies in a home, at FIRST + index * size behind the header.
-    let header = unsafe { &*base.sub(FIRST + index as usize * size_of::<Conn>()).cast::<Header>() };
+    let header = header_of(conn);
     conn.state.store(state::FREE, Ordering::Release);
     loop {
         let free = header.free.load(Ordering::Acquire);

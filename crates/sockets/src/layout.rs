@@ -104,11 +104,22 @@ pub const fn mapped(slots: usize) -> usize {
     DATA + slots * SLOT_DATA
 }
 
-/// Connections that a link has room for in a process that may have so much address space: what a segment takes of it, the program
-/// cannot have any more, so that it must be little.
+/// How much one mapping of ours may take of the address space of a process that may have so much: what we take, the program cannot
+/// have any more.
+const fn share(address_space: u64) -> usize {
+    (address_space / 32) as usize
+}
+
+/// Connections that a link has room for in a process that may have so much address space.
 pub const fn slots_within(address_space: u64) -> usize {
-    let most = address_space / 32;
-    if most >= SEGMENT as u64 { SLOTS } else { (most as usize).saturating_sub(DATA) / SLOT_DATA }
+    let most = share(address_space);
+    if most >= SEGMENT { SLOTS } else { most.saturating_sub(DATA) / SLOT_DATA }
+}
+
+/// Entries of `bytes` that a table has room for there, of the `most` that it has elsewhere.
+pub const fn entries_within(address_space: u64, most: usize, bytes: usize) -> usize {
+    let room = share(address_space) / bytes;
+    if room < most { room } else { most }
 }
 
 /// Offset of a slot's header.
@@ -136,5 +147,8 @@ mod tests {
         let few = slots_within(200 << 20);
         assert!(few >= 2 && mapped(few) <= (200 << 20) / 32, "{few}");
         assert_eq!(slots_within(1 << 20), 0);
+        assert_eq!(entries_within(u64::MAX, 4096, 700), 4096);
+        assert_eq!(entries_within(60 << 20, 4096, 700), (60 << 20) / 32 / 700);
+        assert_eq!(entries_within(1 << 14, 4096, 700), 0);
     }
 }

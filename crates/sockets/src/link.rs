@@ -17,7 +17,7 @@ use crate::reason::Reason;
 use crate::thread::{self, Place};
 use crate::{descriptors, process};
 
-/// Links that a process can have.
+/// Links that a process can have, if its address space is not limited (setrlimit(RLIMIT_AS)).
 pub const LINKS: usize = 4096;
 
 /// How long a segment stays mapped after the last connection has left it: a thread whose call was under way may still look there.
@@ -76,6 +76,8 @@ struct Inner {
 unsafe impl Sync for Link {}
 
 static LINKS_AT: AtomicU64 = AtomicU64::new(0);
+/// How many links the array there has room for.
+static ROOM: AtomicU32 = AtomicU32::new(0);
 static USED: AtomicU32 = AtomicU32::new(0);
 /// Guards making and freeing of links.
 static REGISTRY: AtomicLock = AtomicLock(UnsafeCell::new(0));
@@ -92,8 +94,8 @@ fn registry() -> &'static Lock {
 
 /// The link with this number.
 pub fn link(index: u32) -> &'static Link {
-    assert!((index as usize) < LINKS);
-    // SAFETY: the array is a mapping of LINKS zeroed links, never unmapped; callers have an index that `add` gave out.
+    assert!(index < ROOM.load(Ordering::Relaxed));
+    // SAFETY: the array is a mapping of ROOM zeroed links, never unmapped; callers have an index that `add` gave out.
     unsafe { &*(LINKS_AT.load(Ordering::Acquire) as *const Link).add(index as usize) }
 }
 
@@ -527,7 +529,9 @@ fn start(token: u64, socket: i32, parity: u32, peer: (u32, u32), own_token: u64)
 
 fn add(token: u64, socket: i32, parity: u32, peer: (u32, u32), mine: Map) -> Result<u32, Reason> {
     if LINKS_AT.load(Ordering::Acquire) == 0 {
-        let at = sys::mmap_private(LINKS * size_of::<Link>()).map_err(|_| Reason::NoMemory)?;
+        let room = layout::entries_within(sys::address_space_limit(), LINKS, size_of::<Link>());
+        let at = sys::mmap_private(room * size_of::<Link>()).map_err(|_| Reason::NoMemory)?;
+        ROOM.store(room as u32, Ordering::Relaxed);
         LINKS_AT.store(at as u64, Ordering::Release);
     }
     let now = ticks();
@@ -538,7 +542,7 @@ fn add(token: u64, socket: i32, parity: u32, peer: (u32, u32), mine: Map) -> Res
             _ => false,
         })
         .unwrap_or(USED.load(Ordering::Acquire));
-    if index as usize >= LINKS {
+    if index >= ROOM.load(Ordering::Relaxed) {
         return Err(Reason::LinkLimit);
     }
     USED.fetch_max(index + 1, Ordering::AcqRel);

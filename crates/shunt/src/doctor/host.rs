@@ -121,7 +121,7 @@ fn address_space() -> Check {
         Some(n) => Check::warn(
             NAME,
             format!("limited to {} (RLIMIT_AS)", crate::run::size(n)),
-            "lift it (ulimit -v unlimited): where a mapping fails, connections stay on TCP",
+            "lift it (ulimit -v unlimited): under it fewer connections, or none, leave TCP",
         ),
     }
 }

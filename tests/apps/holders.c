@@ -89,8 +89,104 @@ static void sender(int fd) {
     meet();
 }
 
+/* A stream of numbers, eight bytes each, so that one who knows nothing of what was read before can tell where he is. */
+static _Atomic bool flooding;
+
+static void *number_on(void *arg) {
+    int fd = *(int *)arg;
+    unsigned seed = 7;
+    uint64_t numbers[512], next = 1;
+    for (;;) {
+        int count = flooding ? 512 : 1 + rand_r(&seed) % 16;
+        for (int i = 0; i < count; i++) numbers[i] = next++;
+        for (size_t done = 0; done < count * sizeof *numbers;) {
+            ssize_t n = send(fd, (char *)numbers + done, count * sizeof *numbers - done, MSG_NOSIGNAL);
+            if (n < 0) {
+                CHECK(errno == ECONNRESET || errno == EPIPE);
+                return NULL;
+            }
+            done += n;
+        }
+        /* Readers fall asleep, and must be woken. */
+        struct timespec a_while = {.tv_nsec = rand_r(&seed) % 50000};
+        if (!flooding && rand_r(&seed) % 4 == 0) nanosleep(&a_while, NULL);
+    }
+}
+
+static void read_any(int fd, int generation) {
+    char data[100];
+    unsigned seed = generation;
+    for (;;) CHECK(recv(fd, data, 1 + rand_r(&seed) % sizeof data, 0) > 0);
+}
+
+enum { CONNECTIONS = 8, DEATHS = 25, FLOOD = 2 << 20 };
+
+static void numbers(int listener) {
+    for (int i = 0; i < CONNECTIONS; i++) {
+        int fd = answer(listener);
+        warm_server(fd);
+        flooding = false;
+        pthread_t writer;
+        CHECK(pthread_create(&writer, NULL, number_on, &fd) == 0);
+        hear();
+        flooding = true;
+        CHECK(pthread_join(writer, NULL) == 0);
+        close(fd);
+    }
+}
+
+/* The place in the stream behind these bytes, which must be of one piece. */
+static uint64_t place(const char *data, size_t length) {
+    for (size_t skip = 0; skip < 8; skip++) {
+        uint64_t first, next;
+        memcpy(&first, data + skip, 8);
+        memcpy(&next, data + skip + 8, 8);
+        if (next == first + 1 && first >> 40 == 0) return (first - 1) * 8 - skip + length;
+    }
+    fail(__FILE__, __LINE__, "there are two numbers in sequence", 0, 0);
+}
+
+static void follow(int fd, uint64_t *at, size_t length) {
+    char data[4096];
+    for (size_t done = 0; done < length;) {
+        ssize_t n = recv(fd, data, sizeof data < length - done ? sizeof data : length - done, 0);
+        CHECK(n > 0);
+        for (ssize_t i = 0; i < n; i++, ++*at) {
+            uint64_t number = *at / 8 + 1;
+            EQUAL((unsigned char)data[i], (unsigned char)(number >> *at % 8 * 8));
+        }
+        done += n;
+    }
+}
+
+/* They die while they take what wakes them, and before and while the connection changes its path: what comes later is whole. */
+static void killed_asleep(int none) {
+    (void)none;
+    unsigned seed = 8;
+    for (int i = 0; i < CONNECTIONS; i++) {
+        int fd = dial();
+        warm_client(fd);
+        uint64_t at = 0;
+        for (int death = 1; death <= DEATHS; death++) {
+            stop(start(read_any, fd, death), &seed);
+            char data[64];
+            recv_all(fd, data, sizeof data);
+            uint64_t now_at = place(data, sizeof data);
+            CHECK(now_at >= at + sizeof data);
+            at = now_at;
+            follow(fd, &at, 1000);
+        }
+        tell(0);
+        struct timespec long_enough = {.tv_nsec = 60000000};
+        nanosleep(&long_enough, NULL);
+        follow(fd, &at, FLOOD);
+        close(fd);
+    }
+}
+
 const struct example examples[] = {
     {"killed_writers", generations, killed_writers, TCP_OK},
     {"killed_readers", sender, killed_readers, TCP_OK},
+    {"killed_asleep", numbers, killed_asleep, RAW | TCP_OK},
     {0},
 };

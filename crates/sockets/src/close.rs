@@ -125,6 +125,7 @@ fn teardown(conn: &'static Conn, fd: Option<i32>) {
         if let (Some(mut tx), Some(mut rx)) = (tx, rx) {
             if let Some(fd) = fd {
                 mend::mend(conn, fd, &mut tx);
+                mend::mend_reading(conn, fd, &mut rx);
                 if conn.state() == state::PROMOTED {
                     io::progress(conn, fd, &mut rx);
                     let unread = matches!(conn.rx.path(), path::SMALL | path::BIG)

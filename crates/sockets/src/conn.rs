@@ -116,6 +116,8 @@ pub struct Rx {
     pub learned: Learned,
     /// Small reads in a row, without a write of ours between them; and what we had written.
     pub streak: u32,
+    /// What is being done, for whoever has the lock next if it is not ended ([`crate::mend`]).
+    pub step: u32,
     pub answered: u64,
 }
 
@@ -522,13 +524,16 @@ impl Conn {
         true
     }
 
-    /// Locks the reading direction; `None` if this thread has it already, or the connection has been closed meanwhile.
+    /// Locks the reading direction, and ends what its last holder did not; `None` if this thread has it already, or the connection has
+    /// been closed meanwhile.
     #[inline(always)]
-    pub fn lock_rx(&self) -> Option<Held<'_, Rx>> {
-        self.rx.lock().filter(|_| self.state() != state::FREE)
+    pub fn lock_rx(&self, fd: i32) -> Option<Held<'_, Rx>> {
+        let mut rx = self.rx.lock().filter(|_| self.state() != state::FREE)?;
+        mend::mend_reading(self, fd, &mut rx);
+        Some(rx)
     }
 
-    /// Locks the writing direction, likewise, and ends what its last holder did not.
+    /// Locks the writing direction, likewise.
     #[inline(always)]
     pub fn lock_tx(&self, fd: i32) -> Option<Held<'_, Tx>> {
         let mut tx = self.tx.lock().filter(|_| self.state() != state::FREE)?;

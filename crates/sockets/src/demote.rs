@@ -32,7 +32,7 @@ pub fn hand_over(conn: &'static Conn, fd: i32, reason: Reason, leaves: bool) -> 
     let start = sys::now();
     let mut tried = false;
     loop {
-        let Some(mut rx) = conn.lock_rx() else { return false };
+        let Some(mut rx) = conn.lock_rx(fd) else { return false };
         io::progress(conn, fd, &mut rx);
         let on_ring = matches!(conn.rx.path(), path::SMALL | path::BIG);
         // Behind what is unread of tcp there are bytes in the ring, or kicks.
@@ -195,9 +195,9 @@ fn to_tcp(conn: &Conn, tx: &mut Held<'_, Tx>, recalled: Option<u64>) {
         Some(from) => (from + 1, path::RESEND),
         None => (written + 1, path::LAST),
     };
-    mend::begin(tx, step::LEAVING);
+    mend::begin(&mut tx.step, step::LEAVING);
     announce(conn, tx);
-    mend::end(tx, step::LEAVING);
+    mend::end(&mut tx.step, step::LEAVING);
 }
 
 /// Tells the reader where tcp goes on, and goes there.
@@ -228,7 +228,7 @@ fn leave(conn: &'static Conn, fd: i32, reason: Reason, recall: bool) {
         conn.set_reason(reason);
         log::on_tcp(conn, reason);
     }
-    if recall && let Some(rx) = conn.lock_rx() {
+    if recall && let Some(rx) = conn.lock_rx(fd) {
         conn.set(flag::RECALLED);
         conn.put(RECALL_AT, rx.ring.position());
         wait::disarm_for_all(conn);
@@ -322,17 +322,17 @@ pub(crate) fn resend(conn: &'static Conn, fd: i32, tx: &mut Held<'_, Tx>) -> boo
         let len = ((end - tx.resend) as usize).min(capacity - at).min(bytes.len());
         // SAFETY: the target is `bytes`, len is at most its length.
         unsafe { conn.theirs().get(data + at, bytes.as_mut_ptr(), len) };
-        mend::begin(tx, step::SENDING);
+        mend::begin(&mut tx.step, step::SENDING);
         let sent = sys::send(fd, bytes.as_ptr(), len, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL);
         tx.resend += sent.unwrap_or(0) as u64;
-        mend::end(tx, step::SENDING);
+        mend::end(&mut tx.step, step::SENDING);
         match sent {
             Ok(_) => {}
             Err(Errno::EAGAIN | Errno::EINTR) => return false,
             // The connection is at an end. The kernel tells a reset once: who reads next is to know.
             Err(errno) => {
                 if errno != Errno::EPIPE
-                    && let Some(mut rx) = conn.lock_rx()
+                    && let Some(mut rx) = conn.lock_rx(fd)
                 {
                     rx.error = errno.into_raw();
                 }

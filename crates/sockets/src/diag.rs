@@ -90,19 +90,31 @@ pub fn written(fd: i32, client: bool) -> Result<u64, Errno> {
     Ok(written)
 }
 
-/// Bytes that the program has read since the connection began. Only while the connection is open in both directions: later the
-/// kernel's count has the FIN in it, or not. `Err(ENOTCONN)` then.
-pub fn read(fd: i32) -> Result<u64, Errno> {
+/// What the program has read of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Received {
+    /// Bytes since the connection began.
+    pub read: u64,
+    /// Whether it is open in both directions.
+    pub open: bool,
+}
+
+/// How much the program has read. `Err(ENOTCONN)` after a reset, or with both halves closed.
+pub fn received(fd: i32) -> Result<Received, Errno> {
     // Bytes may arrive between the two calls: what was received must be the same before and after.
     let mut info = TcpInfo::of(fd)?;
     loop {
         let waiting = sys::ioctl_int(fd, libc::FIONREAD)? as u64;
         let again = TcpInfo::of(fd)?;
-        if again.0[0] != ESTABLISHED {
-            return Err(Errno::ENOTCONN);
-        }
+        // bytes_received counts a FIN, which FIONREAD leaves out.
+        let fin = match again.0[0] {
+            ESTABLISHED | FIN_WAIT1 | FIN_WAIT2 => 0,
+            CLOSE_WAIT | LAST_ACK | CLOSING => 1,
+            _ => return Err(Errno::ENOTCONN),
+        };
         if again.word(128) == info.word(128) {
-            return Ok(again.word(128).wrapping_sub(waiting));
+            let read = again.word(128).wrapping_sub(waiting + fin);
+            return Ok(Received { read, open: again.0[0] == ESTABLISHED });
         }
         info = again;
     }
@@ -110,6 +122,11 @@ pub fn read(fd: i32) -> Result<u64, Errno> {
 
 /// Of tcpi_state.
 const ESTABLISHED: u8 = 1;
+const FIN_WAIT1: u8 = 4;
+const FIN_WAIT2: u8 = 5;
+const CLOSE_WAIT: u8 = 8;
+const LAST_ACK: u8 = 9;
+const CLOSING: u8 = 11;
 
 #[cfg(test)]
 mod tests {
@@ -129,13 +146,30 @@ mod tests {
             server.write_all(&[2; 10]).unwrap();
             client.read_exact(&mut [0; 9]).unwrap();
             let (c, s) = (client.as_raw_fd(), server.as_raw_fd());
-            assert_eq!((written(c, true), read(c)), (Ok((round + 1) * 1000), Ok((round + 1) * 10 - 1)));
-            assert_eq!((written(s, false), read(s)), (Ok((round + 1) * 10), Ok((round + 1) * 1000)));
+            let so_far = |read| Ok(Received { read, open: true });
+            assert_eq!(
+                (written(c, true), received(c)),
+                (Ok((round + 1) * 1000), so_far((round + 1) * 10 - 1))
+            );
+            assert_eq!((written(s, false), received(s)), (Ok((round + 1) * 10), so_far((round + 1) * 1000)));
             client.read_exact(&mut [0; 1]).unwrap();
         }
+        client.write_all(&[1; 100]).unwrap();
         client.shutdown(std::net::Shutdown::Write).unwrap();
+        let (c, s) = (client.as_raw_fd(), server.as_raw_fd());
+        let ending = |read| Ok(Received { read, open: false });
+        assert_eq!(received(s), ending(100_000));
+        server.read_exact(&mut [0; 30]).unwrap();
+        assert_eq!(received(s), ending(100_030));
+        server.read_exact(&mut [0; 70]).unwrap();
+        assert_eq!(received(s), ending(100_100));
         assert_eq!(server.read(&mut [0; 1]).unwrap(), 0);
-        assert_eq!(read(server.as_raw_fd()), Err(Errno::ENOTCONN), "with a FIN the kernel counts one more");
+        assert_eq!((received(s), received(c)), (ending(100_100), ending(1000)));
+        server.write_all(&[2; 5]).unwrap();
+        client.read_exact(&mut [0; 2]).unwrap();
+        assert_eq!(received(c), ending(1002));
+        drop(server);
+        assert!(matches!(received(c), Ok(Received { read: 1002, .. }) | Err(Errno::ENOTCONN)));
     }
 
     #[test]

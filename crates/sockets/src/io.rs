@@ -114,7 +114,7 @@ pub fn unread(conn: &'static Conn, fd: i32) -> Option<i32> {
     if !conn.is_managed() {
         return None;
     }
-    let mut rx = conn.lock_rx()?;
+    let mut rx = conn.lock_rx(fd)?;
     progress(conn, fd, &mut rx);
     // While the connection grows, both rings can be full.
     let most = (layout::SMALL + layout::BIG) as u64;

@@ -18,9 +18,9 @@ pub(crate) fn wake(conn: &Conn, fd: i32, tx: &mut Held<'_, Tx>, interest: u64) {
     let fired = conn.theirs().stimulate(conn.at(TRIP), interest);
     if fired != 0 {
         (tx.fired, tx.fires_with) = (fired, tx.fires + 1);
-        mend::begin(tx, step::FIRING);
+        mend::begin(&mut tx.step, step::FIRING);
         ring_out(conn, fd, tx);
-        mend::end(tx, step::FIRING);
+        mend::end(&mut tx.step, step::FIRING);
     }
 }
 
@@ -81,19 +81,19 @@ pub(crate) fn tell(conn: &Conn, tx: &Tx) {
 pub(crate) fn pay(fd: i32, tx: &mut Tx) -> bool {
     let _undisturbed = (tx.debt > 0).then(signals::undisturbed);
     while tx.debt > 0 {
-        mend::begin(tx, step::PAYING);
+        mend::begin(&mut tx.step, step::PAYING);
         let zeros = [0; 64];
         let len = (tx.debt as usize).min(zeros.len());
         match sys::send(fd, zeros.as_ptr(), len, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) {
             Ok(sent) => tx.debt -= sent as u64,
             Err(Errno::EAGAIN | Errno::EINTR) => {
-                mend::end(tx, step::PAYING);
+                mend::end(&mut tx.step, step::PAYING);
                 return false;
             }
             // The connection is at an end.
             Err(_) => tx.debt = 0,
         }
-        mend::end(tx, step::PAYING);
+        mend::end(&mut tx.step, step::PAYING);
     }
     true
 }
@@ -188,7 +188,7 @@ pub(crate) fn take(conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>, most: u64, by: B
 /// As [`take`], of a connection that is read from a ring, by one that slept on it. If others have not woken up yet it lets them.
 pub(crate) fn take_after_sleep(conn: &Conn, fd: i32) {
     let age = {
-        let Some(mut rx) = conn.lock_rx() else { return };
+        let Some(mut rx) = conn.lock_rx(fd) else { return };
         if !matches!(conn.rx.path(), path::SMALL | path::BIG) || take(conn, fd, &mut rx, u64::MAX, By::Call) {
             return;
         }
@@ -224,8 +224,12 @@ pub(crate) fn drain(conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>, most: u64, by: 
             break;
         }
         let mut bytes = [0; 256];
-        match sys::recv(fd, bytes.as_mut_ptr(), count, libc::MSG_DONTWAIT) {
-            Ok(count @ 1..) => rx.kicks_drained += count as u64,
+        mend::begin(&mut rx.step, step::READING);
+        let taken = sys::recv(fd, bytes.as_mut_ptr(), count, libc::MSG_DONTWAIT);
+        rx.kicks_drained += taken.unwrap_or(0) as u64;
+        mend::end(&mut rx.step, step::READING);
+        match taken {
+            Ok(1..) => {}
             Err(errno) if errno != Errno::EAGAIN && errno != Errno::EINTR => {
                 rx.error = errno.into_raw();
                 break;

@@ -1,15 +1,17 @@
-//! What a holder of the writing direction's lock had begun and did not end: it was killed in the middle, and another process has the
-//! connection as well, or a signal handler jumped out of it. What takes more than one store, or a system call and a note of what that did, is
-//! marked before it is begun ([`step`]); whoever has the lock next ends it. What went to the kernel, the kernel knows, which counts bytes.
+//! What a holder of a direction's lock had begun and did not end: it was killed in the middle, and another process has the connection
+//! as well, or a signal handler jumped out of it. What takes more than one store, or a system call and a note of what that did, is marked
+//! before it is begun ([`step`]); whoever has the lock next ends it. What went to the kernel, or came from it, the kernel knows, which
+//! counts bytes.
 //!
 //! Everything here may have been done already, in part or whole, so it may be done twice.
 
 use fabric::sync::{Ordering, compiler_fence};
 
-use crate::conn::{Conn, Tx, flag, path};
+use crate::conn::{Conn, Rx, Tx, flag, path};
+use crate::layout::{KICKS, SMALL_AT};
 use crate::{demote, diag, io, kicks};
 
-/// What is being done, in [`Tx::step`].
+/// What is being done, in [`Tx::step`] and [`Rx::step`].
 pub mod step {
     /// The peer is woken: [`Tx::fired`](super::Tx::fired) was armed.
     pub const FIRING: u32 = 1;
@@ -21,20 +23,22 @@ pub mod step {
     pub const GROWING: u32 = 8;
     /// It is announced where tcp goes on.
     pub const LEAVING: u32 = 16;
+    /// Bytes are read on tcp before the ring, or kicks are taken out of the companion.
+    pub const READING: u32 = 32;
 }
 
 /// Marks what is begun. Not a fence between processors: whoever finds the mark found the holder dead.
 #[inline(always)]
-pub(crate) fn begin(tx: &mut Tx, what: u32) {
-    tx.step |= what;
+pub(crate) fn begin(step: &mut u32, what: u32) {
+    *step |= what;
     compiler_fence(Ordering::SeqCst);
 }
 
 /// It is done.
 #[inline(always)]
-pub(crate) fn end(tx: &mut Tx, what: u32) {
+pub(crate) fn end(step: &mut u32, what: u32) {
     compiler_fence(Ordering::SeqCst);
-    tx.step &= !what;
+    *step &= !what;
 }
 
 /// Ends what is marked. For whoever has just locked the direction.
@@ -47,6 +51,9 @@ pub(crate) fn mend(conn: &Conn, fd: i32, tx: &mut Tx) {
 
 #[cold]
 fn mend_slowly(conn: &Conn, fd: i32, tx: &mut Tx) {
+    if !conn.is_managed_now() {
+        return;
+    }
     let marked = |what| tx.step & what != 0;
     let (growing, leaving, sending) = (marked(step::GROWING), marked(step::LEAVING), marked(step::SENDING));
     let (firing, paying) = (marked(step::FIRING), marked(step::PAYING));
@@ -78,4 +85,34 @@ fn mend_slowly(conn: &Conn, fd: i32, tx: &mut Tx) {
         kicks::ring_out(conn, fd, tx);
     }
     tx.step = 0;
+}
+
+/// As [`mend`], for the reading direction: what its last holder has read it cannot give back, but how much that was, the kernel knows.
+#[inline(always)]
+pub(crate) fn mend_reading(conn: &Conn, fd: i32, rx: &mut Rx) {
+    if rx.step != 0 {
+        mend_reading_slowly(conn, fd, rx);
+    }
+}
+
+#[cold]
+fn mend_reading_slowly(conn: &Conn, fd: i32, rx: &mut Rx) {
+    if !conn.is_managed_now() {
+        return;
+    }
+    rx.step = 0;
+    // Nothing comes by tcp any more that would be counted.
+    let Ok(received) = diag::received(fd) else { return };
+    // Up to there the program's bytes, then kicks.
+    let boundary = conn.word(SMALL_AT).checked_sub(1);
+    match boundary {
+        Some(boundary) if conn.rx.path() != path::TCP || received.read > boundary => {
+            let taken = received.read.wrapping_sub(boundary);
+            rx.kicks_drained = taken.clamp(rx.kicks_drained, conn.word(KICKS).max(rx.kicks_drained));
+        }
+        _ => {
+            rx.tcp_read = received.read;
+            rx.tcp_left = boundary.map(|boundary| boundary - received.read);
+        }
+    }
 }

@@ -25,7 +25,7 @@ pub fn receive_buffer_set(conn: &'static Conn) {
     // Under the lock no other thread gives the slot up.
     if conn.is_managed()
         && reader(conn)
-        && let Some(_rx) = conn.lock_rx()
+        && let Some(_rx) = conn.lock_rx(conn.descriptor())
         && conn.state() == state::PROMOTED
     {
         conn.tell(note::NARROW);

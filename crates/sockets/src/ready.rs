@@ -41,7 +41,7 @@ pub fn events(conn: &'static Conn, fd: i32, want: u32) -> Option<u32> {
     }
     let ring;
     {
-        let mut rx = conn.lock_rx()?;
+        let mut rx = conn.lock_rx(fd)?;
         io::progress(conn, fd, &mut rx);
         ring = matches!(conn.rx.path(), path::SMALL | path::BIG);
         if ring && conn.word(W) != rx.ring.position() {
@@ -64,7 +64,7 @@ pub fn events(conn: &'static Conn, fd: i32, want: u32) -> Option<u32> {
             if ring && told & IN != 0 && told & (RDHUP | (libc::EPOLLHUP | libc::EPOLLERR) as u32) == 0 {
                 // The peer has told that it ends, and what the kernel has of that is a kick, or half: it counts an end as a byte before it
                 // says that it is one.
-                let mut rx = conn.lock_rx()?;
+                let mut rx = conn.lock_rx(fd)?;
                 match kicks::look(conn, fd, &mut rx, By::Call) {
                     kicks::Look::Nothing => told &= !IN,
                     kicks::Look::Data => {}
@@ -99,7 +99,7 @@ pub fn absorb(conn: &'static Conn, fd: i32) {
 
 /// As [`absorb`].
 pub(crate) fn absorb_by(conn: &'static Conn, fd: i32, by: By) {
-    if let Some(mut rx) = conn.lock_rx()
+    if let Some(mut rx) = conn.lock_rx(fd)
         && matches!(conn.rx.path(), path::SMALL | path::BIG)
     {
         kicks::look(conn, fd, &mut rx, by);

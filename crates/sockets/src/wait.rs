@@ -201,7 +201,7 @@ const WOKEN_NS: u64 = 1_000_000_000;
 #[cold]
 pub fn readable(conn: &'static Conn, fd: i32, orphan: &mut bool) -> Result<(), Errno> {
     let (seen, mut learned) = {
-        let Some(rx) = conn.lock_rx() else { return Err(Errno::EINTR) };
+        let Some(rx) = conn.lock_rx(fd) else { return Err(Errno::EINTR) };
         let seen = Seen::now(conn);
         let ring = matches!(conn.rx.path(), path::SMALL | path::BIG);
         if ring
@@ -231,7 +231,7 @@ pub fn readable(conn: &'static Conn, fd: i32, orphan: &mut bool) -> Result<(), E
     if !*orphan && !core::ptr::eq(table::conn(fd).map_or(core::ptr::null(), core::ptr::from_ref), conn) {
         return Err(Errno::EBADF);
     }
-    if let Some(mut rx) = conn.lock_rx() {
+    if let Some(mut rx) = conn.lock_rx(fd) {
         rx.learned = learned;
     }
     result
@@ -270,7 +270,7 @@ fn sleep_readable(conn: &'static Conn, fd: i32, seen: Seen, orphan: &mut bool) -
         errno => {
             // The kernel tells an error once: keep it until what is in the ring has been read.
             conn.set(flag::PEER_HUP);
-            if let Some(mut rx) = conn.lock_rx() {
+            if let Some(mut rx) = conn.lock_rx(fd) {
                 rx.error = errno.into_raw();
             }
             Ok(())

@@ -1,6 +1,7 @@
 //! The direction that is read: by tcp before the ring, from the rings, by tcp after them.
 
 use super::*;
+use crate::mend::{self, step};
 
 const SIOCATMARK: u64 = 0x8905;
 /// Between two looks at the kernel for the connection's life, in ns.
@@ -49,7 +50,7 @@ fn receive(conn: &'static Conn, mut fd: i32, iov: &[libc::iovec], flags: i32, or
             rendezvous::serve_offered();
             rendezvous::answered(conn);
         }
-        let Some(mut rx) = conn.lock_rx() else { return Way::Done(Err(Errno::EINTR)) };
+        let Some(mut rx) = conn.lock_rx(fd) else { return Way::Done(Err(Errno::EINTR)) };
         let tried = match take(conn, fd, &mut rx, iov, done, flags) {
             Tried::Bytes(seen) if peek && seen < want => {
                 Tried::Bytes(look_on(conn, &mut rx, iov, seen, flags))
@@ -62,7 +63,7 @@ fn receive(conn: &'static Conn, mut fd: i32, iov: &[libc::iovec], flags: i32, or
         drop(rx);
         let freed = matches!(tried, Tried::Bytes(_)) && !peek;
         if freed && on_ring(conn.rx.path()) && conn.theirs().armed(conn.at(TRIP), trip::TX) {
-            if let Some(mut rx) = conn.lock_rx()
+            if let Some(mut rx) = conn.lock_rx(fd)
                 && on_ring(conn.rx.path())
             {
                 rx.ring.give_back(&conn.theirs(), conn.at(R));
@@ -84,7 +85,7 @@ fn receive(conn: &'static Conn, mut fd: i32, iov: &[libc::iovec], flags: i32, or
                 // The bytes first, and the error, unless the fault is this call's, by the next call.
                 if done > 0
                     && errno != Errno::EFAULT
-                    && let Some(mut rx) = conn.lock_rx()
+                    && let Some(mut rx) = conn.lock_rx(fd)
                 {
                     rx.error = errno.into_raw();
                 }
@@ -124,7 +125,7 @@ fn receive(conn: &'static Conn, mut fd: i32, iov: &[libc::iovec], flags: i32, or
 
 /// Keeps an error that the kernel has told, for the call that reads next.
 pub fn keep_error(conn: &Conn, errno: i32) {
-    if let Some(mut rx) = conn.lock_rx() {
+    if let Some(mut rx) = conn.lock_rx(conn.descriptor()) {
         rx.error = errno;
     }
 }
@@ -270,17 +271,19 @@ fn take_early(
         }
     };
     let _undisturbed = signals::undisturbed();
-    match kernel_recv(fd, iov, skip, most, flags | libc::MSG_DONTWAIT) {
-        Ok(0) => Some(Tried::End),
-        Ok(count) => {
-            if !peek {
-                rx.tcp_read += count as u64;
-                if let Some(left) = &mut rx.tcp_left {
-                    *left -= count as u64;
-                }
-            }
-            Some(Tried::Bytes(count))
+    mend::begin(&mut rx.step, step::READING);
+    let got = kernel_recv(fd, iov, skip, most, flags | libc::MSG_DONTWAIT);
+    if !peek {
+        let count = got.unwrap_or(0) as u64;
+        rx.tcp_read += count;
+        if let Some(left) = &mut rx.tcp_left {
+            *left -= count;
         }
+    }
+    mend::end(&mut rx.step, step::READING);
+    match got {
+        Ok(0) => Some(Tried::End),
+        Ok(count) => Some(Tried::Bytes(count)),
         Err(Errno::EAGAIN) => Some(Tried::Not),
         Err(Errno::ECONNRESET) if died_unread(conn) == Some(false) => Some(Tried::End),
         Err(errno) => Some(Tried::Error(errno)),

@@ -325,12 +325,12 @@ fn wants_more(tx: &mut Held<'_, Tx>, want: usize, room: usize) -> bool {
 
 /// Moves to the big ring from here on.
 pub(crate) fn grow(conn: &Conn, tx: &mut Tx) {
-    mend::begin(tx, step::GROWING);
+    mend::begin(&mut tx.step, step::GROWING);
     conn.put(BIG_AT, tx.ring.position() + 1);
     tx.big_from = tx.ring.position();
     tx.ring.move_to(big_ring(conn), layout::BIG);
     conn.tx.set_path(path::BIG);
-    mend::end(tx, step::GROWING);
+    mend::end(&mut tx.step, step::GROWING);
 }
 
 fn copy_in(conn: &Conn, fd: i32, tx: &mut Held<'_, Tx>, iov: &[libc::iovec], skip: usize, count: usize) {

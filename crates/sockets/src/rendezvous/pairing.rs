@@ -346,10 +346,13 @@ fn begin(conn: &'static Conn) -> Result<u64, Reason> {
         conn.managed_is(false);
         return Err(Reason::Busy);
     };
-    diag::read(conn.descriptor()).map_err(|_| {
-        conn.managed_is(false);
-        Reason::Half
-    })
+    match diag::received(conn.descriptor()) {
+        Ok(received) if received.open => Ok(received.read),
+        _ => {
+            conn.managed_is(false);
+            Err(Reason::Half)
+        }
+    }
 }
 
 /// Puts the connection's state for a slot in place, on tcp in both directions.

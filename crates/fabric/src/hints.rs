@@ -17,7 +17,8 @@ pub const SLOTS: usize = WORDS * 64;
 pub const BYTES: usize = 256;
 
 const SUMMARY: usize = 0;
-const SLEEP: usize = 8;
+/// Where the sleep word is.
+pub const SLEEP: usize = 8;
 /// Where the words begin.
 pub const BITS: usize = 16;
 

@@ -84,6 +84,30 @@ pub fn futex_wake(word: *const u32, count: u32) {
     let _ = call!(futex, word, libc::FUTEX_WAKE, count, 0, 0, 0);
 }
 
+/// Copies from this process's memory into another's, as far as it goes; how many bytes that were.
+///
+/// # Safety
+/// `local` must be valid for reads.
+pub unsafe fn process_vm_writev(
+    pid: u32,
+    local: &[libc::iovec],
+    remote: &[libc::iovec],
+) -> Result<usize, Errno> {
+    call!(process_vm_writev, pid, local.as_ptr(), local.len(), remote.as_ptr(), remote.len(), 0)
+}
+
+/// Copies from another process's memory into this one's, likewise.
+///
+/// # Safety
+/// `local` must be valid for writes.
+pub unsafe fn process_vm_readv(
+    pid: u32,
+    local: &[libc::iovec],
+    remote: &[libc::iovec],
+) -> Result<usize, Errno> {
+    call!(process_vm_readv, pid, local.as_ptr(), local.len(), remote.as_ptr(), remote.len(), 0)
+}
+
 /// An anonymous file in memory that can be sealed; close-on-exec.
 pub fn memfd_create(name: &CStr) -> Result<i32, Errno> {
     call!(memfd_create, name.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING).map(|fd| fd as i32)

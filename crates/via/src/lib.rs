@@ -4,9 +4,28 @@
 
 pub mod abi;
 #[cfg(not(loom))]
+pub mod agent;
+#[cfg(not(loom))]
+pub mod connect;
+#[cfg(not(loom))]
+pub mod cq;
+#[cfg(not(loom))]
+pub mod descriptor;
+pub mod gate;
+#[cfg(not(loom))]
 pub mod handles;
 #[cfg(not(loom))]
 pub mod memory;
 #[cfg(not(loom))]
+pub mod names;
+#[cfg(not(loom))]
 pub mod nic;
+#[cfg(not(loom))]
+pub mod queue;
+#[cfg(not(loom))]
+pub mod segment;
+#[cfg(not(loom))]
+pub mod transfer;
+#[cfg(not(loom))]
+pub mod vi;
 pub mod wire;

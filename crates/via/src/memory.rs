@@ -54,6 +54,11 @@ pub struct Asker {
     pub ptag: *mut c_void,
 }
 
+// SAFETY: handles are numbers.
+unsafe impl Send for Asker {}
+// SAFETY: as above.
+unsafe impl Sync for Asker {}
+
 /// The regions of this process.
 pub struct Regions {
     table: Map,
@@ -86,7 +91,7 @@ const TURN_ONE: u64 = 1 << 32;
 impl Regions {
     /// An empty table; fails without memory or descriptors.
     pub fn new() -> Result<Regions, sys::Errno> {
-        let (table, memfd) = Map::create(c"via-regions", REGIONS * at::RECORD)?;
+        let (table, memfd) = Map::create(c"via-regions", TABLE)?;
         let free = Mutex::new(Free { given_back: Vec::new(), used: 0, bytes: 0 });
         Ok(Regions { table, memfd, free })
     }
@@ -219,15 +224,18 @@ impl Regions {
             }
         }
         // Only now can it not be deregistered.
-        let start = self.table.word(record + at::ADDRESS) as usize;
-        let may = asker.ptag.is_null() || self.table.word(record + at::PTAG) == asker.ptag as u64;
-        let all = address >= start
-            && address - start <= self.table.word(record + at::LENGTH) as usize
-            && length <= self.table.word(record + at::LENGTH) as usize - (address - start);
-        if !(may && all) {
+        let may = has_tag(&self.table, record, asker) && lies_in(&self.table, record, address as u64, length);
+        if !may {
             self.release(handle);
         }
-        may && all
+        may
+    }
+
+    /// Whether the bytes lie in a region of that NIC handle.
+    #[inline]
+    pub fn covers(&self, nic: *mut c_void, handle: u32, address: usize, length: usize) -> bool {
+        self.record(nic, handle)
+            .is_some_and(|(record, _)| lies_in(&self.table, record, address as u64, length))
     }
 
     /// Gives back what [`Regions::hold`] has held.
@@ -256,11 +264,39 @@ impl Regions {
 
     #[inline]
     fn record(&self, nic: *mut c_void, handle: u32) -> Option<(usize, u64)> {
-        let record = (handle as usize & (REGIONS - 1)) * at::RECORD;
-        let turn = self.table.word(record + at::TURN);
-        let stands = turn & TURN_ONE != 0 && self::handle(record as u32 / at::RECORD as u32, turn) == handle;
-        (stands && self.table.word(record + at::NIC) == nic as u64).then_some((record, turn))
+        record(&self.table, nic, handle)
     }
+}
+
+/// Bytes of a region table.
+pub const TABLE: usize = REGIONS * at::RECORD;
+
+/// Whether a peer's region table lets us write to (or read from) its memory by RDMA, over a connection to its Virtual Interface `asker`.
+pub fn allows(table: &Map, asker: Asker, handle: u32, address: u64, length: usize, write: bool) -> bool {
+    let Some((record, _)) = record(table, asker.nic, handle) else { return false };
+    let right = if write { 1 } else { 2 };
+    table.word(record + at::RIGHTS) & right != 0
+        && has_tag(table, record, asker)
+        && lies_in(table, record, address, length)
+}
+
+#[inline]
+fn record(table: &Map, nic: *mut c_void, handle: u32) -> Option<(usize, u64)> {
+    let record = (handle as usize & (REGIONS - 1)) * at::RECORD;
+    let turn = table.word(record + at::TURN);
+    let stands = turn & TURN_ONE != 0 && self::handle(record as u32 / at::RECORD as u32, turn) == handle;
+    (stands && table.word(record + at::NIC) == nic as u64).then_some((record, turn))
+}
+
+#[inline]
+fn has_tag(table: &Map, record: usize, asker: Asker) -> bool {
+    asker.ptag.is_null() || table.word(record + at::PTAG) == asker.ptag as u64
+}
+
+#[inline]
+fn lies_in(table: &Map, record: usize, address: u64, length: usize) -> bool {
+    let (start, all) = (table.word(record + at::ADDRESS), table.word(record + at::LENGTH));
+    address.checked_sub(start).is_some_and(|ahead| ahead <= all && length as u64 <= all - ahead)
 }
 
 impl Drop for Regions {

@@ -11,7 +11,8 @@ use fabric::sync::{AtomicU64, Ordering};
 
 use crate::abi::{NicAttributes, Return, reliability};
 use crate::handles::{Found, Kind, Place, Pool};
-use crate::memory::{self, Asker, Attributes, Regions};
+use crate::memory::{self, Attributes, Regions};
+use crate::{agent, cq, vi};
 
 /// Bytes of a NIC's address.
 pub const ADDRESS: usize = 6;
@@ -86,6 +87,9 @@ pub fn close(handle: *mut c_void) -> Result<(), Return> {
         return Err(Return::InvalidParameter);
     }
     drop(opened);
+    vi::close(handle);
+    cq::close(handle);
+    agent::forget_nic(handle);
     regions()?.close(handle);
     for (_, ptag) in PTAGS.all().filter(|(_, ptag)| ptag.nic.load(Ordering::Acquire) == handle as u64) {
         PTAGS.take_back(&ptag);
@@ -157,7 +161,9 @@ pub fn register(
 /// `VipDeregisterMem`; see [`Regions::deregister`].
 pub fn deregister(nic: *mut c_void, address: usize, handle: u32) -> Result<(), Return> {
     find(nic)?;
-    regions()?.deregister(nic, address, handle)
+    regions()?.deregister(nic, address, handle)?;
+    vi::await_transfers();
+    Ok(())
 }
 
 /// `VipQueryMem`; see [`Regions::query`].
@@ -178,15 +184,15 @@ pub fn set_memory_attributes(
     regions()?.set_attributes(nic, address, handle, to)
 }
 
-/// Whether a Virtual Interface of this NIC handle and tag may use the bytes; they are held then.
-pub fn hold(asker: Asker, handle: u32, address: usize, length: usize) -> bool {
-    regions().is_ok_and(|regions| regions.hold(asker, handle, address, length))
-}
-
 impl Nic {
     fn lock(&self) -> MutexGuard<'_, Opened> {
         self.opened.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Whether a NIC handle stands.
+pub(crate) fn check(handle: *mut c_void) -> Result<(), Return> {
+    find(handle).map(drop)
 }
 
 fn find(handle: *mut c_void) -> Result<Found<Nic>, Return> {
@@ -197,12 +203,12 @@ fn find_ptag(nic: *mut c_void, handle: *mut c_void) -> Option<Found<Ptag>> {
     PTAGS.find(handle).filter(|ptag| ptag.nic.load(Ordering::Acquire) == nic as u64)
 }
 
-fn check_ptag(nic: *mut c_void, handle: *mut c_void) -> Result<(), Return> {
+pub(crate) fn check_ptag(nic: *mut c_void, handle: *mut c_void) -> Result<(), Return> {
     if handle.is_null() || find_ptag(nic, handle).is_some() { Ok(()) } else { Err(Return::InvalidPtag) }
 }
 
 /// The process's regions, made when it opens its first NIC.
-fn regions() -> Result<&'static Regions, Return> {
+pub(crate) fn regions() -> Result<&'static Regions, Return> {
     static REGIONS: OnceLock<Regions> = OnceLock::new();
     if let Some(regions) = REGIONS.get() {
         return Ok(regions);

@@ -7,9 +7,12 @@
 //!   small messages themselves.
 //!
 //! The paper's queues have a write pointer beside the slots. Here each entry carries its own number, in the word that is written last: so a
-//! message that fits into its entry costs one line of memory to go from one processor to the other, not two. A slot is free again
-//! without a read pointer: entry n of the transfer queue needs cookie n, and the receiver writes cookie n only after the program has taken
-//! back descriptor n - [`SLOTS`].
+//! message that fits into its entry costs one line of memory to go from one processor to the other, not two.
+//!
+//! Few lines, used over and over, stay in the processors' caches, however many Virtual Interfaces there are. So the receiver chooses the slot
+//! for each message, the one that was free last, and says so in the cookie; and cookies go round in the first [`FEW`] places until
+//! there are more descriptors than that at once. No slot needs a read pointer: cookie n is there only if the program has taken back whatever
+//! used the slot, or the place, before.
 //!
 //! Rule F2: what is read here was written by a peer. Callers check lengths and places before they use them; a number that is not the next
 //! one is no entry.
@@ -17,13 +20,15 @@
 use fabric::{Local, Remote};
 
 /// Entries of each queue: descriptors that may be posted and not taken back.
-pub const SLOTS: u64 = if cfg!(loom) { 2 } else { 1024 };
+pub const SLOTS: usize = if cfg!(loom) { 2 } else { 1024 };
+/// Places of the cookie queue that are used until there are more cookies.
+pub const FEW: usize = if cfg!(loom) { 1 } else { 64 };
 /// Bytes of a message that fit into its entry.
 pub const INLINE: usize = 48;
 /// Bytes of a transfer queue.
-pub const TRANSFER_QUEUE: usize = 64 * SLOTS as usize;
-/// Bytes of a cookie queue.
-pub const COOKIE_QUEUE: usize = 16 * SLOTS as usize;
+pub const TRANSFER_QUEUE: usize = 64 * SLOTS;
+/// Bytes of a cookie queue: a word, the first places, all places.
+pub const COOKIE_QUEUE: usize = 16 * (1 + FEW + SLOTS);
 
 /// How the bytes of a message come, or what comes instead of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,8 +62,10 @@ pub struct Transfer {
 /// What is told of a descriptor that was posted to receive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cookie {
-    /// Bytes that its buffers hold together.
+    /// Bytes that its buffers hold together, or 2 MiB - 1 if that is less.
     pub room: u32,
+    /// The slot of the transfer queue for its message.
+    pub slot: u16,
     /// Whether it has more than one buffer. `place` is then where in the receiver's memory the list of its segments is.
     pub scattered: bool,
     /// Where in the receiver's memory its buffer begins.
@@ -81,29 +88,39 @@ pub struct TransferReader {
 #[derive(Debug, Default, Clone, Copy)]
 pub struct CookieWriter {
     next: u64,
+    /// More places than the first ones are used.
+    many: bool,
 }
 
 /// The end of a cookie queue that belongs to whoever sends.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct CookieReader {
     next: u64,
+    many: bool,
 }
 
 // An entry of the transfer queue: its number (32 bits), kind, whether there is immediate data; length and immediate data; the bytes, or
 // in their first word the place.
 const IMMEDIATE: u64 = 1 << 40;
-// A cookie: its number (32 bits), room (31 bits), whether it is scattered; the place.
+// A cookie: its number (32 bits), room (21 bits), slot (10 bits), whether it is scattered; the place.
+const ROOM: u64 = (1 << 21) - 1;
 const SCATTERED: u64 = 1 << 63;
 
 impl TransferWriter {
-    /// Puts an entry into the peer's queue at `base`; `inline` is the message if its kind is [`Kind::Inline`]. For whoever has taken a
-    /// cookie for it, which says that the slot is free.
+    /// Puts an entry into slot `slot` of the peer's queue at `base`, as the cookie says that is used up by it; `inline` is the message if its
+    /// kind is [`Kind::Inline`].
     ///
     /// # Safety
     /// `inline` must be valid for `transfer.length` bytes of reads, at most [`INLINE`], if the kind is [`Kind::Inline`].
     #[inline(always)]
-    pub unsafe fn put<R: Remote>(&mut self, remote: &R, base: usize, transfer: &Transfer, inline: *const u8) {
-        let slot = (self.next % SLOTS) as usize;
+    pub unsafe fn put<R: Remote>(
+        &mut self,
+        remote: &R,
+        base: usize,
+        slot: u16,
+        transfer: &Transfer,
+        inline: *const u8,
+    ) {
         self.next += 1;
         if transfer.kind == Kind::Inline {
             // SAFETY: the caller vouches for the source; the provider checks the target.
@@ -121,14 +138,18 @@ impl TransferWriter {
             self.next & 0xffff_ffff | (transfer.kind as u64) << 32 | immediate,
         );
     }
+
+    /// Entries put so far.
+    pub fn count(&self) -> u64 {
+        self.next
+    }
 }
 
 impl TransferReader {
-    /// The next entry of the own queue at `base`, if it is there, left where it is. What cannot be (a kind that there is not, more in an entry than
-    /// fits) is an error: the peer is broken.
+    /// The next entry of the own queue at `base`, if it is in slot `slot`, which the next cookie named; left where it is. What cannot be (a
+    /// kind that there is not, more in an entry than fits) is an error: the peer is broken.
     #[inline(always)]
-    pub fn look<L: Local>(&self, local: &L, base: usize) -> Result<Option<Transfer>, Broken> {
-        let slot = (self.next % SLOTS) as usize;
+    pub fn look<L: Local>(&self, local: &L, base: usize, slot: u16) -> Result<Option<Transfer>, Broken> {
         let first = local.word(words_at(base, slot));
         if first & 0xffff_ffff != (self.next + 1) & 0xffff_ffff {
             return Ok(None);
@@ -155,48 +176,74 @@ impl TransferReader {
         }))
     }
 
-    /// Copies bytes of the entry that was looked at, if its kind is [`Kind::Inline`], from its byte `from` on.
+    /// Copies bytes of the entry in `slot` that was looked at, if its kind is [`Kind::Inline`], from its byte `from` on.
     ///
     /// # Safety
     /// `to` must be valid for `length` bytes of writes, and `from + length` at most [`INLINE`].
     #[inline(always)]
-    pub unsafe fn copy<L: Local>(&self, local: &L, base: usize, from: usize, to: *mut u8, length: usize) {
-        let slot = (self.next % SLOTS) as usize;
+    pub unsafe fn copy<L: Local>(
+        &self,
+        local: &L,
+        base: usize,
+        slot: u16,
+        from: usize,
+        to: *mut u8,
+        length: usize,
+    ) {
         // SAFETY: the caller vouches for both.
         unsafe { local.get(bytes_at(base, slot) + from, to, length) };
     }
 
-    /// Goes on to the next entry. The slot is given back by the cookie of a descriptor that is posted later.
+    /// Goes on to the next entry. The slot may be named by a cookie again.
     #[inline(always)]
     pub fn advance(&mut self) {
         self.next += 1;
     }
+
+    /// Entries taken so far.
+    pub fn count(&self) -> u64 {
+        self.next
+    }
 }
 
 impl CookieWriter {
-    /// Puts a cookie into the peer's queue at `base`. For whoever has seen to it that no more than [`SLOTS`] descriptors are posted and not
-    /// taken back.
+    /// Puts a cookie into the peer's queue at `base`, beside `unused` others whose messages have not been taken out of the transfer queue:
+    /// fewer than [`SLOTS`].
     #[inline(always)]
-    pub fn put<R: Remote>(&mut self, remote: &R, base: usize, cookie: &Cookie) {
-        let at = base + (self.next % SLOTS) as usize * 16;
+    pub fn put<R: Remote>(&mut self, remote: &R, base: usize, cookie: &Cookie, unused: usize) {
+        if unused >= FEW && !self.many {
+            self.many = true;
+            remote.put_word(base, self.next + 1);
+        }
+        let at = cookie_at(base, self.next, self.many);
         self.next += 1;
         let scattered = if cookie.scattered { SCATTERED } else { 0 };
         remote.put_word(at + 8, cookie.place);
-        remote.put_word(at, self.next & 0xffff_ffff | u64::from(cookie.room & 0x7fff_ffff) << 32 | scattered);
+        let room = u64::from(cookie.room).min(ROOM) << 32;
+        remote.put_word(at, self.next & 0xffff_ffff | room | u64::from(cookie.slot) << 53 | scattered);
     }
 }
 
 impl CookieReader {
     /// The next cookie of the own queue at `base`, if the peer has posted a descriptor for another message; left where it is.
     #[inline(always)]
-    pub fn look<L: Local>(&self, local: &L, base: usize) -> Option<Cookie> {
-        let at = base + (self.next % SLOTS) as usize * 16;
-        let first = local.word(at);
+    pub fn look<L: Local>(&mut self, local: &L, base: usize) -> Option<Cookie> {
+        let mut at = cookie_at(base, self.next, self.many);
+        let mut first = local.word(at);
         if first & 0xffff_ffff != (self.next + 1) & 0xffff_ffff {
-            return None;
+            if self.many || local.word(base) != self.next + 1 {
+                return None;
+            }
+            self.many = true;
+            at = cookie_at(base, self.next, true);
+            first = local.word(at);
+            if first & 0xffff_ffff != (self.next + 1) & 0xffff_ffff {
+                return None;
+            }
         }
-        let room = (first >> 32) as u32 & 0x7fff_ffff;
-        Some(Cookie { room, scattered: first & SCATTERED != 0, place: local.word(at + 8) })
+        let room = (first >> 32 & ROOM) as u32;
+        let slot = (first >> 53) as u16 & (1023.min(SLOTS - 1)) as u16;
+        Some(Cookie { room, slot, scattered: first & SCATTERED != 0, place: local.word(at + 8) })
     }
 
     /// Uses it up.
@@ -210,17 +257,22 @@ impl CookieReader {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Broken;
 
+fn cookie_at(base: usize, number: u64, many: bool) -> usize {
+    let place = if many { FEW + number as usize % SLOTS } else { number as usize % FEW };
+    base + 16 + place * 16
+}
+
 // The model checker's segments have their words first and their bytes behind them; otherwise an entry is one line.
 const STRIDE: usize = if cfg!(loom) { 24 } else { 64 };
 
-fn words_at(base: usize, slot: usize) -> usize {
-    base + slot * STRIDE
+fn words_at(base: usize, slot: u16) -> usize {
+    base + slot as usize * STRIDE
 }
 
-fn place_at(base: usize, slot: usize) -> usize {
+fn place_at(base: usize, slot: u16) -> usize {
     words_at(base, slot) + 16
 }
 
-fn bytes_at(base: usize, slot: usize) -> usize {
-    if cfg!(loom) { base + SLOTS as usize * STRIDE + slot * INLINE } else { words_at(base, slot) + 16 }
+fn bytes_at(base: usize, slot: u16) -> usize {
+    if cfg!(loom) { base + SLOTS * STRIDE + slot as usize * INLINE } else { words_at(base, slot) + 16 }
 }

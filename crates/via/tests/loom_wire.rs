@@ -22,44 +22,51 @@ fn messages_need_the_acquires() {
     must_fail(Some(3), RACE, || scenario(|s| Flawed(s.clone(), Flaw::ReadRelaxed)));
 }
 
-/// Three messages of two bytes through queues of two entries: the third one needs a slot and a cookie that were used before.
+/// Three messages of two bytes through queues of two entries: the second cookie needs more than the first place, and the third message
+/// the slot of the first.
 fn scenario<S: Local + Remote + Send + 'static>(open: fn(&Segment) -> S) {
     // The receiver's segment has the transfer queue, the sender's has the cookie queue.
-    let receiver = Segment::new(3 * SLOTS as usize, INLINE * SLOTS as usize);
-    let sender = Segment::new(2 * SLOTS as usize, 0);
+    let receiver = Segment::new(3 * SLOTS, INLINE * SLOTS);
+    let sender = Segment::new(2 * (1 + FEW + SLOTS), 0);
+    let cookie = |i: u8| Cookie { room: 2, slot: u16::from(i % 2), scattered: i == 1, place: u64::from(i) };
+    let transfer = |i: u8| Transfer { kind: Kind::Inline, length: 2, immediate: Some(i.into()), place: 0 };
     let (remote, local) = (open(&receiver), open(&sender));
     let thread = thread::spawn(move || {
         let (mut transfers, mut cookies) = (TransferWriter::default(), CookieReader::default());
         for i in 0..3u8 {
-            while cookies.look(&local, 0) != Some(Cookie { room: 2, scattered: false, place: u64::from(i) }) {
-                thread::yield_now();
-            }
+            let found = loop {
+                match cookies.look(&local, 0) {
+                    Some(found) => break found,
+                    None => thread::yield_now(),
+                }
+            };
+            assert_eq!(found, cookie(i));
             cookies.advance();
-            let transfer = Transfer { kind: Kind::Inline, length: 2, immediate: Some(i.into()), place: 0 };
             // SAFETY: two bytes.
-            unsafe { transfers.put(&remote, 0, &transfer, [i, i + 10].as_ptr()) };
+            unsafe { transfers.put(&remote, 0, found.slot, &transfer(i), [i, i + 10].as_ptr()) };
         }
     });
     let (local, remote) = (open(&receiver), open(&sender));
     let (mut transfers, mut cookies) = (TransferReader::default(), CookieWriter::default());
-    for i in 0..SLOTS {
-        cookies.put(&remote, 0, &Cookie { room: 2, scattered: false, place: i });
+    for i in 0..2u8 {
+        cookies.put(&remote, 0, &cookie(i), i.into());
     }
     for i in 0..3u8 {
-        let transfer = loop {
-            match transfers.look(&local, 0).unwrap() {
-                Some(transfer) => break transfer,
+        let slot = cookie(i).slot;
+        let found = loop {
+            match transfers.look(&local, 0, slot).unwrap() {
+                Some(found) => break found,
                 None => thread::yield_now(),
             }
         };
-        assert_eq!(transfer, Transfer { kind: Kind::Inline, length: 2, immediate: Some(i.into()), place: 0 });
+        assert_eq!(found, transfer(i));
         let mut bytes = [0; 2];
         // SAFETY: two bytes.
-        unsafe { transfers.copy(&local, 0, 0, bytes.as_mut_ptr(), 2) };
+        unsafe { transfers.copy(&local, 0, slot, 0, bytes.as_mut_ptr(), 2) };
         assert_eq!(bytes, [i, i + 10]);
         transfers.advance();
         if i == 0 {
-            cookies.put(&remote, 0, &Cookie { room: 2, scattered: false, place: SLOTS });
+            cookies.put(&remote, 0, &cookie(2), 1);
         }
     }
     thread.join().unwrap();

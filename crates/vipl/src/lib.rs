@@ -2,8 +2,12 @@
 //! A null pointer where something is to be written is `VIP_INVALID_PARAMETER`, as a handle that does not exist.
 #![allow(non_snake_case)] // the specification's names
 
+mod connect;
+mod cq;
 mod memory;
+mod names;
 mod nic;
+mod vi;
 
 use core::ffi::c_void;
 

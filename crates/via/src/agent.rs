@@ -1,0 +1,387 @@
+//! The library's two threads, begun with the first connection, or the first handler that a program registers. The *agent* listens to the
+//! connections' sockets: for their end, for errors that fit no descriptor, for wake-ups on behalf of those who do not wait themselves. The
+//! other one runs the program's handlers, which may call anything, and may take their time.
+
+use core::ffi::c_void;
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use fabric::sys;
+
+use crate::abi::{Descriptor, ErrorCode, ErrorDescriptor, ResourceCode, Return};
+use crate::queue::Done;
+use crate::segment::{at, wake};
+use crate::vi::{self, End, Taken};
+use crate::{cq, nic};
+
+/// What is said over a connection's socket, once there is a connection: one message each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Message {
+    /// The agent is to look at what it waits for.
+    Kick = 1,
+    /// A message came for which no descriptor was posted.
+    ReceiveQueueEmpty = 2,
+    /// An RDMA write went where it must not.
+    RdmaForbidden = 3,
+    /// The sender ends the connection.
+    End = 4,
+}
+
+/// A connection's socket. Its end is the connection's.
+pub struct Socket(OwnedFd);
+
+impl Socket {
+    /// One that is connected, and over which everything has been said that makes the connection.
+    pub fn new(fd: OwnedFd) -> Socket {
+        Socket(fd)
+    }
+
+    /// Says something, if there is room for it.
+    pub fn send(&self, message: Message) {
+        let bytes = (message as u32).to_ne_bytes();
+        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        let _ = sys::send(self.0.as_raw_fd(), bytes.as_ptr(), bytes.len(), flags);
+    }
+
+    /// What was said, if there is something; none at the end.
+    fn receive(&self) -> Result<Option<u32>, sys::Errno> {
+        let mut bytes = [0; 4];
+        match sys::recv(self.0.as_raw_fd(), bytes.as_mut_ptr(), bytes.len(), libc::MSG_DONTWAIT)? {
+            0 => Ok(None),
+            _ => Ok(Some(u32::from_ne_bytes(bytes))),
+        }
+    }
+
+    /// Ends the connection.
+    pub fn close(&self, how: End) {
+        if how != End::Lost {
+            self.send(Message::End);
+        }
+        let _ = sys::shutdown(self.0.as_raw_fd(), libc::SHUT_RDWR);
+    }
+}
+
+/// An error that fits no descriptor (`VIP_ERROR_DESCRIPTOR`).
+#[derive(Clone, Copy)]
+pub struct Event {
+    vi: *mut c_void,
+    code: ErrorCode,
+    descriptor: *mut Descriptor,
+}
+
+impl Event {
+    /// Of a Virtual Interface.
+    pub fn of(vi: *mut c_void, code: ErrorCode, descriptor: *mut Descriptor) -> Event {
+        Event { vi, code, descriptor }
+    }
+}
+
+/// `VipErrorCallback`'s handler.
+pub type ErrorHandler = unsafe extern "C" fn(*mut c_void, *mut ErrorDescriptor);
+/// `VipSendNotify`'s and `VipRecvNotify`'s handler: context, NIC, Virtual Interface, descriptor.
+pub type ViHandler = unsafe extern "C" fn(*mut c_void, *mut c_void, *mut c_void, *mut Descriptor);
+/// `VipCQNotify`'s handler: context, NIC, Virtual Interface, whether it is the receive queue.
+pub type CqHandler = unsafe extern "C" fn(*mut c_void, *mut c_void, *mut c_void, i32);
+
+/// Which of a Virtual Interface's queues.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Which {
+    /// The send queue.
+    Send,
+    /// The receive queue.
+    Receive,
+}
+
+/// What a handler is to be called for, with the program's context.
+enum Call {
+    Error(*mut c_void, ErrorHandler, ErrorDescriptor),
+    Descriptor(*mut c_void, ViHandler, *mut c_void, *mut c_void, *mut Descriptor),
+    Queue(*mut c_void, CqHandler, *mut c_void, *mut c_void, bool),
+}
+
+// SAFETY: contexts are the program's, who knows that its handlers run in a thread of the library.
+unsafe impl Send for Call {}
+
+struct Agent {
+    epoll: i32,
+    /// Rung for [`look_at_queues`].
+    bell: i32,
+    calls: Mutex<Sender<Call>>,
+    registered: Mutex<Registered>,
+}
+
+#[derive(Default)]
+struct Registered {
+    errors: HashMap<usize, (usize, ErrorHandler)>,
+    descriptors: HashMap<(usize, Which), VecDeque<(usize, ViHandler)>>,
+    queues: HashMap<usize, VecDeque<(usize, CqHandler)>>,
+}
+
+fn agent() -> Result<&'static Agent, Return> {
+    static AGENT: OnceLock<Agent> = OnceLock::new();
+    static BEGINS: Mutex<()> = Mutex::new(());
+    if let Some(agent) = AGENT.get() {
+        return Ok(agent);
+    }
+    let _begins = BEGINS.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(agent) = AGENT.get() {
+        return Ok(agent);
+    }
+    let epoll = sys::epoll_create().map_err(|_| Return::ErrorResource)?;
+    let bell = fabric::bell::create().map_err(|_| Return::ErrorResource)?;
+    let _ = sys::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, bell, libc::EPOLLIN as u32, 0);
+    let (calls, to_call) = channel();
+    let agent =
+        Agent { epoll, bell, calls: Mutex::new(calls), registered: Mutex::new(Registered::default()) };
+    // Signals are the program's, for its own threads.
+    let mask = sys::block_signals(u64::MAX);
+    let began = std::thread::Builder::new().name("via-handlers".into()).spawn(move || {
+        for call in to_call {
+            carry_out(call);
+        }
+    });
+    let began = began.and_then(|_| {
+        std::thread::Builder::new().name("via-agent".into()).spawn(move || listen(epoll, bell))
+    });
+    sys::block_signals(mask);
+    if began.is_err() {
+        sys::close(epoll);
+        sys::close(bell);
+        return Err(Return::ErrorResource);
+    }
+    Ok(AGENT.get_or_init(|| agent))
+}
+
+impl Agent {
+    fn registered(&self) -> MutexGuard<'_, Registered> {
+        self.registered.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn call(&self, call: Call) {
+        let _ = self.calls.lock().unwrap_or_else(PoisonError::into_inner).send(call);
+    }
+}
+
+/// Begins to listen to a connection's socket. Before the program knows that there is a connection.
+pub fn listen_to(vi: *mut c_void, socket: &Socket) -> Result<(), Return> {
+    let events = (libc::EPOLLIN | libc::EPOLLRDHUP) as u32;
+    sys::epoll_ctl(agent()?.epoll, libc::EPOLL_CTL_ADD, socket.0.as_raw_fd(), events, vi as u64)
+        .map_err(|_| Return::ErrorResource)
+}
+
+fn listen(epoll: i32, bell: i32) {
+    let mut events = [libc::epoll_event { events: 0, u64: 0 }; 64];
+    loop {
+        let count = sys::epoll_wait(epoll, events.as_mut_ptr(), events.len() as i32, -1).unwrap_or(0);
+        for event in &events[..count] {
+            if event.u64 == 0 {
+                fabric::bell::silence(bell);
+                look_at_queues();
+                continue;
+            }
+            let vi = event.u64 as *mut c_void;
+            let socket = vi::find(vi).ok().and_then(|found| found.socket());
+            if let Some(socket) = socket {
+                hear(vi, &socket);
+            }
+        }
+    }
+}
+
+/// Hears what the peer of a Virtual Interface has said.
+fn hear(handle: *mut c_void, socket: &Arc<Socket>) {
+    loop {
+        let said = socket.receive();
+        match said {
+            Ok(Some(said)) if said == Message::Kick as u32 => {
+                vi::go_on_sending(handle);
+                look_at(handle);
+            }
+            Ok(Some(said)) if said == Message::ReceiveQueueEmpty as u32 => {
+                error(Event::of(handle, ErrorCode::RecvqEmpty, core::ptr::null_mut()));
+            }
+            Ok(Some(said)) if said == Message::RdmaForbidden as u32 => {
+                error(Event::of(handle, ErrorCode::RdmawProt, core::ptr::null_mut()));
+            }
+            Err(sys::Errno::EAGAIN) => return,
+            Err(sys::Errno::EINTR) => {}
+            _ => {
+                // Its end, or something that cannot be.
+                if let Ok(found) = vi::find(handle)
+                    && found.socket().is_some_and(|now| Arc::ptr_eq(&now, socket))
+                {
+                    vi::end(handle, &found, End::Lost);
+                }
+                return;
+            }
+        }
+    }
+}
+
+/// Tells the program of an error, by the handler of the NIC handle, or, if it has none, on standard error.
+pub fn error(event: Event) {
+    let nic = vi::find(event.vi).map_or(core::ptr::null_mut(), |found| found.nic());
+    let described = ErrorDescriptor {
+        nic_handle: nic,
+        vi_handle: event.vi,
+        cq_handle: core::ptr::null_mut(),
+        descriptor: event.descriptor,
+        op_code: 0,
+        resource_code: if event.descriptor.is_null() { ResourceCode::Vi } else { ResourceCode::Descriptor },
+        error_code: event.code,
+    };
+    let Ok(agent) = agent() else { return };
+    let handler = agent.registered().errors.get(&nic.addr()).copied();
+    match handler {
+        Some((context, handler)) => {
+            agent.call(Call::Error(context as *mut c_void, handler, described));
+        }
+        None => eprintln!("vipl: Virtual Interface {:p}: {:?}", event.vi, event.code),
+    }
+}
+
+/// `VipErrorCallback`: sets the handler of a NIC handle, or none.
+pub fn set_error_handler(
+    nic: *mut c_void,
+    context: *mut c_void,
+    handler: Option<ErrorHandler>,
+) -> Result<(), Return> {
+    nic::check(nic)?;
+    let mut registered = agent()?.registered();
+    match handler {
+        Some(handler) => registered.errors.insert(nic.addr(), (context.addr(), handler)),
+        None => registered.errors.remove(&nic.addr()),
+    };
+    Ok(())
+}
+
+/// `VipSendNotify`, `VipRecvNotify`: calls `handler` with the next descriptor of a queue that is done, and takes it back. Once.
+pub fn notify(
+    handle: *mut c_void,
+    which: Which,
+    context: *mut c_void,
+    handler: ViHandler,
+) -> Result<(), Return> {
+    vi::find(handle)?;
+    let place = (handle.addr(), which);
+    let mut registered = agent()?.registered();
+    registered.descriptors.entry(place).or_default().push_back((context.addr(), handler));
+    drop(registered);
+    look_at(handle);
+    Ok(())
+}
+
+/// `VipCQNotify`: calls `handler` with the next entry of a completion queue. Once.
+pub fn notify_queue(handle: *mut c_void, context: *mut c_void, handler: CqHandler) -> Result<(), Return> {
+    cq::check(handle)?;
+    let mut registered = agent()?.registered();
+    registered.queues.entry(handle.addr()).or_default().push_back((context.addr(), handler));
+    drop(registered);
+    look_at_queues();
+    Ok(())
+}
+
+/// Looks whether there is something for handlers of a Virtual Interface, and of the completion queues.
+fn look_at(handle: *mut c_void) {
+    let Ok(agent) = agent() else { return };
+    for which in [Which::Send, Which::Receive] {
+        loop {
+            // Under the lock, so that descriptors are handed over in order.
+            let mut registered = agent.registered();
+            let Some(list) = registered.descriptors.get_mut(&(handle.addr(), which)) else { break };
+            let Some(&(context, handler)) = list.front() else { break };
+            let Some(done) = take_or_arm(handle, which) else { break };
+            list.pop_front();
+            let nic = vi::find(handle).map_or(core::ptr::null_mut(), |found| found.nic());
+            agent.call(Call::Descriptor(context as *mut c_void, handler, nic, handle, done.descriptor));
+        }
+    }
+    look_at_queues();
+}
+
+/// The next descriptor of a queue that is done; if there is none, the agent is woken when there may be one.
+fn take_or_arm(handle: *mut c_void, which: Which) -> Option<Done> {
+    let take = || {
+        let taken = match which {
+            Which::Send => vi::send_done(handle),
+            Which::Receive => vi::receive_done(handle),
+        };
+        match taken {
+            Ok(Taken::Descriptor(done)) => Some(done),
+            _ => None,
+        }
+    };
+    take().or_else(|| {
+        let trip = if which == Which::Send { at::COOKIE_TRIP } else { at::TRIP };
+        vi::arm(handle, trip, wake::AGENT);
+        take()
+    })
+}
+
+/// Has the agent look whether there is something for handlers of completion queues. For whoever has locks.
+pub fn look_later() {
+    if let Ok(agent) = agent() {
+        fabric::bell::ring(agent.bell);
+    }
+}
+
+/// Looks whether there is something for handlers of completion queues.
+fn look_at_queues() {
+    let Ok(agent) = agent() else { return };
+    let mut registered = agent.registered();
+    for (&handle, list) in &mut registered.queues {
+        while let Some(&(context, handler)) = list.front() {
+            let Ok((vi, receive)) = cq::done_or_arm(handle as *mut c_void) else { break };
+            list.pop_front();
+            let nic = vi::find(vi).map_or(core::ptr::null_mut(), |found| found.nic());
+            agent.call(Call::Queue(context as *mut c_void, handler, nic, vi, receive));
+        }
+    }
+}
+
+/// Descriptors of a Virtual Interface have been flushed: its handlers may have something.
+pub fn flushed(handle: *mut c_void) {
+    let waited = |agent: &Agent| {
+        let registered = agent.registered();
+        !registered.descriptors.is_empty() || !registered.queues.is_empty()
+    };
+    if agent().is_ok_and(waited) {
+        look_at(handle);
+    }
+}
+
+/// A Virtual Interface, or a completion queue, is no more: nor are its handlers.
+pub fn forget(handle: *mut c_void) {
+    if let Ok(agent) = agent() {
+        let mut registered = agent.registered();
+        registered.descriptors.retain(|(vi, _), _| *vi != handle.addr());
+        registered.queues.remove(&handle.addr());
+    }
+}
+
+/// A NIC handle is no more.
+pub fn forget_nic(nic: *mut c_void) {
+    if let Ok(agent) = agent() {
+        agent.registered().errors.remove(&nic.addr());
+    }
+}
+
+fn carry_out(call: Call) {
+    match call {
+        Call::Error(context, handler, mut described) => {
+            // SAFETY: the program's handler, and its context.
+            unsafe { handler(context, &raw mut described) };
+        }
+        Call::Descriptor(context, handler, nic, vi, descriptor) => {
+            // SAFETY: as above.
+            unsafe { handler(context, nic, vi, descriptor) };
+        }
+        Call::Queue(context, handler, nic, vi, receive) => {
+            // SAFETY: as above.
+            unsafe { handler(context, nic, vi, receive.into()) };
+        }
+    }
+}

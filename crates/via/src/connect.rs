@@ -1,0 +1,739 @@
+//! Connections: how two Virtual Interfaces find each other and exchange memory (specification, section 3.1).
+//!
+//! An address that a server waits at is a listening UNIX socket whose abstract name is made of the discriminator: so the kernel is the
+//! registry, it is one per network namespace, and nothing is left of a process that dies. The client sends what it has (a [`Hello`] and its
+//! memory's descriptors), the server what it has when it accepts, the client confirms. Each has told the other of its posted
+//! descriptors before that, so either may send as soon as its call returns. The socket stays: its end is the connection's.
+//!
+//! Peers who both request meet likewise: of both addresses, the smaller one's owner connects; the other one calls it when it comes later.
+
+use core::ffi::c_void;
+use std::collections::HashMap;
+use std::mem::MaybeUninit;
+use std::net::{Ipv4Addr, UdpSocket};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use fabric::shm::Map;
+use fabric::sync::{AtomicU64, Ordering};
+use fabric::{hints, sys};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+};
+
+use crate::abi::{Return, ViAttributes};
+use crate::agent::{self, Socket};
+use crate::cq::Until;
+use crate::handles::{Found, Kind, Place, Pool};
+use crate::memory::{Asker, Rights, TABLE};
+use crate::nic::{self, ADDRESS, MAX_DISCRIMINATOR};
+use crate::segment;
+use crate::transfer::{Hints, Memory};
+use crate::vi::{self, Offer};
+
+/// A `VIP_NET_ADDRESS`: a host's address and a discriminator.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub struct Address {
+    host: [u8; ADDRESS],
+    length: u16,
+    discriminator: [u8; MAX_DISCRIMINATOR],
+}
+
+impl Address {
+    /// `InvalidParameter` if the discriminator is too long. Of the host's bytes, `host` may have fewer than a NIC's address: programs
+    /// leave them out where they do not matter.
+    pub fn new(host: &[u8], discriminator: &[u8]) -> Result<Address, Return> {
+        if discriminator.len() > MAX_DISCRIMINATOR || host.len() > ADDRESS {
+            return Err(Return::InvalidParameter);
+        }
+        let mut address = Address {
+            host: [0; ADDRESS],
+            length: discriminator.len() as u16,
+            discriminator: [0; MAX_DISCRIMINATOR],
+        };
+        address.host[..host.len()].copy_from_slice(host);
+        address.discriminator[..discriminator.len()].copy_from_slice(discriminator);
+        Ok(address)
+    }
+
+    /// The host's bytes.
+    pub fn host(&self) -> &[u8] {
+        &self.host
+    }
+
+    /// The discriminator.
+    pub fn discriminator(&self) -> &[u8] {
+        &self.discriminator[..usize::from(self.length).min(MAX_DISCRIMINATOR)]
+    }
+
+    /// Whether it is an address of this host.
+    fn is_here(&self) -> bool {
+        let [_, _, a, b, c, d] = self.host;
+        UdpSocket::bind((Ipv4Addr::new(a, b, c, d), 0)).is_ok()
+    }
+}
+
+/// How one end introduces itself.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Hello {
+    /// [`MAGIC`]: whoever speaks another language is not spoken to.
+    magic: u64,
+    kind: u32,
+    level: u32,
+    most: u64,
+    nic: u64,
+    ptag: u64,
+    /// Bit 0: may be written by RDMA, bit 1: may be read; bit 2, 3: its receive queue, its send queue has a completion queue.
+    bits: u64,
+    slots: [u64; 2],
+    /// An address in its process, and what stands there: whoever reads it has a way to its memory.
+    probe: [u64; 2],
+    from: Address,
+    to: Address,
+}
+
+/// "VIACONN" and the version of everything that two ends share.
+const MAGIC: u64 = 0x5649_4143_4f4e_4e01;
+const BYTES: usize = size_of::<Hello>();
+
+mod kind {
+    pub const REQUEST: u32 = 1;
+    pub const ACCEPT: u32 = 2;
+    pub const REJECT: u32 = 3;
+    pub const CONFIRM: u32 = 4;
+    pub const PEER: u32 = 5;
+    /// With what is wrong in `level`: a [`Return`].
+    pub const MISMATCH: u32 = 6;
+}
+
+impl Hello {
+    fn new(kind: u32, offer: Option<&Offer>, from: &Address, to: &Address) -> Hello {
+        let mut hello = Hello {
+            magic: MAGIC,
+            kind,
+            level: 0,
+            most: 0,
+            nic: 0,
+            ptag: 0,
+            bits: 0,
+            slots: [0; 2],
+            probe: probe(),
+            from: *from,
+            to: *to,
+        };
+        if let Some(offer) = offer {
+            let attributes = &offer.attributes;
+            hello.level = attributes.reliability_level.into();
+            hello.most = attributes.max_transfer_size;
+            (hello.nic, hello.ptag) = (offer.nic as u64, attributes.ptag as u64);
+            hello.bits = u64::from(attributes.enable_rdma_write != 0)
+                | u64::from(attributes.enable_rdma_read != 0) << 1
+                | u64::from(offer.queues[0].is_some()) << 2
+                | u64::from(offer.queues[1].is_some()) << 3;
+            hello.slots = offer.queues.map(|queue| queue.map_or(0, |(_, slot)| slot as u64));
+        }
+        hello
+    }
+
+    fn attributes(&self) -> ViAttributes {
+        ViAttributes {
+            reliability_level: self.level as u16,
+            max_transfer_size: self.most,
+            qos: core::ptr::null_mut(),
+            ptag: core::ptr::null_mut(),
+            enable_rdma_write: i32::from(self.bits & 1 != 0),
+            enable_rdma_read: i32::from(self.bits & 2 != 0),
+        }
+    }
+}
+
+/// Something for peers to read.
+fn probe() -> [u64; 2] {
+    static PROBE: AtomicU64 = AtomicU64::new(0);
+    let _ = PROBE.compare_exchange(0, sys::random() | 1, Ordering::AcqRel, Ordering::Relaxed);
+    [(&raw const PROBE) as u64, PROBE.load(Ordering::Acquire)]
+}
+
+/// What came from the other end: its hello, and its memory.
+struct Heard {
+    hello: Hello,
+    fds: Vec<OwnedFd>,
+}
+
+/// A socket over which a connection is made.
+struct Line(OwnedFd);
+
+impl Line {
+    fn connect(name: &[u8]) -> Result<Line, Errno> {
+        let socket = socket()?;
+        rustix::net::connect(&socket, &SocketAddrUnix::new_abstract_name(name)?)?;
+        Ok(Line(socket))
+    }
+
+    fn send(&self, hello: &Hello, offer: Option<&Offer>) -> bool {
+        // SAFETY: a Hello has no padding: the kernel reads as many bytes as it has.
+        let bytes = unsafe { core::slice::from_raw_parts(core::ptr::from_ref(hello).cast::<u8>(), BYTES) };
+        let mut fds = Vec::new();
+        if let Some(offer) = offer {
+            let Ok(regions) = nic::regions() else { return false };
+            let numbers = [Some(offer.segment.memfd()), Some(regions.memfd())];
+            let queues = offer.queues.map(|queue| queue.map(|(memfd, _)| memfd));
+            // SAFETY: they are open: the segment and the queues are held by the Virtual Interface, which the caller has.
+            fds.extend(
+                numbers
+                    .into_iter()
+                    .chain(queues)
+                    .flatten()
+                    .map(|fd| unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) }),
+            );
+        }
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(&fds)) {
+            return false;
+        }
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        let sent = rustix::net::sendmsg(&self.0, &[std::io::IoSlice::new(bytes)], &mut control, flags);
+        sent == Ok(BYTES)
+    }
+
+    /// The next hello. None if there is no more: the other end is gone, or speaks another language.
+    fn receive(&self, until: Until) -> Result<Option<Heard>, Return> {
+        wait_for(&[self.0.as_raw_fd()], until)?;
+        let mut bytes = [0u8; BYTES];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+        let read =
+            rustix::net::recvmsg(&self.0, &mut [std::io::IoSliceMut::new(&mut bytes)], &mut control, flags);
+        let fds: Vec<OwnedFd> = control
+            .drain()
+            .filter_map(|message| match message {
+                RecvAncillaryMessage::ScmRights(fds) => Some(fds),
+                _ => None,
+            })
+            .flatten()
+            .collect();
+        if read.map(|message| message.bytes) != Ok(BYTES) {
+            return Ok(None);
+        }
+        // SAFETY: plain words, any bytes are some.
+        let hello = unsafe { bytes.as_ptr().cast::<Hello>().read_unaligned() };
+        Ok((hello.magic == MAGIC).then_some(Heard { hello, fds }))
+    }
+
+    /// Whether the other end has given up.
+    fn is_over(&self) -> bool {
+        let events = libc::POLLIN | libc::POLLRDHUP;
+        let mut poll = [libc::pollfd { fd: self.0.as_raw_fd(), events, revents: 0 }];
+        sys::ppoll(&mut poll, Some(0)).unwrap_or(0) > 0
+            && poll[0].revents & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) != 0
+    }
+
+    /// Opens the memory of the other end. None if it is not what it must be.
+    fn open(&self, heard: Heard, offer: &Offer) -> Option<Arc<Memory>> {
+        let Heard { hello, fds } = heard;
+        let peer = rustix::net::sockopt::socket_peercred(&self.0).ok()?;
+        let mut fds = fds.into_iter();
+        let theirs = open_map(fds.next()?, segment::BYTES)?;
+        let mut memory = Memory {
+            mine: offer.segment.clone(),
+            theirs,
+            pid: reached(peer.pid.as_raw_nonzero().get() as u32, hello.probe),
+            regions: Map::NONE,
+            asker: Asker { nic: hello.nic as *mut c_void, ptag: hello.ptag as *mut c_void },
+            rights: Rights { write: hello.bits & 1 != 0, read: hello.bits & 2 != 0 },
+            queues: [None; 2],
+        };
+        memory.regions = open_map(fds.next()?, TABLE)?;
+        for (index, queue) in memory.queues.iter_mut().enumerate() {
+            if hello.bits >> (2 + index) & 1 != 0 {
+                let slot = usize::try_from(hello.slots[index]).ok().filter(|&slot| slot < hints::SLOTS)?;
+                *queue = Some(Hints { map: open_map(fds.next()?, hints::BYTES)?, slot });
+            }
+        }
+        Some(Arc::new(memory))
+    }
+}
+
+fn open_map(fd: OwnedFd, len: usize) -> Option<Map> {
+    Map::open(fd.as_raw_fd(), len).ok()
+}
+
+/// The process, if its memory is within reach.
+fn reached(pid: u32, [address, value]: [u64; 2]) -> u32 {
+    let mut found = 0u64;
+    let local = [libc::iovec { iov_base: (&raw mut found).cast(), iov_len: 8 }];
+    let remote = [libc::iovec { iov_base: address as *mut c_void, iov_len: 8 }];
+    // SAFETY: eight bytes.
+    let read = unsafe { sys::process_vm_readv(pid, &local, &remote) };
+    if read == Ok(8) && found == value { pid } else { 0 }
+}
+
+fn socket() -> Result<OwnedFd, Errno> {
+    let flags = SocketFlags::CLOEXEC;
+    rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+}
+
+/// Waits until one of the sockets has something to say.
+fn wait_for(fds: &[i32], until: Until) -> Result<(), Return> {
+    loop {
+        let mut poll: Vec<libc::pollfd> =
+            fds.iter().map(|&fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 }).collect();
+        let nanos = until.left().ok_or(Return::Timeout)?;
+        match sys::ppoll(&mut poll, Some(nanos)) {
+            Ok(0) | Err(sys::Errno::EINTR) => {}
+            Ok(_) => return Ok(()),
+            Err(_) => return Err(Return::ErrorResource),
+        }
+    }
+}
+
+/// The abstract name of a meeting place: users do not meet each other.
+fn name(what: u8, parts: &[&[u8]]) -> Vec<u8> {
+    let mut name = format!("shunt-via-{}-", sys::geteuid()).into_bytes();
+    name.push(what);
+    for part in parts {
+        name.push(part.len() as u8);
+        name.extend_from_slice(part);
+    }
+    name
+}
+
+/// How long a process that was found may take for its part of the handshake.
+const PATIENCE_MS: u64 = 5000;
+/// How long a client is held up that found nobody: it will ask again at once.
+const NOBODY_NS: u64 = 1_000_000;
+
+// ---- client and server ----
+
+/// A listening socket at an address, for all threads that wait there.
+struct Listener {
+    socket: OwnedFd,
+    users: usize,
+}
+
+/// By name.
+type Listeners = HashMap<Vec<u8>, Arc<Mutex<Listener>>>;
+static LISTENERS: Mutex<Option<Listeners>> = Mutex::new(None);
+
+/// A request that a server has not answered yet.
+struct Request {
+    asked: Mutex<Option<(Line, Option<Heard>, *mut c_void)>>,
+}
+
+// SAFETY: the pointer is a handle, a number.
+unsafe impl Sync for Request {}
+
+const MAX_REQUESTS: usize = 4096;
+static REQUESTS: Pool<Request> = Pool::new(Kind::Request, &REQUEST_PLACES);
+static REQUEST_PLACES: [Place<Request>; MAX_REQUESTS] =
+    [const { Place::new(Request { asked: Mutex::new(None) }) }; MAX_REQUESTS];
+
+/// What a server learns of a client: a handle to answer by, the client's address and attributes.
+pub struct Asked {
+    /// For [`accept`] or [`reject`].
+    pub handle: *mut c_void,
+    /// Whence.
+    pub from: Address,
+    /// Of the client's Virtual Interface.
+    pub attributes: ViAttributes,
+}
+
+/// `VipConnectWait`: waits at an address for a client. `ErrorResource` if another process waits there.
+pub fn wait(nic: *mut c_void, at: &Address, until: Until) -> Result<Asked, Return> {
+    nic::check(nic)?;
+    let name = name(b'd', &[at.discriminator()]);
+    let listener = listen_at(&name)?;
+    let asked = (|| loop {
+        let fd = lock(&listener).socket.as_raw_fd();
+        wait_for(&[fd], until)?;
+        let flags = SocketFlags::CLOEXEC;
+        let accepted = {
+            let listener = lock(&listener);
+            rustix::net::accept_with(&listener.socket, flags)
+        };
+        // Another thread may have been faster.
+        let Ok(socket) = accepted else { continue };
+        let line = Line(socket);
+        let Ok(Some(heard)) = line.receive(Until::after(PATIENCE_MS)) else { continue };
+        if heard.hello.kind != kind::REQUEST {
+            continue;
+        }
+        let hello = heard.hello;
+        let (handle, request) = REQUESTS.give_out().ok_or(Return::ErrorResource)?;
+        *lock(&request.asked) = Some((line, Some(heard), nic));
+        return Ok(Asked { handle, from: hello.from, attributes: hello.attributes() });
+    })();
+    leave(&name, &listener);
+    asked
+}
+
+fn listen_at(name: &[u8]) -> Result<Arc<Mutex<Listener>>, Return> {
+    let mut listeners = lock(&LISTENERS);
+    let listeners = listeners.get_or_insert_with(HashMap::new);
+    if let Some(listener) = listeners.get(name) {
+        lock(listener).users += 1;
+        return Ok(listener.clone());
+    }
+    let listener = Arc::new(Mutex::new(Listener { socket: bind(name)?, users: 1 }));
+    listeners.insert(name.to_vec(), listener.clone());
+    Ok(listener)
+}
+
+fn bind(name: &[u8]) -> Result<OwnedFd, Return> {
+    let made = || {
+        let socket = socket()?;
+        rustix::net::bind(&socket, &SocketAddrUnix::new_abstract_name(name)?)?;
+        rustix::net::listen(&socket, 128)?;
+        rustix::io::ioctl_fionbio(&socket, true)?;
+        Ok(socket)
+    };
+    made().map_err(|_: Errno| Return::ErrorResource)
+}
+
+fn leave(name: &[u8], listener: &Arc<Mutex<Listener>>) {
+    let mut listeners = lock(&LISTENERS);
+    let mut listener = lock(listener);
+    listener.users -= 1;
+    if listener.users == 0
+        && let Some(listeners) = listeners.as_mut()
+    {
+        listeners.remove(name);
+    }
+}
+
+/// `VipConnectAccept`. Attributes that do not match leave the request as it is, to be tried again or rejected; so does
+/// `Timeout`, when the client has given up.
+pub fn accept(request: *mut c_void, handle: *mut c_void) -> Result<(), Return> {
+    let found = find(request)?;
+    let mut asked = lock(&found.asked);
+    let Some((line, heard, nic)) = asked.as_mut() else { return Err(Return::InvalidParameter) };
+    if !found.stands() || vi::find(handle)?.nic() != *nic {
+        return Err(Return::InvalidParameter);
+    }
+    let Some(hello) = heard.as_ref().map(|heard| heard.hello) else { return Err(Return::Timeout) };
+    let offer = vi::begin(handle)?;
+    let accepted = (|| {
+        matches(&hello, &offer.attributes)?;
+        if line.is_over() {
+            return Err(Return::Timeout);
+        }
+        let taken = heard.take().ok_or(Return::Timeout)?;
+        let memory = line.open(taken, &offer).ok_or(Return::ErrorResource)?;
+        answer(handle, line, &offer, &hello, memory)
+    })();
+    if let Err(error) = accepted {
+        vi::abandon(handle, heard.is_none());
+        return Err(error);
+    }
+    let Some((line, ..)) = asked.take() else { return Err(Return::InvalidParameter) };
+    REQUESTS.take_back(&found);
+    drop(asked);
+    let _ = line;
+    Ok(())
+}
+
+/// The server's part of the handshake, from its hello on.
+fn answer(
+    handle: *mut c_void,
+    line: &Line,
+    offer: &Offer,
+    hello: &Hello,
+    memory: Arc<Memory>,
+) -> Result<(), Return> {
+    if !vi::prepare(handle, &memory) {
+        return Err(Return::InvalidState);
+    }
+    let accept = Hello::new(kind::ACCEPT, Some(offer), &hello.to, &hello.from);
+    if !line.send(&accept, Some(offer)) {
+        return Err(Return::Timeout);
+    }
+    match line.receive(Until::after(PATIENCE_MS))? {
+        Some(confirmed) if confirmed.hello.kind == kind::CONFIRM => {}
+        _ => return Err(Return::Timeout),
+    }
+    connected(handle, line, memory)
+}
+
+/// Both have everything.
+fn connected(handle: *mut c_void, line: &Line, memory: Arc<Memory>) -> Result<(), Return> {
+    let socket = line.0.try_clone().map_err(|_| Return::ErrorResource)?;
+    let socket = Arc::new(Socket::new(socket));
+    agent::listen_to(handle, &socket)?;
+    if vi::established(handle, memory, socket) { Ok(()) } else { Err(Return::InvalidState) }
+}
+
+/// `VipConnectReject`.
+pub fn reject(request: *mut c_void) -> Result<(), Return> {
+    let found = find(request)?;
+    let mut asked = lock(&found.asked);
+    let Some((line, heard, _)) = asked.take() else { return Err(Return::InvalidParameter) };
+    if let Some(heard) = heard {
+        line.send(&Hello::new(kind::REJECT, None, &heard.hello.to, &heard.hello.from), None);
+    }
+    REQUESTS.take_back(&found);
+    Ok(())
+}
+
+/// What must be the same at both ends.
+fn matches(hello: &Hello, own: &ViAttributes) -> Result<(), Return> {
+    if hello.level != u32::from(own.reliability_level) {
+        Err(Return::InvalidReliabilityLevel)
+    } else if hello.most != own.max_transfer_size {
+        Err(Return::InvalidMtu)
+    } else {
+        Ok(())
+    }
+}
+
+/// `VipConnectRequest`: asks whoever waits at `to`, and waits for the answer; the attributes of the Virtual Interface there. `NoMatch` if
+/// nobody waits, `NotReachable` if it is another host's address.
+pub fn request(
+    handle: *mut c_void,
+    from: &Address,
+    to: &Address,
+    until: Until,
+) -> Result<ViAttributes, Return> {
+    let offer = vi::begin(handle)?;
+    let mut seen = false;
+    let asked = (|| {
+        if !to.is_here() {
+            return Err(Return::NotReachable);
+        }
+        let Ok(line) = Line::connect(&name(b'd', &[to.discriminator()])) else {
+            let _ = sys::ppoll(&mut [], Some(NOBODY_NS));
+            return Err(Return::NoMatch);
+        };
+        seen = true;
+        ask(handle, &line, &offer, &Hello::new(kind::REQUEST, Some(&offer), from, to), until)
+    })();
+    if asked.is_err() {
+        vi::abandon(handle, seen);
+    }
+    asked
+}
+
+/// The client's part of the handshake.
+fn ask(
+    handle: *mut c_void,
+    line: &Line,
+    offer: &Offer,
+    hello: &Hello,
+    until: Until,
+) -> Result<ViAttributes, Return> {
+    if !line.send(hello, Some(offer)) {
+        return Err(Return::NoMatch);
+    }
+    let heard = match line.receive(until)? {
+        Some(heard) if heard.hello.kind == kind::ACCEPT => heard,
+        Some(heard) if heard.hello.kind == kind::REJECT => return Err(Return::Reject),
+        Some(heard) if heard.hello.kind == kind::MISMATCH => return Err(mismatch(heard.hello.level)),
+        // Whoever waited has stopped waiting.
+        _ => return Err(Return::NoMatch),
+    };
+    let attributes = heard.hello.attributes();
+    let memory = line.open(heard, offer).ok_or(Return::ErrorResource)?;
+    if !vi::prepare(handle, &memory) {
+        return Err(Return::InvalidState);
+    }
+    connected(handle, line, memory)?;
+    line.send(&Hello::new(kind::CONFIRM, None, &hello.from, &hello.to), None);
+    Ok(attributes)
+}
+
+fn mismatch(code: u32) -> Return {
+    match code {
+        6 => Return::InvalidReliabilityLevel,
+        7 => Return::InvalidMtu,
+        8 => Return::InvalidQos,
+        _ => Return::ErrorResource,
+    }
+}
+
+fn find(handle: *mut c_void) -> Result<Found<Request>, Return> {
+    REQUESTS.find(handle).ok_or(Return::InvalidParameter)
+}
+
+// ---- peers ----
+
+/// A connection that was asked for and is not made yet, or has failed and nobody has heard of it.
+struct Pending {
+    result: Mutex<Option<Result<ViAttributes, Return>>>,
+    told: Condvar,
+    /// Written to end the waiting.
+    bell: i32,
+}
+
+// SAFETY: the pointers in the attributes are null.
+unsafe impl Sync for Pending {}
+// SAFETY: as above.
+unsafe impl Send for Pending {}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        sys::close(self.bell);
+    }
+}
+
+static PENDING: Mutex<Option<HashMap<usize, Arc<Pending>>>> = Mutex::new(None);
+
+/// `VipConnectPeerRequest`: asks for a connection with whoever asks for one with the addresses the other way round, until `until`.
+pub fn request_peer(handle: *mut c_void, from: &Address, to: &Address, until: Until) -> Result<(), Return> {
+    let parts = |one: &Address, other: &Address| {
+        name(b'p', &[one.host(), one.discriminator(), other.host(), other.discriminator()])
+    };
+    let (own, theirs) = (parts(from, to), parts(to, from));
+    if own == theirs {
+        return Err(Return::InvalidParameter);
+    }
+    let offer = vi::begin(handle)?;
+    let begun = (|| {
+        let listener = bind(&own)?;
+        let bell = fabric::bell::create().map_err(|_| Return::ErrorResource)?;
+        let pending = Arc::new(Pending { result: Mutex::new(None), told: Condvar::new(), bell });
+        let (from, to) = (*from, *to);
+        let (address, kept) = (handle.addr(), pending.clone());
+        std::thread::Builder::new()
+            .name("via-peer".into())
+            .stack_size(128 << 10)
+            .spawn(move || {
+                let handle = address as *mut c_void;
+                let met = Meeting { listener, bell: kept.bell, own, theirs, from, to, until };
+                let mut seen = false;
+                let result = met.meet(handle, &offer, &mut seen);
+                if result.is_err() {
+                    vi::abandon(handle, seen);
+                }
+                *lock(&kept.result) = Some(result);
+                kept.told.notify_all();
+            })
+            .map_err(|_| Return::ErrorResource)?;
+        lock(&PENDING).get_or_insert_with(HashMap::new).insert(address, pending);
+        Ok(())
+    })();
+    if begun.is_err() {
+        vi::abandon(handle, false);
+    }
+    begun
+}
+
+/// Two who look for each other.
+struct Meeting {
+    listener: OwnedFd,
+    bell: i32,
+    own: Vec<u8>,
+    theirs: Vec<u8>,
+    from: Address,
+    to: Address,
+    until: Until,
+}
+
+impl Meeting {
+    fn meet(&self, handle: *mut c_void, offer: &Offer, seen: &mut bool) -> Result<ViAttributes, Return> {
+        if !self.to.is_here() {
+            return Err(Return::NotReachable);
+        }
+        if self.own < self.theirs {
+            self.connect(handle, offer, seen)
+        } else {
+            self.listen(handle, offer, seen)
+        }
+    }
+
+    /// Connects as soon as the other one is there.
+    fn connect(&self, handle: *mut c_void, offer: &Offer, seen: &mut bool) -> Result<ViAttributes, Return> {
+        loop {
+            if let Ok(line) = Line::connect(&self.theirs) {
+                *seen = true;
+                let hello = Hello::new(kind::PEER, Some(offer), &self.from, &self.to);
+                match ask(handle, &line, offer, &hello, self.until) {
+                    // It has given up just now; another one may come.
+                    Err(Return::NoMatch) => {}
+                    asked => return asked,
+                }
+            }
+            // A call from the other one, or the end of the program's patience.
+            drop(self.next()?);
+        }
+    }
+
+    /// Waits for the other one, whom it calls, in case that it was there before.
+    fn listen(&self, handle: *mut c_void, offer: &Offer, seen: &mut bool) -> Result<ViAttributes, Return> {
+        drop(Line::connect(&self.theirs));
+        loop {
+            let line = Line(self.next()?);
+            let Ok(Some(heard)) = line.receive(Until::after(PATIENCE_MS)) else { continue };
+            let hello = heard.hello;
+            if hello.kind != kind::PEER {
+                continue;
+            }
+            if let Err(error) = matches(&hello, &offer.attributes) {
+                let mut told = Hello::new(kind::MISMATCH, None, &hello.to, &hello.from);
+                told.level = error as u32;
+                line.send(&told, None);
+                return Err(error);
+            }
+            *seen = true;
+            let memory = line.open(heard, offer).ok_or(Return::ErrorResource)?;
+            answer(handle, &line, offer, &hello, memory)?;
+            return Ok(hello.attributes());
+        }
+    }
+
+    /// The next one who connects.
+    fn next(&self) -> Result<OwnedFd, Return> {
+        loop {
+            wait_for(&[self.listener.as_raw_fd(), self.bell], self.until)?;
+            if sys::readable(self.bell) {
+                return Err(Return::InvalidState);
+            }
+            if let Ok(socket) = rustix::net::accept_with(&self.listener, SocketFlags::CLOEXEC) {
+                return Ok(socket);
+            }
+        }
+    }
+}
+
+/// `VipConnectPeerDone`: what became of the request. `NotDone` if nothing yet, `InvalidState` if there is none.
+pub fn peer_done(handle: *mut c_void) -> Result<ViAttributes, Return> {
+    vi::find(handle)?;
+    let mut all = lock(&PENDING);
+    let pending = all.as_mut().ok_or(Return::InvalidState)?;
+    let waiting = pending.get(&handle.addr()).ok_or(Return::InvalidState)?;
+    let result = lock(&waiting.result).take().ok_or(Return::NotDone)?;
+    pending.remove(&handle.addr());
+    result
+}
+
+/// `VipConnectPeerWait`: as [`peer_done`], and waits for the end of the request.
+pub fn peer_wait(handle: *mut c_void) -> Result<ViAttributes, Return> {
+    vi::find(handle)?;
+    let pending = lock(&PENDING).as_ref().and_then(|all| all.get(&handle.addr()).cloned());
+    let pending = pending.ok_or(Return::InvalidState)?;
+    let mut result = lock(&pending.result);
+    while result.is_none() {
+        result = pending.told.wait(result).unwrap_or_else(PoisonError::into_inner);
+    }
+    drop(result);
+    peer_done(handle)
+}
+
+/// A Virtual Interface is disconnected: it does not look for its peer any more.
+pub(crate) fn cancel(handle: *mut c_void) {
+    let pending = lock(&PENDING).as_mut().and_then(|all| all.remove(&handle.addr()));
+    let Some(pending) = pending else { return };
+    fabric::bell::ring(pending.bell);
+    let mut result = lock(&pending.result);
+    while result.is_none() {
+        result = pending.told.wait(result).unwrap_or_else(PoisonError::into_inner);
+    }
+}
+
+fn lock<T>(what: &Mutex<T>) -> MutexGuard<'_, T> {
+    what.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,240 @@
+//! Descriptors that a program has posted. What the program wrote is read once, by value, and checked; what it writes there later, while
+//! it must not, changes nothing. Results are written at the end, the status last.
+
+use crate::abi::{ControlSegment, DESCRIPTOR_ALIGNMENT, Descriptor, Segment, control, status};
+use crate::memory::{Asker, Regions};
+use crate::nic::{MAX_SEGMENTS, MAX_TRANSFER};
+
+/// Segments that are kept in place; those of longer descriptors lie elsewhere.
+const FEW: usize = 2;
+
+/// What a descriptor asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Operation {
+    /// To receive, into its buffers.
+    Receive,
+    /// To send what is in its buffers.
+    Send,
+    /// To write to the peer's memory.
+    Write(Remote),
+    /// To read from the peer's memory.
+    Read(Remote),
+}
+
+/// Where in the peer's memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Remote {
+    /// Address there.
+    pub address: u64,
+    /// Region there.
+    pub handle: u32,
+}
+
+/// A descriptor that the library has.
+pub struct Posted {
+    /// Where it is.
+    descriptor: *mut Descriptor,
+    /// The region that it lies in, held.
+    region: u32,
+    /// What is wrong with it ([`status`] bits), found when it was posted, or how its operation went.
+    pub errors: u32,
+    /// What it asks for.
+    pub operation: Operation,
+    /// Bytes of its buffers together.
+    pub length: usize,
+    /// Four bytes for the peer, of a send or a write.
+    pub immediate: Option<u32>,
+    /// To begin only when all earlier reads are done.
+    pub fence: bool,
+    count: u8,
+    held: u8,
+    few: [Segment; FEW],
+    more: Option<Box<[Segment; MAX_SEGMENTS]>>,
+}
+
+// SAFETY: the pointer is the program's, who gave it to the library until it is done.
+unsafe impl Send for Posted {}
+
+/// Why a descriptor was not taken at all: not even its status can be written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Unusable;
+
+impl Posted {
+    /// Reads a descriptor, and holds the memory that it and its buffers lie in, for a queue of descriptors that receive (`receives`) or
+    /// of the other ones. [`Unusable`] if it is not aligned, or does not lie in region `region`.
+    ///
+    /// # Safety
+    /// Registered memory must be mapped: what `regions` says that lies in a region is read.
+    pub unsafe fn read(
+        regions: &Regions,
+        asker: Asker,
+        descriptor: *mut Descriptor,
+        region: u32,
+        receives: bool,
+        most: usize,
+    ) -> Result<Posted, Unusable> {
+        let address = descriptor.addr();
+        if !address.is_multiple_of(DESCRIPTOR_ALIGNMENT)
+            || !regions.hold(asker, region, address, size_of::<ControlSegment>())
+        {
+            return Err(Unusable);
+        }
+        // SAFETY: it lies in a registered region, which the caller vouches for, and is aligned.
+        let head = unsafe { descriptor.cast::<ControlSegment>().read_volatile() };
+        let mut posted = Posted {
+            descriptor,
+            region,
+            errors: 0,
+            operation: if receives { Operation::Receive } else { Operation::Send },
+            length: 0,
+            immediate: (head.control & control::IMMEDIATE != 0 && !receives).then_some(head.immediate),
+            fence: head.control & control::QFENCE != 0,
+            count: 0,
+            held: 0,
+            few: [Segment::default(); FEW],
+            more: None,
+        };
+        let count = usize::from(head.seg_count);
+        let behind = address + size_of::<ControlSegment>();
+        let op = head.control & control::OP_MASK;
+        let remote = op == control::OP_RDMAWRITE || op == control::OP_RDMAREAD;
+        if head.reserved != 0
+            || head.control & control::RESERVED != 0
+            || op == control::OP_RESERVED
+            || receives && op != control::OP_SENDRECV
+            || count > MAX_SEGMENTS
+            || remote && count == 0
+            || op == control::OP_RDMAREAD && posted.immediate.is_some()
+        {
+            posted.errors = status::FORMAT_ERROR;
+            return Ok(posted);
+        }
+        if !regions.covers(asker.nic, region, behind, count * size_of::<Segment>()) {
+            posted.errors = status::PROTECTION_ERROR;
+            return Ok(posted);
+        }
+        let segment_at = |index: usize| {
+            // SAFETY: `covers` has said that all of them lie in the region.
+            unsafe { (behind as *const Segment).add(index).read_volatile() }
+        };
+        if remote {
+            let target = segment_at(0);
+            if target.length != 0 {
+                posted.errors = status::FORMAT_ERROR;
+                return Ok(posted);
+            }
+            let to = Remote { address: target.address, handle: target.handle };
+            posted.operation =
+                if op == control::OP_RDMAWRITE { Operation::Write(to) } else { Operation::Read(to) };
+        }
+        posted.take_segments(regions, asker, usize::from(remote)..count, segment_at);
+        if posted.errors == 0 && !receives {
+            // What is received may be longer than one message can be.
+            if posted.length != head.length as usize || posted.length > most.min(MAX_TRANSFER) {
+                posted.errors = status::LENGTH_ERROR;
+            }
+        }
+        Ok(posted)
+    }
+
+    fn take_segments(
+        &mut self,
+        regions: &Regions,
+        asker: Asker,
+        range: core::ops::Range<usize>,
+        segment_at: impl Fn(usize) -> Segment,
+    ) {
+        if range.len() > FEW {
+            self.more = Some(Box::new([Segment::default(); MAX_SEGMENTS]));
+        }
+        for segment in range.map(segment_at) {
+            if !regions.hold(asker, segment.handle, segment.address as usize, segment.length as usize) {
+                self.errors = status::PROTECTION_ERROR;
+                return;
+            }
+            let at = usize::from(self.count);
+            match &mut self.more {
+                Some(more) => more[at] = segment,
+                None => self.few[at] = segment,
+            }
+            self.count += 1;
+            self.held += 1;
+            self.length += segment.length as usize;
+        }
+    }
+
+    /// Its buffers.
+    pub fn segments(&self) -> &[Segment] {
+        match &self.more {
+            Some(more) => &more[..usize::from(self.count)],
+            None => &self.few[..usize::from(self.count)],
+        }
+    }
+
+    /// A list of its buffers that stays where it is as long as the descriptor is posted.
+    pub fn list(&mut self) -> *const Segment {
+        let few = self.few;
+        self.more
+            .get_or_insert_with(|| {
+                let mut more = Box::new([Segment::default(); MAX_SEGMENTS]);
+                more[..FEW].copy_from_slice(&few);
+                more
+            })
+            .as_ptr()
+    }
+
+    /// Where it is.
+    pub fn descriptor(&self) -> *mut Descriptor {
+        self.descriptor
+    }
+
+    /// Says in the descriptor how it went, and gives back the memory that was held. `op` is of [`status`], `immediate` what came with a
+    /// message. The status is written last: programs poll it.
+    pub fn complete(&mut self, regions: &Regions, op: u32, length: usize, immediate: Option<u32>) {
+        let head = self.descriptor.cast::<ControlSegment>();
+        let told = if immediate.is_some() { status::IMMEDIATE } else { 0 };
+        // SAFETY: it lies in a region that is held; programs must not touch it now, and if they do, these are plain words.
+        unsafe {
+            (&raw mut (*head).length).write_volatile(length as u32);
+            if let Some(immediate) = immediate {
+                (&raw mut (*head).immediate).write_volatile(immediate);
+            }
+            let word = &raw mut (*head).status;
+            fabric::sync::AtomicU32::from_ptr(word)
+                .store(status::DONE | op | told | self.errors, fabric::sync::Ordering::Release);
+        }
+        self.let_go(regions);
+    }
+
+    /// Gives back the memory that is held, whatever became of it.
+    pub fn let_go(&mut self, regions: &Regions) {
+        for index in 0..usize::from(self.held) {
+            regions.release(self.segments()[index].handle);
+        }
+        self.held = 0;
+        if self.region != 0 {
+            regions.release(self.region);
+            self.region = 0;
+        }
+    }
+
+    /// Whether the peer is to look at something when it is done.
+    pub fn tells_the_peer(&self) -> bool {
+        self.errors == 0
+            && match self.operation {
+                Operation::Send => true,
+                Operation::Write(_) => self.immediate.is_some(),
+                Operation::Read(_) | Operation::Receive => false,
+            }
+    }
+
+    /// Of which kind its result is.
+    pub fn op(&self) -> u32 {
+        match self.operation {
+            Operation::Receive => status::OP_RECEIVE,
+            Operation::Send => status::OP_SEND,
+            Operation::Write(_) => status::OP_RDMA_WRITE,
+            Operation::Read(_) => status::OP_RDMA_READ,
+        }
+    }
+}

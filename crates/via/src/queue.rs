@@ -1,0 +1,312 @@
+//! The two work queues of a Virtual Interface: descriptors that wait, and those that are done and not taken back yet. Each completes in the
+//! order of posting. Whoever calls has the queue's lock.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use crate::abi::{Descriptor, status};
+use crate::descriptor::{Operation, Posted};
+use crate::memory::Regions;
+use crate::segment::at;
+use crate::transfer::{Memory, Receiver, Sender, Sent};
+use crate::wire::Broken;
+
+/// A descriptor that is done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Done {
+    /// Where it is.
+    pub descriptor: *mut Descriptor,
+    /// What its status says of errors.
+    pub errors: u32,
+}
+
+// SAFETY: the pointer is the program's, which has it back.
+unsafe impl Send for Done {}
+
+/// Those of a queue that are done.
+#[derive(Default)]
+pub struct Finished {
+    list: VecDeque<Done>,
+    /// How many of them the completion queue has told of.
+    told: usize,
+    /// The completion queue looks at this queue by itself: it needs no hint.
+    pub watched: bool,
+}
+
+impl Finished {
+    /// Takes back the first one.
+    pub fn pop(&mut self) -> Option<Done> {
+        self.told = self.told.saturating_sub(1);
+        self.list.pop_front()
+    }
+
+    /// For the completion queue: whether there is one that it has not told of, which it does now.
+    pub fn tell(&mut self) -> bool {
+        let more = self.told < self.list.len();
+        self.told += usize::from(more);
+        more
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.list.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+}
+
+/// The send queue.
+#[derive(Default)]
+pub struct SendQueue {
+    /// Done ones.
+    pub finished: Finished,
+    waiting: VecDeque<Posted>,
+    sender: Sender,
+    /// While connected.
+    pub memory: Option<Arc<Memory>>,
+}
+
+/// What became of a descriptor that was posted to send, for the connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// It is done; the peer has been told.
+    Done,
+    /// It waits for the peer to post a descriptor.
+    Deferred,
+    /// It could not be done.
+    Failed(Sent),
+    /// There was something wrong with it.
+    Wrong,
+}
+
+impl SendQueue {
+    /// Descriptors that the library has, or has done.
+    pub fn len(&self) -> usize {
+        self.waiting.len() + self.finished.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whether some wait for the peer.
+    pub fn is_deferred(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// Takes a descriptor, and sends what it says. `patient`: it waits for the peer to post one, if there is none.
+    ///
+    /// # Safety
+    /// Its buffers must be mapped.
+    #[inline]
+    pub unsafe fn post(&mut self, regions: &Regions, mut posted: Posted, patient: bool) -> Outcome {
+        if self.memory.is_none() {
+            posted.errors |= status::DESC_FLUSHED_ERROR;
+            self.finish(regions, posted, 0);
+            return Outcome::Done;
+        }
+        if !self.waiting.is_empty() {
+            self.waiting.push_back(posted);
+            return Outcome::Deferred;
+        }
+        if posted.errors != 0 {
+            self.finish(regions, posted, 0);
+            return Outcome::Wrong;
+        }
+        // SAFETY: the caller vouches for the buffers.
+        match unsafe { self.transfer(&posted) } {
+            Sent::Done => {
+                let length = posted.length;
+                self.finish(regions, posted, length);
+                Outcome::Done
+            }
+            Sent::NoDescriptor if patient => {
+                self.waiting.push_back(posted);
+                Outcome::Deferred
+            }
+            sent => self.failed(posted, sent),
+        }
+    }
+
+    /// Goes on with descriptors that wait for the peer. What became of the last one that it came to, if it came to one.
+    ///
+    /// # Safety
+    /// Their buffers must be mapped.
+    pub unsafe fn go_on(&mut self, regions: &Regions) -> Option<Outcome> {
+        let mut outcome = None;
+        while let Some(posted) = self.waiting.pop_front() {
+            if posted.errors != 0 {
+                self.finish(regions, posted, 0);
+                return Some(Outcome::Wrong);
+            }
+            // SAFETY: the caller vouches for the buffers.
+            match unsafe { self.transfer(&posted) } {
+                Sent::Done => {}
+                Sent::NoDescriptor => {
+                    self.waiting.push_front(posted);
+                    break;
+                }
+                sent => return Some(self.failed(posted, sent)),
+            }
+            let length = posted.length;
+            self.finish(regions, posted, length);
+            outcome = Some(Outcome::Done);
+        }
+        outcome
+    }
+
+    /// # Safety
+    /// The buffers must be mapped.
+    #[inline(always)]
+    unsafe fn transfer(&mut self, posted: &Posted) -> Sent {
+        let Some(memory) = &self.memory else { return Sent::Lost };
+        // SAFETY: the caller vouches for the buffers.
+        unsafe {
+            match posted.operation {
+                Operation::Send | Operation::Receive => self.sender.send(memory, posted),
+                Operation::Write(to) => self.sender.write(memory, posted, to),
+                Operation::Read(from) => self.sender.read(memory, posted, from),
+            }
+        }
+    }
+
+    /// It is ended by [`SendQueue::end_failed`].
+    fn failed(&mut self, posted: Posted, sent: Sent) -> Outcome {
+        self.waiting.push_front(posted);
+        Outcome::Failed(sent)
+    }
+
+    /// Ends the descriptor that failed last: with its error, or, where nobody is told of one, without.
+    pub fn end_failed(&mut self, regions: &Regions, errors: u32) {
+        if let Some(mut posted) = self.waiting.pop_front() {
+            posted.errors = errors;
+            let length = if errors == 0 { posted.length } else { 0 };
+            self.finish(regions, posted, length);
+        }
+    }
+
+    #[inline]
+    fn finish(&mut self, regions: &Regions, mut posted: Posted, length: usize) {
+        let op = posted.op();
+        posted.complete(regions, op, length, None);
+        self.finished.list.push_back(Done { descriptor: posted.descriptor(), errors: posted.errors });
+    }
+
+    /// The connection is over: what waits is done, flushed.
+    pub fn flush(&mut self, regions: &Regions) {
+        self.memory = None;
+        self.sender = Sender::default();
+        while let Some(mut posted) = self.waiting.pop_front() {
+            posted.errors |= status::DESC_FLUSHED_ERROR;
+            self.finish(regions, posted, 0);
+        }
+    }
+}
+
+/// The receive queue.
+#[derive(Default)]
+pub struct ReceiveQueue {
+    /// Done ones.
+    pub finished: Finished,
+    waiting: VecDeque<(Posted, Option<u16>)>,
+    receiver: Receiver,
+    /// While connected.
+    pub memory: Option<Arc<Memory>>,
+}
+
+impl ReceiveQueue {
+    /// Descriptors that the library has, or has done.
+    pub fn len(&self) -> usize {
+        self.waiting.len() + self.finished.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Takes a descriptor, and tells the peer of it.
+    #[inline]
+    pub fn post(&mut self, mut posted: Posted) {
+        let slot = match &self.memory {
+            Some(memory) if posted.errors == 0 => Some(self.receiver.post(memory, &mut posted)),
+            _ => None,
+        };
+        self.waiting.push_back((posted, slot));
+    }
+
+    /// There is a connection now: the peer is told of all descriptors.
+    pub fn connect(&mut self, memory: Arc<Memory>) {
+        for (posted, slot) in self.waiting.iter_mut().filter(|(posted, _)| posted.errors == 0) {
+            *slot = Some(self.receiver.post(&memory, posted));
+        }
+        self.memory = Some(memory);
+    }
+
+    /// Looks whether the message of the first descriptor that waits has come. True if one is done now that was not.
+    ///
+    /// # Safety
+    /// Its buffers must be mapped.
+    #[inline]
+    pub unsafe fn go_on(&mut self, regions: &Regions) -> Result<bool, Broken> {
+        let Some((posted, slot)) = self.waiting.front_mut() else { return Ok(false) };
+        let (op, length, immediate) = match (&self.memory, slot) {
+            _ if posted.errors != 0 => (status::OP_RECEIVE, 0, None),
+            (Some(memory), Some(slot)) => {
+                // SAFETY: the caller vouches for the buffers.
+                match unsafe { self.receiver.receive(memory, posted, *slot) }? {
+                    Some(received) => (received.op, received.length, received.immediate),
+                    None => return Ok(false),
+                }
+            }
+            _ => return Ok(false),
+        };
+        posted.complete(regions, op, length, immediate);
+        let done = Done { descriptor: posted.descriptor(), errors: posted.errors };
+        self.waiting.pop_front();
+        self.finished.list.push_back(done);
+        Ok(true)
+    }
+
+    /// The connection is over: what has come is received, what waits is done, flushed.
+    ///
+    /// # Safety
+    /// The buffers must be mapped.
+    pub unsafe fn flush(&mut self, regions: &Regions) {
+        // SAFETY: the caller vouches for the buffers.
+        while unsafe { self.go_on(regions) } == Ok(true) {}
+        self.memory = None;
+        self.receiver = Receiver::default();
+        while let Some((mut posted, _)) = self.waiting.pop_front() {
+            posted.errors |= status::DESC_FLUSHED_ERROR;
+            posted.complete(regions, status::OP_RECEIVE, 0, None);
+            self.finished.list.push_back(Done { descriptor: posted.descriptor(), errors: posted.errors });
+        }
+    }
+
+    /// The connection was not made: the descriptors stay posted, for another one.
+    pub fn forget_cookies(&mut self) {
+        self.memory = None;
+        self.receiver = Receiver::default();
+        self.waiting.iter_mut().for_each(|(_, slot)| *slot = None);
+    }
+
+    /// Gives up what was never taken back, and what is posted, with the Virtual Interface.
+    pub fn clear(&mut self, regions: &Regions) {
+        for (mut posted, _) in self.waiting.drain(..) {
+            posted.let_go(regions);
+        }
+        self.finished = Finished::default();
+    }
+
+    /// Arms the tripwire for `whom`.
+    pub fn arm(&self, whom: u64) {
+        if let Some(memory) = &self.memory {
+            memory.mine.arm(at::TRIP, whom);
+        }
+    }
+}

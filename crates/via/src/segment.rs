@@ -1,0 +1,122 @@
+//! What one end of a connection keeps in memory that the other one writes into: its *segment*, a sealed memfd. Both ends map both.
+
+use fabric::shm::Map;
+use fabric::{Local, Remote, sys, trip};
+
+use crate::wire;
+
+/// Where everything is in a segment, in bytes from its beginning. What the peer writes often has a line of its own.
+pub mod at {
+    use super::wire;
+
+    /// Tripwire of those who wait for messages: armed by the owner, fired by the peer.
+    pub const TRIP: usize = 0;
+    /// Tripwire of those who wait for cookies, because what they send is deferred.
+    pub const COOKIE_TRIP: usize = 64;
+    /// The peer has shut the gate before its buffers ([`crate::gate`]).
+    pub const SHUT: usize = 128;
+    /// The peer transfers to or from buffers of this process.
+    pub const BUSY: usize = 136;
+    /// How far the peer has read what was put into its eager buffer.
+    pub const EAGER_READ: usize = 192;
+    /// The peer's cookies ([`crate::wire`]).
+    pub const COOKIES: usize = 256;
+    /// The peer's messages.
+    pub const TRANSFERS: usize = (COOKIES + wire::COOKIE_QUEUE).next_multiple_of(4096);
+    /// Bytes of messages that do not fit into their entries.
+    pub const EAGER: usize = TRANSFERS + wire::TRANSFER_QUEUE;
+}
+
+/// Who is to be woken by a tripwire, in its word beside [`trip::RX`].
+pub mod wake {
+    /// Threads that sleep on the word itself.
+    pub const SLEEPERS: u64 = 1 << 4;
+    /// The library's thread, by a message on the connection's socket.
+    pub const AGENT: u64 = 1 << 5;
+    /// A completion queue, by a hint.
+    pub const QUEUE: u64 = 1 << 6;
+}
+
+/// Bytes of the eager buffer.
+pub const EAGER: usize = 256 << 10;
+/// Bytes of a segment.
+pub const BYTES: usize = at::EAGER + EAGER;
+
+/// The segment of one end, for one connection: a peer that is gone, or does not keep to the rules, has no way to the next one's.
+pub struct Segment {
+    map: Map,
+    memfd: i32,
+}
+
+impl Segment {
+    /// A new one, zeroed.
+    pub fn new() -> Result<Segment, sys::Errno> {
+        let (map, memfd) = Map::create(c"via-segment", BYTES)?;
+        Ok(Segment { map, memfd })
+    }
+
+    /// For the peer.
+    pub fn memfd(&self) -> i32 {
+        self.memfd
+    }
+
+    /// The memory.
+    pub fn map(&self) -> &Map {
+        &self.map
+    }
+
+    /// Arms the tripwire at `at` for one of [`wake`] as well. Whoever is to be woken must look at what it waits for once more before it
+    /// waits.
+    pub fn arm(&self, at: usize, whom: u64) {
+        trip::arm(&self.map, at, |was| was | trip::RX | whom);
+    }
+
+    /// Whether the tripwire at `at` is armed for `whom`.
+    #[inline]
+    pub fn is_armed(&self, at: usize, whom: u64) -> bool {
+        self.map.word(at) & whom != 0
+    }
+
+    /// Fires the tripwire at `at`, as the peer would.
+    pub fn fire(&self, at: usize) -> u64 {
+        fire(&self.map, at)
+    }
+
+    /// Sleeps, at most `nanos`, unless the tripwire at `at` has been fired since it was armed.
+    pub fn sleep(&self, at: usize, nanos: u64) {
+        sleep(&self.map, at, nanos);
+    }
+}
+
+/// Sleeps on the tripwire at `at`, at most `nanos`, unless it has been fired since it was armed.
+pub fn sleep(map: &Map, at: usize, nanos: u64) {
+    let armed = map.word(at);
+    if armed & wake::SLEEPERS != 0 {
+        let word = map.base().wrapping_add(at).cast::<u32>();
+        sys::futex_wait(word, armed as u32, nanos.min(i64::MAX as u64) as i64);
+    }
+}
+
+/// Fires the tripwire at `at` of a segment, the peer's or one's own. Those who sleep there wake; what was armed, for the others.
+#[inline]
+pub fn fire(map: &Map, at: usize) -> u64 {
+    let armed = map.stimulate(at, trip::RX);
+    if armed & wake::SLEEPERS != 0 {
+        wake_sleepers(map, at);
+    }
+    armed
+}
+
+/// Wakes all who sleep on the word at `at`.
+#[cold]
+pub fn wake_sleepers(map: &Map, at: usize) {
+    sys::futex_wake(map.base().wrapping_add(at).cast::<u32>(), u32::MAX >> 1);
+}
+
+impl Drop for Segment {
+    fn drop(&mut self) {
+        sys::close(self.memfd);
+        // SAFETY: whoever uses the memory borrows it from here.
+        unsafe { self.map.unmap() };
+    }
+}

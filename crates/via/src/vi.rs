@@ -1,0 +1,883 @@
+//! Virtual Interfaces: one end of a connection, with its two work queues, and the state machine around them (specification, sections 2.2
+//! and 3.1).
+//!
+//! Locks, in the order in which they are taken: a completion queue's, [`Vi::own`], the send queue's, the receive queue's. The state is changed
+//! under all three of a Virtual Interface, and may be read under any. Nothing that may wait for a peer is done under a lock, but for a
+//! transfer of the peer that is under way, which the kernel carries out.
+
+use core::ffi::c_void;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use fabric::sync::{AtomicU32, Ordering};
+use fabric::sys;
+
+use crate::abi::{Descriptor, ErrorCode, Return, State, ViAttributes, reliability, status};
+use crate::agent::{self, Event, Socket};
+use crate::cq::{self, Bound, Until};
+use crate::descriptor::Posted;
+use crate::gate;
+use crate::handles::{Found, Kind, Place, Pool};
+use crate::memory::{Asker, Regions};
+use crate::nic::{self, MAX_DESCRIPTORS, MAX_TRANSFER, MAX_VIS};
+use crate::queue::{Done, Outcome, ReceiveQueue, SendQueue};
+use crate::segment::{Segment, at, wake};
+use crate::transfer::{self, Memory, Sent};
+
+/// A Virtual Interface.
+pub struct Vi {
+    state: AtomicU32,
+    own: Mutex<Own>,
+    send: Mutex<Queue<SendQueue>>,
+    receive: Mutex<Queue<ReceiveQueue>>,
+}
+
+/// What no transfer needs.
+struct Own {
+    nic: *mut c_void,
+    attributes: Option<ViAttributes>,
+    socket: Option<Arc<Socket>>,
+}
+
+// SAFETY: handles are numbers; the pointers in the attributes are handles, or the program's.
+unsafe impl Send for Own {}
+
+/// A work queue, and what its calls need.
+struct Queue<Q> {
+    list: Option<Q>,
+    asker: Asker,
+    bound: Option<Bound>,
+    /// Where threads sleep that wait for it.
+    segment: Option<Arc<Segment>>,
+    level: u16,
+    most: usize,
+}
+
+// SAFETY: handles are numbers.
+unsafe impl<Q: Send> Send for Queue<Q> {}
+
+impl<Q> Queue<Q> {
+    const fn new() -> Queue<Q> {
+        let asker = Asker { nic: core::ptr::null_mut(), ptag: core::ptr::null_mut() };
+        Queue { list: None, asker, bound: None, segment: None, level: 0, most: 0 }
+    }
+}
+
+static VIS: Pool<Vi> = Pool::new(Kind::Vi, &PLACES);
+static PLACES: [Place<Vi>; MAX_VIS] = [const {
+    Place::new(Vi {
+        state: AtomicU32::new(0),
+        own: Mutex::new(Own { nic: core::ptr::null_mut(), attributes: None, socket: None }),
+        send: Mutex::new(Queue::new()),
+        receive: Mutex::new(Queue::new()),
+    })
+}; MAX_VIS];
+
+/// Bit of a reliability level: a send waits until the peer has posted a descriptor for it (CLAN's flow control extension; Giganet's
+/// deferred flow control).
+pub const DEFERRED: u16 = 1 << 15;
+
+/// `VipCreateVi`.
+pub fn create(
+    nic: *mut c_void,
+    attributes: ViAttributes,
+    send_cq: *mut c_void,
+    receive_cq: *mut c_void,
+) -> Result<*mut c_void, Return> {
+    nic::check(nic)?;
+    check(nic, &attributes)?;
+    let segment = Arc::new(Segment::new().map_err(|_| Return::ErrorResource)?);
+    let (handle, vi) = VIS.give_out().ok_or(Return::ErrorResource)?;
+    let bind = |cq: *mut c_void| if cq.is_null() { Ok(None) } else { cq::join(cq, nic, handle).map(Some) };
+    let bound = bind(send_cq).and_then(|send| {
+        if receive_cq == send_cq {
+            return Ok((send, send));
+        }
+        match bind(receive_cq) {
+            Ok(receive) => Ok((send, receive)),
+            Err(error) => {
+                send.iter().for_each(cq::leave);
+                Err(error)
+            }
+        }
+    });
+    let (send_bound, receive_bound) = bound.inspect_err(|_| {
+        VIS.take_back(&vi);
+    })?;
+    let (mut own, mut send, mut receive) = vi.all();
+    own.nic = nic;
+    send.list = Some(SendQueue::default());
+    receive.list = Some(ReceiveQueue::default());
+    send.bound = send_bound;
+    receive.bound = receive_bound;
+    if let Some(list) = &mut send.list {
+        list.finished.watched = true;
+    }
+    if let Some(list) = &mut receive.list {
+        list.finished.watched = true;
+    }
+    set(&mut own, &mut send, &mut receive, attributes);
+    send.segment = Some(segment.clone());
+    receive.segment = Some(segment);
+    vi.set_state(State::Idle);
+    Ok(handle)
+}
+
+fn check(nic: *mut c_void, attributes: &ViAttributes) -> Result<(), Return> {
+    let level = attributes.reliability_level & !DEFERRED;
+    if ![reliability::UNRELIABLE, reliability::DELIVERY, reliability::RECEPTION].contains(&level) {
+        return Err(Return::InvalidReliabilityLevel);
+    }
+    if attributes.max_transfer_size == 0 || attributes.max_transfer_size as usize > MAX_TRANSFER {
+        return Err(Return::InvalidMtu);
+    }
+    if !attributes.qos.is_null() {
+        return Err(Return::InvalidQos);
+    }
+    nic::check_ptag(nic, attributes.ptag)?;
+    if attributes.enable_rdma_read != 0 && level == reliability::UNRELIABLE {
+        return Err(Return::InvalidRdmaRead);
+    }
+    Ok(())
+}
+
+fn set(
+    own: &mut Own,
+    send: &mut Queue<SendQueue>,
+    receive: &mut Queue<ReceiveQueue>,
+    attributes: ViAttributes,
+) {
+    let asker = Asker { nic: own.nic, ptag: attributes.ptag };
+    own.attributes = Some(attributes);
+    (send.asker, receive.asker) = (asker, asker);
+    (send.level, receive.level) = (attributes.reliability_level, attributes.reliability_level);
+    (send.most, receive.most) =
+        (attributes.max_transfer_size as usize, attributes.max_transfer_size as usize);
+}
+
+/// `VipDestroyVi`. `InvalidState` unless it is Idle. Descriptors that were not taken back go with it: programs that end do not take them
+/// back.
+pub fn destroy(handle: *mut c_void) -> Result<(), Return> {
+    let vi = find(handle)?;
+    let (bounds, segment) = {
+        let (_own, mut send, mut receive) = vi.all();
+        if !vi.stands() {
+            return Err(Return::InvalidParameter);
+        }
+        if vi.state() != State::Idle {
+            return Err(Return::InvalidState);
+        }
+        let regions = nic::regions()?;
+        if let Some(list) = &mut receive.list {
+            list.clear(regions);
+        }
+        VIS.take_back(&vi);
+        (send.list, receive.list) = (None, None);
+        let bounds = (send.bound.take(), receive.bound.take());
+        receive.segment = None;
+        (bounds, send.segment.take())
+    };
+    agent::forget(handle);
+    if let Some(segment) = segment {
+        wake_own(&segment);
+    }
+    bounds.0.iter().for_each(cq::leave);
+    if bounds.1.is_some_and(|bound| bounds.0.is_none_or(|other| other.handle != bound.handle)) {
+        bounds.1.iter().for_each(cq::leave);
+    }
+    Ok(())
+}
+
+/// What `VipQueryVi` tells.
+pub struct Query {
+    /// Where it is in the state machine.
+    pub state: State,
+    /// What it was made with.
+    pub attributes: ViAttributes,
+    /// Whether nothing is posted, or done and not taken back, to be sent.
+    pub send_empty: bool,
+    /// As `send_empty`, to receive.
+    pub receive_empty: bool,
+}
+
+/// `VipQueryVi`.
+pub fn query(handle: *mut c_void) -> Result<Query, Return> {
+    let vi = find(handle)?;
+    let (own, send, receive) = vi.all();
+    match (own.attributes, &send.list, &receive.list) {
+        (Some(attributes), Some(send), Some(receive)) if vi.stands() => Ok(Query {
+            state: vi.state(),
+            attributes,
+            send_empty: send.is_empty(),
+            receive_empty: receive.is_empty(),
+        }),
+        _ => Err(Return::InvalidParameter),
+    }
+}
+
+/// `VipSetViAttributes`. `InvalidState` unless it is Idle.
+pub fn set_attributes(handle: *mut c_void, attributes: ViAttributes) -> Result<(), Return> {
+    let vi = find(handle)?;
+    let (mut own, mut send, mut receive) = vi.all();
+    if !vi.stands() {
+        return Err(Return::InvalidParameter);
+    }
+    if vi.state() != State::Idle {
+        return Err(Return::InvalidState);
+    }
+    check(own.nic, &attributes)?;
+    set(&mut own, &mut send, &mut receive, attributes);
+    Ok(())
+}
+
+/// `VipPostSend`: sends, writes or reads what a descriptor says. It is done when this returns, unless it waits for the peer
+/// ([`DEFERRED`]). `InvalidParameter`, and an error of its own, if not even its status can be written; `ErrorResource` if there are too many.
+///
+/// # Safety
+/// Registered memory must be mapped.
+#[inline]
+pub unsafe fn post_send(handle: *mut c_void, descriptor: *mut Descriptor, region: u32) -> Result<(), Return> {
+    let vi = find(handle)?;
+    let regions = nic::regions()?;
+    let mut send = vi.send();
+    if !vi.stands() {
+        return Err(Return::InvalidParameter);
+    }
+    let queue = &mut *send;
+    let Some(list) = &mut queue.list else { return Err(Return::InvalidParameter) };
+    if list.len() >= MAX_DESCRIPTORS {
+        drop(send);
+        agent::error(Event::of(handle, ErrorCode::ViOverrun, descriptor));
+        return Err(Return::ErrorResource);
+    }
+    // SAFETY: the caller vouches for registered memory.
+    let read = unsafe { Posted::read(regions, queue.asker, descriptor, region, false, queue.most) };
+    let Ok(posted) = read else {
+        drop(send);
+        agent::error(Event::of(handle, ErrorCode::PostDesc, descriptor));
+        return Err(Return::InvalidParameter);
+    };
+    let tells = posted.tells_the_peer();
+    // SAFETY: the buffers lie in registered memory.
+    let outcome = unsafe { list.post(regions, posted, queue.level & DEFERRED != 0) };
+    let told = if tells && outcome == Outcome::Done { tell_peer(list.memory.as_ref()) } else { false };
+    send_done_now(queue);
+    if outcome == Outcome::Done && !told {
+        return Ok(());
+    }
+    drop(send);
+    after_send(handle, &vi, outcome, told);
+    Ok(())
+}
+
+/// What is seldom to be done behind a send.
+#[cold]
+fn after_send(handle: *mut c_void, vi: &Found<Vi>, outcome: Outcome, kick: bool) {
+    if kick {
+        vi.kick();
+    }
+    match outcome {
+        Outcome::Done => {}
+        Outcome::Deferred => go_on_sending(handle),
+        Outcome::Failed(sent) => send_failed(handle, vi, sent),
+        Outcome::Wrong => {
+            let reliable = vi.send().level & reliability::UNRELIABLE == 0;
+            if reliable {
+                end(handle, vi, End::Broken);
+            }
+        }
+    }
+}
+
+/// A send has failed: what its descriptor says of that, and what becomes of the connection, is a matter of the reliability level.
+#[cold]
+fn send_failed(handle: *mut c_void, vi: &Found<Vi>, sent: Sent) {
+    let Ok(regions) = nic::regions() else { return };
+    let (broken, message) = {
+        let mut send = vi.send();
+        let level = send.level & !DEFERRED;
+        let (errors, message) = match (sent, level) {
+            (Sent::NoDescriptor, reliability::UNRELIABLE) => (0, Some(agent::Message::ReceiveQueueEmpty)),
+            (Sent::TooLong, reliability::UNRELIABLE) => (0, None),
+            (Sent::Forbidden, reliability::UNRELIABLE) => (0, Some(agent::Message::RdmaForbidden)),
+            (Sent::NoDescriptor, reliability::RECEPTION) => {
+                (status::REMOTE_DESC_ERROR, Some(agent::Message::ReceiveQueueEmpty))
+            }
+            (Sent::TooLong, reliability::RECEPTION) => (status::REMOTE_DESC_ERROR, None),
+            (Sent::NoDescriptor, _) => (status::TRANSPORT_ERROR, Some(agent::Message::ReceiveQueueEmpty)),
+            (Sent::TooLong, _) => (status::TRANSPORT_ERROR, None),
+            (Sent::Forbidden, reliability::RECEPTION) => (status::RDMA_PROT_ERROR, None),
+            (Sent::Forbidden, _) => (status::RDMA_PROT_ERROR, Some(agent::Message::RdmaForbidden)),
+            (Sent::Done | Sent::Lost, _) => (status::TRANSPORT_ERROR, None),
+        };
+        if sent == Sent::TooLong {
+            // Its descriptor says so.
+            if let Some(list) = &send.list {
+                tell_peer(list.memory.as_ref());
+            }
+        }
+        if let Some(list) = &mut send.list {
+            list.end_failed(regions, errors);
+        }
+        send_done_now(&mut send);
+        (errors != 0, message)
+    };
+    if let Some(message) = message {
+        vi.message(message);
+    }
+    if broken {
+        end(handle, vi, End::Broken);
+    }
+}
+
+/// Goes on with sends that wait for the peer to post descriptors; arms the tripwire that says when it has.
+pub fn go_on_sending(handle: *mut c_void) {
+    let Ok(vi) = find(handle) else { return };
+    let Ok(regions) = nic::regions() else { return };
+    loop {
+        let mut send = vi.send();
+        let queue = &mut *send;
+        let Some(list) = &mut queue.list else { return };
+        if !vi.stands() || !list.is_deferred() {
+            return;
+        }
+        let Some(memory) = list.memory.clone() else { return };
+        memory.mine.arm(at::COOKIE_TRIP, wake::AGENT);
+        // SAFETY: the buffers lie in registered memory.
+        let outcome = unsafe { list.go_on(regions) };
+        let Some(outcome) = outcome else { return };
+        let kick = outcome == Outcome::Done && tell_peer(Some(&memory));
+        send_done_now(queue);
+        drop(send);
+        if outcome == Outcome::Deferred {
+            return;
+        }
+        after_send(handle, &vi, outcome, kick);
+    }
+}
+
+/// Tells the peer that a message has come. True if its library's thread is to be woken.
+#[inline]
+fn tell_peer(memory: Option<&Arc<Memory>>) -> bool {
+    let Some(memory) = memory else { return false };
+    let armed = transfer::notify(memory, at::TRIP);
+    armed != 0 && tell_others(memory, armed, 0)
+}
+
+#[cold]
+fn tell_others(memory: &Memory, armed: u64, queue: usize) -> bool {
+    let mut kick = armed & wake::AGENT != 0;
+    if armed & wake::QUEUE != 0
+        && let Some(hints) = memory.queues[queue]
+    {
+        kick |= cq::hint(&hints.map, hints.slot);
+    }
+    kick
+}
+
+/// Something is done in the send queue, by this process itself.
+#[inline]
+fn send_done_now(queue: &mut Queue<SendQueue>) {
+    let Some(list) = &queue.list else { return };
+    if let Some(bound) = &queue.bound
+        && !list.finished.watched
+    {
+        hint_own(bound);
+    }
+    if let Some(segment) = &queue.segment
+        && segment.is_armed(at::COOKIE_TRIP, wake::SLEEPERS)
+    {
+        segment.fire(at::COOKIE_TRIP);
+    }
+}
+
+/// As [`send_done_now`], in the receive queue.
+fn receive_done_now(queue: &mut Queue<ReceiveQueue>) {
+    let Some(list) = &queue.list else { return };
+    if let Some(bound) = &queue.bound
+        && !list.finished.watched
+    {
+        hint_own(bound);
+    }
+    if let Some(segment) = &queue.segment {
+        segment.fire(at::TRIP);
+    }
+}
+
+fn hint_own(bound: &Bound) {
+    if bound.hint() {
+        agent::look_later();
+    }
+}
+
+/// `VipPostRecv`: gives the library a descriptor for a message that will come. Errors as of [`post_send`].
+///
+/// # Safety
+/// Registered memory must be mapped.
+#[inline]
+pub unsafe fn post_receive(
+    handle: *mut c_void,
+    descriptor: *mut Descriptor,
+    region: u32,
+) -> Result<(), Return> {
+    let vi = find(handle)?;
+    let regions = nic::regions()?;
+    let mut receive = vi.receive();
+    if !vi.stands() {
+        return Err(Return::InvalidParameter);
+    }
+    let queue = &mut *receive;
+    let Some(list) = &mut queue.list else { return Err(Return::InvalidParameter) };
+    if list.len() >= MAX_DESCRIPTORS {
+        drop(receive);
+        agent::error(Event::of(handle, ErrorCode::ViOverrun, descriptor));
+        return Err(Return::ErrorResource);
+    }
+    // SAFETY: the caller vouches for registered memory.
+    let read = unsafe { Posted::read(regions, queue.asker, descriptor, region, true, queue.most) };
+    let Ok(mut posted) = read else {
+        drop(receive);
+        agent::error(Event::of(handle, ErrorCode::PostDesc, descriptor));
+        return Err(Return::InvalidParameter);
+    };
+    let wrong = posted.errors != 0;
+    let lost = vi.state() == State::Error;
+    if lost {
+        posted.errors |= status::DESC_FLUSHED_ERROR;
+    }
+    list.post(posted);
+    let mut kick = false;
+    if let Some(memory) = &list.memory {
+        let armed = transfer::notify(memory, at::COOKIE_TRIP);
+        kick = armed != 0 && tell_others(memory, armed, 1);
+    }
+    if wrong || lost {
+        receive_done_now(queue);
+    }
+    let breaks = wrong && queue.level & reliability::UNRELIABLE == 0 && vi.state() == State::Connected;
+    drop(receive);
+    if kick {
+        vi.kick();
+    }
+    if breaks {
+        // First its own error.
+        let mut receive = vi.receive();
+        if let Some(list) = &mut receive.list {
+            // SAFETY: the buffers lie in registered memory.
+            while unsafe { list.go_on(regions) } == Ok(true) {}
+        }
+        drop(receive);
+        end(handle, &vi, End::Broken);
+    }
+    Ok(())
+}
+
+/// What [`send_done`] and its like have found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Taken {
+    /// The first descriptor, which is done.
+    Descriptor(Done),
+    /// Nothing is posted.
+    Empty,
+    /// The first one is not done yet.
+    NotYet,
+}
+
+/// `VipSendDone`: the first descriptor of the send queue, if it is done.
+#[inline]
+pub fn send_done(handle: *mut c_void) -> Result<Taken, Return> {
+    let vi = find(handle)?;
+    let mut send = vi.send();
+    match &mut send.list {
+        Some(list) if vi.stands() => Ok(match list.finished.pop() {
+            Some(done) => Taken::Descriptor(done),
+            None if list.is_empty() => Taken::Empty,
+            None => Taken::NotYet,
+        }),
+        _ => Err(Return::InvalidParameter),
+    }
+}
+
+/// `VipRecvDone`: the first descriptor of the receive queue, if it is done.
+#[inline]
+pub fn receive_done(handle: *mut c_void) -> Result<Taken, Return> {
+    let vi = find(handle)?;
+    let regions = nic::regions()?;
+    let mut receive = vi.receive();
+    let Some(list) = &mut receive.list else { return Err(Return::InvalidParameter) };
+    if !vi.stands() {
+        return Err(Return::InvalidParameter);
+    }
+    if list.finished.is_empty() {
+        // SAFETY: the buffers lie in registered memory.
+        if unsafe { list.go_on(regions) }.is_err() {
+            drop(receive);
+            end(handle, &vi, End::Broken);
+            return receive_done(handle);
+        }
+    }
+    Ok(match list.finished.pop() {
+        Some(done) => Taken::Descriptor(done),
+        None if list.is_empty() => Taken::Empty,
+        None => Taken::NotYet,
+    })
+}
+
+/// `VipSendWait`: as [`send_done`], and sleeps until there is one. `InvalidParameter` for a queue that has a completion queue.
+pub fn send_wait(handle: *mut c_void, until: Until) -> Result<Taken, Return> {
+    loop {
+        match send_done(handle)? {
+            Taken::NotYet => {}
+            found => return Ok(found),
+        }
+        let vi = find(handle)?;
+        let segment = {
+            let send = vi.send();
+            if send.bound.is_some() {
+                return Err(Return::InvalidParameter);
+            }
+            let Some(segment) = &send.segment else { return Err(Return::InvalidParameter) };
+            segment.arm(at::COOKIE_TRIP, wake::SLEEPERS);
+            segment.clone()
+        };
+        match send_done(handle)? {
+            Taken::NotYet => {}
+            found => return Ok(found),
+        }
+        let Some(nanos) = until.left() else { return Err(Return::Timeout) };
+        segment.sleep(at::COOKIE_TRIP, nanos);
+    }
+}
+
+/// `VipRecvWait`: as [`receive_done`], and sleeps until there is one. `InvalidParameter` for a queue that has a completion queue.
+pub fn receive_wait(handle: *mut c_void, until: Until) -> Result<Taken, Return> {
+    loop {
+        match receive_done(handle)? {
+            Taken::NotYet => {}
+            found => return Ok(found),
+        }
+        let vi = find(handle)?;
+        let segment = {
+            let receive = vi.receive();
+            if receive.bound.is_some() {
+                return Err(Return::InvalidParameter);
+            }
+            let Some(segment) = &receive.segment else { return Err(Return::InvalidParameter) };
+            segment.arm(at::TRIP, wake::SLEEPERS);
+            segment.clone()
+        };
+        match receive_done(handle)? {
+            Taken::NotYet => {}
+            found => return Ok(found),
+        }
+        let Some(nanos) = until.left() else { return Err(Return::Timeout) };
+        segment.sleep(at::TRIP, nanos);
+    }
+}
+
+/// What a completion queue finds at one of its Virtual Interfaces.
+pub enum Told {
+    /// One more descriptor is done in the receive queue, or in the send queue.
+    Done {
+        /// In which of both.
+        receive: bool,
+    },
+    /// None. It is told of by a hint from now on, unless the caller is `patient`.
+    Nothing,
+}
+
+/// For completion queue `cq`: whether a descriptor is done that it has not told of. `patient`: it will ask again by itself.
+pub fn tell(handle: *mut c_void, cq: *mut c_void, patient: bool) -> Told {
+    let (Ok(vi), Ok(regions)) = (find(handle), nic::regions()) else { return Told::Nothing };
+    {
+        let mut send = vi.send();
+        if send.bound.is_some_and(|bound| bound.handle == cq)
+            && let Some(list) = &mut send.list
+        {
+            if list.finished.tell() {
+                return Told::Done { receive: false };
+            }
+            list.finished.watched = patient;
+        }
+    }
+    let mut receive = vi.receive();
+    if receive.bound.is_none_or(|bound| bound.handle != cq) {
+        return Told::Nothing;
+    }
+    let Some(list) = &mut receive.list else { return Told::Nothing };
+    list.finished.watched = patient;
+    for last in [patient, true] {
+        if list.finished.tell() {
+            return Told::Done { receive: true };
+        }
+        // SAFETY: the buffers lie in registered memory.
+        match unsafe { list.go_on(regions) } {
+            Ok(true) => {
+                list.finished.tell();
+                return Told::Done { receive: true };
+            }
+            Ok(false) if last => break,
+            Ok(false) => {
+                list.finished.watched = false;
+                list.arm(wake::QUEUE);
+            }
+            Err(_) => {
+                drop(receive);
+                end(handle, &vi, End::Broken);
+                return tell(handle, cq, patient);
+            }
+        }
+    }
+    Told::Nothing
+}
+
+/// How a connection ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// This process ends it: `VipDisconnect`.
+    Disconnected,
+    /// An error has: the Virtual Interface is in state Error until the program disconnects it.
+    Broken,
+    /// The peer has, or is gone: as `Broken`, and the program is told (`VIP_ERROR_CONN_LOST`).
+    Lost,
+}
+
+/// `VipDisconnect`. Everything that is posted is done, flushed, when this returns. On an Idle one it does nothing.
+pub fn disconnect(handle: *mut c_void) -> Result<(), Return> {
+    let vi = find(handle)?;
+    end(handle, &vi, End::Disconnected);
+    crate::connect::cancel(handle);
+    Ok(())
+}
+
+/// The connection of a Virtual Interface is over.
+pub(crate) fn end(handle: *mut c_void, vi: &Found<Vi>, how: End) {
+    let Ok(regions) = nic::regions() else { return };
+    let (socket, lost) = {
+        let (mut own, mut send, mut receive) = vi.all();
+        if !vi.stands() {
+            return;
+        }
+        let before = vi.state();
+        let connected = before == State::Connected;
+        let ends = connected || how == End::Disconnected && before == State::Error;
+        if !ends {
+            return;
+        }
+        if connected {
+            flush(regions, &mut send, &mut receive);
+        }
+        vi.set_state(if how == End::Disconnected { State::Idle } else { State::Error });
+        let segment = Segment::new().ok().map(Arc::new);
+        let old = core::mem::replace(&mut send.segment, segment.clone());
+        receive.segment = segment;
+        send_done_now(&mut send);
+        receive_done_now(&mut receive);
+        if let Some(old) = old {
+            wake_own(&old);
+        }
+        (own.socket.take(), connected && how == End::Lost)
+    };
+    if let Some(socket) = socket {
+        socket.close(how);
+    }
+    agent::flushed(handle);
+    if lost {
+        agent::error(Event::of(handle, ErrorCode::ConnLost, core::ptr::null_mut()));
+    }
+}
+
+/// The peer has no way to our buffers any more; what it has sent is received, and the rest done.
+fn flush(regions: &Regions, send: &mut Queue<SendQueue>, receive: &mut Queue<ReceiveQueue>) {
+    if let Some(list) = &mut receive.list {
+        if let Some(memory) = list.memory.clone() {
+            gate::shut(&memory.theirs, at::SHUT);
+            while gate::is_busy(memory.mine.map(), at::BUSY) && sys::process_lives(memory.pid) {
+                sys::yield_now();
+            }
+        }
+        // SAFETY: the buffers lie in registered memory.
+        unsafe { list.flush(regions) };
+    }
+    if let Some(list) = &mut send.list {
+        list.flush(regions);
+    }
+}
+
+/// Wakes those who sleep for either queue of a segment that is not used any more.
+fn wake_own(segment: &Segment) {
+    segment.fire(at::TRIP);
+    segment.fire(at::COOKIE_TRIP);
+}
+
+/// What a Virtual Interface that is to be connected brings with it.
+pub(crate) struct Offer {
+    pub nic: *mut c_void,
+    pub attributes: ViAttributes,
+    pub segment: Arc<Segment>,
+    /// Memory of its completion queues, and the number in each: of the receive queue's, of the send queue's.
+    pub queues: [Option<(i32, usize)>; 2],
+}
+
+// SAFETY: handles are numbers; the attributes' pointers are handles, or null.
+unsafe impl Send for Offer {}
+
+/// Begins a connection: Idle, and Connect Pending from now on. `InvalidState` if it is not Idle.
+pub(crate) fn begin(handle: *mut c_void) -> Result<Offer, Return> {
+    let vi = find(handle)?;
+    let (own, send, receive) = vi.all();
+    if !vi.stands() {
+        return Err(Return::InvalidParameter);
+    }
+    if vi.state() != State::Idle {
+        return Err(Return::InvalidState);
+    }
+    let attributes = own.attributes.ok_or(Return::InvalidParameter)?;
+    let segment = send.segment.clone().ok_or(Return::ErrorResource)?;
+    vi.set_state(State::ConnectPending);
+    let place = |bound: &Option<Bound>| bound.map(|bound| (bound.memfd(), bound.slot));
+    let queues = [place(&receive.bound), place(&send.bound)];
+    Ok(Offer { nic: own.nic, attributes, segment, queues })
+}
+
+/// Undoes [`begin`]: the connection was not made. `seen`: the peer has had the segment, so there must be another one.
+pub(crate) fn abandon(handle: *mut c_void, seen: bool) {
+    let Ok(vi) = find(handle) else { return };
+    let (_own, mut send, mut receive) = vi.all();
+    if !vi.stands() || vi.state() != State::ConnectPending {
+        return;
+    }
+    vi.set_state(State::Idle);
+    if seen {
+        if let Some(list) = &mut receive.list {
+            list.forget_cookies();
+        }
+        let segment = Segment::new().ok().map(Arc::new);
+        let old = core::mem::replace(&mut send.segment, segment.clone());
+        receive.segment = segment;
+        if let Some(old) = old {
+            wake_own(&old);
+        }
+    }
+}
+
+/// Tells the peer of all descriptors that are posted, before it knows that there is a connection. False if it is not pending any more.
+pub(crate) fn prepare(handle: *mut c_void, memory: &Arc<Memory>) -> bool {
+    let Ok(vi) = find(handle) else { return false };
+    let (_own, _send, mut receive) = vi.all();
+    if !vi.stands() || vi.state() != State::ConnectPending {
+        return false;
+    }
+    if let Some(list) = &mut receive.list {
+        list.connect(memory.clone());
+    }
+    true
+}
+
+/// Connected, after [`prepare`]. False if it is not pending any more.
+pub(crate) fn established(handle: *mut c_void, memory: Arc<Memory>, socket: Arc<Socket>) -> bool {
+    let Ok(vi) = find(handle) else { return false };
+    let (mut own, mut send, mut receive) = vi.all();
+    if !vi.stands() || vi.state() != State::ConnectPending {
+        return false;
+    }
+    if let Some(list) = &mut send.list {
+        list.memory = Some(memory);
+    }
+    own.socket = Some(socket);
+    vi.set_state(State::Connected);
+    send_done_now(&mut send);
+    receive_done_now(&mut receive);
+    true
+}
+
+/// Arms the tripwire of a queue for `whom`.
+pub(crate) fn arm(handle: *mut c_void, trip: usize, whom: u64) {
+    if let Ok(vi) = find(handle)
+        && let Some(segment) = &vi.send().segment
+    {
+        segment.arm(trip, whom);
+    }
+}
+
+/// Everything of a NIC handle that is being closed.
+pub(crate) fn close(nic: *mut c_void) {
+    for (handle, vi) in VIS.all() {
+        if vi.own().nic == nic {
+            let _ = disconnect(handle);
+            let _ = destroy(handle);
+        }
+    }
+}
+
+/// Waits until no peer writes to, or reads from, memory of this process that it found registered before.
+pub(crate) fn await_transfers() {
+    for (_, vi) in VIS.all() {
+        let memory = vi.receive().list.as_ref().and_then(|list| list.memory.clone());
+        if let Some(memory) = memory {
+            while gate::is_busy(memory.mine.map(), at::BUSY) && sys::process_lives(memory.pid) {
+                sys::yield_now();
+            }
+        }
+    }
+}
+
+pub(crate) fn find(handle: *mut c_void) -> Result<Found<Vi>, Return> {
+    VIS.find(handle).ok_or(Return::InvalidParameter)
+}
+
+impl Vi {
+    fn own(&self) -> MutexGuard<'_, Own> {
+        self.own.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    #[inline(always)]
+    fn send(&self) -> MutexGuard<'_, Queue<SendQueue>> {
+        self.send.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    #[inline(always)]
+    fn receive(&self) -> MutexGuard<'_, Queue<ReceiveQueue>> {
+        self.receive.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    #[allow(clippy::type_complexity)] // three locks
+    fn all(
+        &self,
+    ) -> (MutexGuard<'_, Own>, MutexGuard<'_, Queue<SendQueue>>, MutexGuard<'_, Queue<ReceiveQueue>>) {
+        (self.own(), self.send(), self.receive())
+    }
+
+    /// Where it is in the state machine.
+    pub fn state(&self) -> State {
+        match self.state.load(Ordering::Acquire) {
+            1 => State::Connected,
+            2 => State::ConnectPending,
+            3 => State::Error,
+            _ => State::Idle,
+        }
+    }
+
+    fn set_state(&self, state: State) {
+        self.state.store(state as u32, Ordering::Release);
+    }
+
+    /// The NIC handle that it was made with.
+    pub(crate) fn nic(&self) -> *mut c_void {
+        self.own().nic
+    }
+
+    /// The socket of its connection.
+    pub(crate) fn socket(&self) -> Option<Arc<Socket>> {
+        self.own().socket.clone()
+    }
+
+    fn kick(&self) {
+        self.message(agent::Message::Kick);
+    }
+
+    fn message(&self, message: agent::Message) {
+        if let Some(socket) = self.socket() {
+            socket.send(message);
+        }
+    }
+}

@@ -295,7 +295,7 @@ hooks! {
         }
         let result = next(fd, level, name, value, len);
         if result == 0 && (level, name) == (libc::SOL_SOCKET, libc::SO_RCVBUF) {
-            narrow::receive_buffer_set(conn);
+            narrow::receive_buffer_set(conn, fd);
         }
         result
     }

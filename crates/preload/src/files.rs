@@ -301,7 +301,7 @@ unsafe fn receive_messages(
             let errno = real::errno();
             if done > 0 && errno == libc::ECONNRESET {
                 // For the next call: it is told once.
-                io::keep_error(conn, errno);
+                io::keep_error(conn, fd, errno);
             }
             break;
         }

@@ -3,7 +3,7 @@
 //! Order matters. The one that demotes first tells the peer (DEMOTE), then wakes it if it is armed, and only then announces where
 //! tcp begins: after that no kick may go out, as it would stand among the bytes of tcp. A peer that arms later finds the note.
 
-use fabric::sync::Ordering;
+use fabric::sync::{Ordering, compiler_fence};
 use fabric::sys::{self, Errno};
 use fabric::{Local, Remote, trip};
 
@@ -193,6 +193,8 @@ fn to_tcp(conn: &Conn, tx: &mut Held<'_, Tx>, recalled: Option<u64>) {
     };
     (tx.tcp_at, tx.leaving) = match from {
         Some(from) => (from + 1, path::RESEND),
+        // Kicks that are owed come first: whoever has the connection may be the kernel, from [`path::LAST`] on.
+        None if tx.debt > 0 => (written + 1, path::RESEND),
         None => (written + 1, path::LAST),
     };
     mend::begin(&mut tx.step, step::LEAVING);
@@ -230,10 +232,8 @@ fn leave(conn: &'static Conn, fd: i32, reason: Reason, recall: bool) {
     }
     if recall && let Some(rx) = conn.lock_rx(fd) {
         conn.set(flag::RECALLED);
-        conn.put(RECALL_AT, rx.ring.position());
         wait::disarm_for_all(conn);
-        let again = if conn.has(flag::KEPT) { note::AGAIN } else { 0 };
-        conn.tell(note::DEMOTE | note::RECALL | again);
+        tell_recall(conn, &rx);
     } else {
         conn.tell(note::DEMOTE);
     }
@@ -242,6 +242,13 @@ fn leave(conn: &'static Conn, fd: i32, reason: Reason, recall: bool) {
         to_tcp(conn, &mut tx, None);
     }
     conn.set(flag::NEVER | flag::DEMOTING);
+}
+
+/// Tells the peer that nothing more is read from the ring.
+pub(crate) fn tell_recall(conn: &Conn, rx: &Rx) {
+    conn.put(RECALL_AT, rx.ring.position());
+    let again = if conn.has(flag::KEPT) { note::AGAIN } else { 0 };
+    conn.tell(note::DEMOTE | note::RECALL | again);
 }
 
 /// Does what the peer has asked for, if it has: from calls that only read or wait.
@@ -310,7 +317,9 @@ pub(crate) fn resend(conn: &'static Conn, fd: i32, tx: &mut Held<'_, Tx>) -> boo
     if tx.sent_from == 0
         && let Ok(written) = diag::written(fd, conn.has(flag::CLIENT))
     {
-        (tx.resend_from, tx.sent_from) = (tx.resend, written + 1);
+        tx.resend_from = tx.resend;
+        compiler_fence(Ordering::SeqCst);
+        tx.sent_from = written + 1;
     }
     while tx.resend < tx.ring.position() {
         let grown = tx.ring.capacity() == layout::BIG as u64;

@@ -139,12 +139,13 @@ pub fn take() -> Option<&'static Conn> {
         let index = (free & 0xffff_ffff) as u32;
         if index == 0 {
             let used = header.used.load(Ordering::Acquire);
-            if used >= SWEPT.load(Ordering::Relaxed).max(SWEEP_AFTER / 2) * 2 && !swept {
+            let room = header.room.load(Ordering::Relaxed);
+            if used >= room.min(SWEPT.load(Ordering::Relaxed).max(SWEEP_AFTER / 2) * 2) && !swept {
                 swept = true;
                 sweep(header);
                 continue;
             }
-            if used >= header.room.load(Ordering::Relaxed) {
+            if used >= room {
                 return None;
             }
             if header.used.compare_exchange(used, used + 1, Ordering::AcqRel, Ordering::Relaxed).is_ok() {

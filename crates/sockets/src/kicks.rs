@@ -3,7 +3,7 @@
 
 use fabric::sync::{Ordering, fence};
 use fabric::sys::{self, Errno};
-use fabric::{Remote, bell, hints, trip};
+use fabric::{Local, Remote, bell, hints, trip};
 use stream::spin::{ticks, ticks_of};
 
 use crate::conn::{Conn, Held, Rx, Tx, flag, path};
@@ -15,13 +15,43 @@ use crate::{epoll, io, link, report, signals, wait};
 /// after a demotion never mixes with kicks.
 #[inline(always)]
 pub(crate) fn wake(conn: &Conn, fd: i32, tx: &mut Held<'_, Tx>, interest: u64) {
+    fence(Ordering::SeqCst);
+    if conn.theirs().armed(conn.at(TRIP), interest) {
+        wake_armed(conn, fd, tx, interest);
+    }
+}
+
+#[cold]
+fn wake_armed(conn: &Conn, fd: i32, tx: &mut Tx, interest: u64) {
+    // Whoever dies behind the mark has fired what was armed then, or nothing yet.
+    (tx.fired, tx.fires_with) = (conn.theirs().word(conn.at(TRIP)), tx.fires + 1);
+    mend::begin(&mut tx.step, step::FIRING);
     let fired = conn.theirs().stimulate(conn.at(TRIP), interest);
     if fired != 0 {
-        (tx.fired, tx.fires_with) = (fired, tx.fires + 1);
-        mend::begin(&mut tx.step, step::FIRING);
-        ring_out(conn, fd, tx);
-        mend::end(&mut tx.step, step::FIRING);
+        tx.fired = fired;
+        wake_as_armed(conn, fd, tx, false);
+        carried_out(conn, tx);
     }
+    mend::end(&mut tx.step, step::FIRING);
+}
+
+/// Ends what one that is dead had begun: wakes the peer once more, unless that is known to be done. A wake-up for nothing does no harm until
+/// the peer has been told of it.
+pub(crate) fn ring_again(conn: &Conn, fd: i32, tx: &mut Tx) {
+    if tx.fires != tx.fires_with {
+        let armed = conn.theirs().stimulate(conn.at(TRIP), trip::RX | trip::TX);
+        if armed != 0 {
+            tx.fired = armed;
+        }
+        wake_as_armed(conn, fd, tx, true);
+    }
+    carried_out(conn, tx);
+}
+
+/// Tells the peer that it has been woken as it was armed.
+fn carried_out(conn: &Conn, tx: &mut Tx) {
+    tx.fires = tx.fires_with;
+    conn.put(FIRED, tx.fires);
 }
 
 /// As [`wake`], for one that does not hold the tx lock: a reader that made room.
@@ -31,15 +61,8 @@ pub(crate) fn fire(conn: &'static Conn, fd: i32, interest: u64) {
     }
 }
 
-/// Wakes the peer in the way in which it was armed, [`Tx::fired`], and tells it that this was carried out.
-pub(crate) fn ring_out(conn: &Conn, fd: i32, tx: &mut Tx) {
-    wake_as_armed(conn, fd, tx);
-    tx.fires = tx.fires_with;
-    conn.put(FIRED, tx.fires);
-}
-
-#[cold]
-fn wake_as_armed(conn: &Conn, fd: i32, tx: &mut Tx) {
+/// Wakes the peer in the way in which it was armed, [`Tx::fired`]. `again`: one that is dead may have done a part of that.
+fn wake_as_armed(conn: &Conn, fd: i32, tx: &mut Tx, again: bool) {
     report::add(report::at::WAKES, 1);
     let mut how = tx.fired;
     if how & trip::MODE == trip::QUEUE {
@@ -49,6 +72,10 @@ fn wake_as_armed(conn: &Conn, fd: i32, tx: &mut Tx) {
         conn.put(layout::HINTED, ticks());
         tx.hinted = base;
         how = hints::set(&conn.theirs(), base, conn.slot.load(Ordering::Relaxed) as usize);
+        if how == 0 && again {
+            // Disarmed, but perhaps not rung. Queues that sleep do so by the bell of their number.
+            how = trip::armed(trip::RX, trip::BELL, queue as u8);
+        }
         if how == 0 {
             return;
         }

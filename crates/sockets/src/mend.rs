@@ -30,6 +30,8 @@ pub mod step {
 /// Marks what is begun. Not a fence between processors: whoever finds the mark found the holder dead.
 #[inline(always)]
 pub(crate) fn begin(step: &mut u32, what: u32) {
+    // What is to be done is there before it is said that it has begun.
+    compiler_fence(Ordering::SeqCst);
     *step |= what;
     compiler_fence(Ordering::SeqCst);
 }
@@ -82,7 +84,7 @@ fn mend_slowly(conn: &Conn, fd: i32, tx: &mut Tx) {
         kicks::tell(conn, tx);
     }
     if firing {
-        kicks::ring_out(conn, fd, tx);
+        kicks::ring_again(conn, fd, tx);
     }
     tx.step = 0;
 }
@@ -100,19 +102,24 @@ fn mend_reading_slowly(conn: &Conn, fd: i32, rx: &mut Rx) {
     if !conn.is_managed_now() {
         return;
     }
-    rx.step = 0;
-    // Nothing comes by tcp any more that would be counted.
-    let Ok(received) = diag::received(fd) else { return };
-    // Up to there the program's bytes, then kicks.
+    // If the kernel does not know any more, nothing comes by tcp any more that would be counted.
+    if let Ok(received) = diag::received(fd) {
+        count_read(conn, rx, received.read);
+    }
+    end(&mut rx.step, step::READING);
+}
+
+/// So much has been read on tcp: up to the ring's beginning the program's bytes, then kicks.
+fn count_read(conn: &Conn, rx: &mut Rx, read: u64) {
     let boundary = conn.word(SMALL_AT).checked_sub(1);
     match boundary {
-        Some(boundary) if conn.rx.path() != path::TCP || received.read > boundary => {
-            let taken = received.read.wrapping_sub(boundary);
+        Some(boundary) if conn.rx.path() != path::TCP || read > boundary => {
+            let taken = read.wrapping_sub(boundary);
             rx.kicks_drained = taken.clamp(rx.kicks_drained, conn.word(KICKS).max(rx.kicks_drained));
         }
         _ => {
-            rx.tcp_read = received.read;
-            rx.tcp_left = boundary.map(|boundary| boundary - received.read);
+            rx.tcp_read = read;
+            rx.tcp_left = boundary.map(|boundary| boundary - read);
         }
     }
 }

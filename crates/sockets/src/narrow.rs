@@ -21,11 +21,11 @@ pub(crate) fn both(conn: &Conn, fd: i32) -> bool {
 }
 
 /// The program has set SO_RCVBUF.
-pub fn receive_buffer_set(conn: &'static Conn) {
+pub fn receive_buffer_set(conn: &'static Conn, fd: i32) {
     // Under the lock no other thread gives the slot up.
     if conn.is_managed()
         && reader(conn)
-        && let Some(_rx) = conn.lock_rx(conn.descriptor())
+        && let Some(_rx) = conn.lock_rx(fd)
         && conn.state() == state::PROMOTED
     {
         conn.tell(note::NARROW);

@@ -231,7 +231,7 @@ pub fn readable(conn: &'static Conn, fd: i32, orphan: &mut bool) -> Result<(), E
     if !*orphan && !core::ptr::eq(table::conn(fd).map_or(core::ptr::null(), core::ptr::from_ref), conn) {
         return Err(Errno::EBADF);
     }
-    if let Some(mut rx) = conn.lock_rx(fd) {
+    if let Some(mut rx) = conn.lock_rx(if *orphan { conn.descriptor() } else { fd }) {
         rx.learned = learned;
     }
     result

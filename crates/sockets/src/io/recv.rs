@@ -1,5 +1,7 @@
 //! The direction that is read: by tcp before the ring, from the rings, by tcp after them.
 
+use stream::ring::Consumer;
+
 use super::*;
 use crate::mend::{self, step};
 
@@ -124,8 +126,8 @@ fn receive(conn: &'static Conn, mut fd: i32, iov: &[libc::iovec], flags: i32, or
 }
 
 /// Keeps an error that the kernel has told, for the call that reads next.
-pub fn keep_error(conn: &Conn, errno: i32) {
-    if let Some(mut rx) = conn.lock_rx(conn.descriptor()) {
+pub fn keep_error(conn: &Conn, fd: i32, errno: i32) {
+    if let Some(mut rx) = conn.lock_rx(fd) {
         rx.error = errno;
     }
 }
@@ -191,28 +193,29 @@ fn take(
 /// What a look has `seen` on one path, and what it sees on the rings that come after that, all together.
 #[cold]
 fn look_on(conn: &Conn, rx: &mut Held<'_, Rx>, iov: &[libc::iovec], mut seen: usize, flags: i32) -> usize {
-    let (mine, ring) = (conn.mine(), rx.ring);
+    let mine = conn.mine();
+    // A copy: what is only looked at stays, whatever becomes of the one who looks.
+    let mut ring = rx.ring;
     let mut path = conn.rx.path();
     if on_ring(path) {
-        rx.ring.skip(seen);
+        ring.skip(seen);
     }
     loop {
         match path {
             path::TCP if rx.tcp_left == Some(seen as u64) => path = path::SMALL,
-            path::SMALL if conn.word(BIG_AT) == rx.ring.position() + 1 => {
-                rx.ring.move_to(big_ring(conn), layout::BIG);
+            path::SMALL if conn.word(BIG_AT) == ring.position() + 1 => {
+                ring.move_to(big_ring(conn), layout::BIG);
                 path = path::BIG;
             }
             _ => break,
         }
         let want = total(iov) - seen;
-        let Ok(ready) = rx.ring.ready(&mine, conn.at(W), want, || until(conn, path)) else { break };
+        let Ok(ready) = ring.ready(&mine, conn.at(W), want, || until(conn, path)) else { break };
         let count = ready.min(want);
-        copy_out(conn, rx, iov, seen, count, flags);
-        rx.ring.skip(count);
+        look_out(conn, &ring, iov, seen, count, flags);
+        ring.skip(count);
         seen += count;
     }
-    rx.ring = ring;
     seen
 }
 
@@ -351,30 +354,38 @@ fn gather(conn: &Conn, rx: &mut Held<'_, Rx>) {
 }
 
 fn copy_out(conn: &Conn, rx: &mut Held<'_, Rx>, iov: &[libc::iovec], skip: usize, count: usize, flags: i32) {
+    rx.streak = if count < SMALL_READ { rx.streak.saturating_add(1) } else { 0 };
+    if flags & libc::MSG_PEEK != 0 {
+        return look_out(conn, &rx.ring, iov, skip, count, flags);
+    }
     let (mine, theirs, back) = (conn.mine(), conn.theirs(), conn.at(R));
     let discard = flags & libc::MSG_TRUNC != 0;
-    let peek = flags & libc::MSG_PEEK != 0;
-    let mut ahead = 0;
     pieces(iov, skip, count, |to, len| {
         let mut at = 0;
         while at < len {
             let piece = (len - at).min(PIECE);
             if !discard {
                 // SAFETY: the program vouches for its buffers (what `faults` does not catch ends it); `ready` vouched for count bytes of ring.
-                unsafe { rx.ring.peek(&mine, ahead, to.add(at), piece) };
+                unsafe { rx.ring.peek(&mine, 0, to.add(at), piece) };
             }
-            if peek {
-                ahead += piece;
-            } else {
-                rx.ring.consume(&theirs, back, piece);
-            }
+            rx.ring.consume(&theirs, back, piece);
             at += piece;
         }
     });
-    rx.streak = if count < SMALL_READ { rx.streak.saturating_add(1) } else { 0 };
-    if !peek {
-        conn.counters.ring_in.store(rx.ring.position(), Ordering::Relaxed);
-    }
+    conn.counters.ring_in.store(rx.ring.position(), Ordering::Relaxed);
+}
+
+/// As [`copy_out`], and leaves the bytes where they are.
+fn look_out(conn: &Conn, ring: &Consumer, iov: &[libc::iovec], skip: usize, count: usize, flags: i32) {
+    let mine = conn.mine();
+    let mut ahead = 0;
+    pieces(iov, skip, count, |to, len| {
+        if flags & libc::MSG_TRUNC == 0 {
+            // SAFETY: as in `copy_out`.
+            unsafe { ring.peek(&mine, ahead, to, len) };
+        }
+        ahead += len;
+    });
 }
 
 /// The ring is empty: is it the end of the ring, of the connection, or is there just nothing? `None`: look again.
@@ -420,15 +431,19 @@ fn empty(conn: &'static Conn, fd: i32, rx: &mut Held<'_, Rx>, ring: u32, blocks:
 /// We have asked the writer to send by tcp what we have not read. `None`: look again.
 fn recalled(conn: &'static Conn, fd: i32, rx: &mut Held<'_, Rx>) -> Option<Tried> {
     match conn.word(TCP_AT) {
-        0 => match kicks::look(conn, fd, rx, By::Call) {
-            kicks::Look::End if conn.word(W) != rx.ring.position() && conn.word(TCP_AT) == 0 => {
-                // Nothing comes from it any more: what it left in the ring is ours to read.
-                conn.clear(flag::RECALLED);
-                None
+        0 => {
+            // Whoever recalled may have died before it told.
+            demote::tell_recall(conn, rx);
+            match kicks::look(conn, fd, rx, By::Call) {
+                kicks::Look::End if conn.word(W) != rx.ring.position() && conn.word(TCP_AT) == 0 => {
+                    // Nothing comes from it any more: what it left in the ring is ours to read.
+                    conn.clear(flag::RECALLED);
+                    None
+                }
+                kicks::Look::End => Some(Tried::Kernel),
+                _ => Some(Tried::Not),
             }
-            kicks::Look::End => Some(Tried::Kernel),
-            _ => Some(Tried::Not),
-        },
+        }
         at if at == rx.ring.position() + 1 => end_of_ring(conn, fd, rx),
         _ => {
             // It had left the ring by itself before it saw the recall, which is void: the rest of the ring is ours to read.

@@ -21,6 +21,8 @@ export FUZZ_SECONDS
 
 bindir    := $(DESTDIR)$(PREFIX)/bin
 libdir    := $(DESTDIR)$(PREFIX)/lib/shunt
+vipldir   := $(DESTDIR)$(PREFIX)/lib
+incdir    := $(DESTDIR)$(PREFIX)/include
 execdir   := $(DESTDIR)$(PREFIX)/libexec/shunt
 mandir    := $(DESTDIR)$(PREFIX)/share/man
 bashdir   := $(DESTDIR)$(PREFIX)/share/bash-completion/completions
@@ -41,9 +43,9 @@ demo: build ## Redis, unmodified, plain and under Shunt: a table and a plot (bui
 	@mkdir -p $(PLOTS)
 	$(RELEASE)/shunt demo --plot $(PLOTS)
 
-build: ## the command and the library, in target/release
+build: ## the command and the libraries, in target/release
 	@scripts/bootstrap.sh build
-	$(CARGO) build --release --locked -p shunt -p preload
+	$(CARGO) build --release --locked -p shunt -p preload -p vipl
 	@$(MAKE) --no-print-directory programs
 
 programs: # the C programs that `shunt bench` runs
@@ -90,11 +92,16 @@ fmt: ## formats the Rust code
 	$(CARGO) fmt --all
 	$(CARGO) fmt --manifest-path fuzz/Cargo.toml
 
-install: ## command, library, bench programs, man pages, completions, into DESTDIR/PREFIX (after make build)
+install: ## command, libraries, bench programs, man pages, completions, into DESTDIR/PREFIX (after make build)
 	@test -x $(RELEASE)/shunt || { echo "make install: nothing is built yet; run 'make build' first" >&2; exit 1; }
 	install -d $(bindir) $(libdir) $(execdir) $(mandir)/man1 $(mandir)/man5 $(bashdir) $(zshdir) $(fishdir) $(docdir)
 	install -m 755 $(RELEASE)/shunt $(bindir)/shunt
 	install -m 755 $(RELEASE)/libshunt.so $(libdir)/libshunt.so
+	install -d $(vipldir)/pkgconfig $(incdir)
+	install -m 755 $(RELEASE)/libvipl.so $(vipldir)/libvipl.so
+	install -m 644 crates/vipl/include/vipl.h $(incdir)/vipl.h
+	sed -e 's|@PREFIX@|$(PREFIX)|' -e "s|@VERSION@|$$($(RELEASE)/shunt --version | sed 's/.* //')|" crates/vipl/vipl.pc.in \
+	    >$(vipldir)/pkgconfig/vipl.pc
 	find $(LIBEXEC) -maxdepth 1 -type f -perm -100 -exec install -m 755 -t $(execdir) {} +
 	rm -rf build/generated && mkdir -p build/generated/man build/generated/completions
 	$(RELEASE)/shunt generate man build/generated/man
@@ -111,6 +118,7 @@ install: ## command, library, bench programs, man pages, completions, into DESTD
 uninstall: ## removes what install put
 	rm -f $(bindir)/shunt $(mandir)/man1/shunt.1 $(mandir)/man1/shunt-*.1 $(mandir)/man5/shunt.conf.5 $(mandir)/man5/shunt.rules.5
 	rm -f $(bashdir)/shunt $(zshdir)/_shunt $(fishdir)/shunt.fish
+	rm -f $(vipldir)/libvipl.so $(vipldir)/pkgconfig/vipl.pc $(incdir)/vipl.h
 	rm -rf $(libdir) $(execdir) $(docdir)
 
 dist: build ## build/shunt-VERSION-ARCH.tar.gz: a PREFIX to unpack at /

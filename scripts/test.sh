@@ -80,6 +80,7 @@ deny() {
 programs() {
     make --no-print-directory -C bench/programs OUT="$target/libexec"
     make --no-print-directory -C tests/apps OUT="$PWD/build/apps"
+    make --no-print-directory -C tests/vipl OUT="$PWD/build/vipl" LIB="$target/release"
 }
 
 install_check() {
@@ -87,6 +88,12 @@ install_check() {
     make --no-print-directory install DESTDIR="$PWD/build/stage" PREFIX=/usr >"$logs/install.txt" 2>&1 || { cat "$logs/install.txt"; return 1; }
     build/stage/usr/bin/shunt --version
     test -s build/stage/usr/lib/shunt/libshunt.so
+    # A program that asks for VIPL as one asks for any library.
+    printf '#include <vipl.h>\nint main(void) { VIP_NIC_HANDLE n; return VipOpenNic("nic0", &n); }\n' >build/stage/vipl.c
+    PKG_CONFIG_LIBDIR=$PWD/build/stage/usr/lib/pkgconfig PKG_CONFIG_SYSROOT_DIR=$PWD/build/stage \
+        sh -c 'cc -o build/stage/vipl build/stage/vipl.c $(pkg-config --cflags --libs vipl)'
+    LD_LIBRARY_PATH=build/stage/usr/lib build/stage/vipl
+    rm build/stage/vipl.c build/stage/vipl
     make --no-print-directory uninstall DESTDIR="$PWD/build/stage" PREFIX=/usr >/dev/null
     left=$(find build/stage -type f)
     [ -z "$left" ] || { echo "make uninstall leaves:"; echo "$left"; return 1; }

@@ -3,11 +3,12 @@
 //! other one runs the program's handlers, which may call anything, and may take their time.
 
 use core::ffi::c_void;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 
+use fabric::sync::{AtomicPtr, Ordering};
 use fabric::sys;
 
 use crate::abi::{Descriptor, ErrorCode, ErrorDescriptor, ResourceCode, Return};
@@ -24,18 +25,48 @@ pub enum Message {
     Kick = 1,
     /// A message came for which no descriptor was posted.
     ReceiveQueueEmpty = 2,
-    /// An RDMA write went where it must not.
-    RdmaForbidden = 3,
-    /// The sender ends the connection.
-    End = 4,
+    /// An RDMA write was to go where it must not.
+    WriteForbidden = 3,
+    /// An RDMA read likewise.
+    ReadForbidden = 4,
+    /// The sender ends the connection, as its program wants it.
+    Disconnect = 5,
+    /// The sender ends the connection because of an error.
+    Break = 6,
 }
 
 /// A connection's socket. Its end is the connection's.
 pub struct Socket(OwnedFd);
 
+/// The numbers of all sockets.
+static SOCKETS: Mutex<BTreeSet<i32>> = Mutex::new(BTreeSet::new());
+
+fn sockets() -> MutexGuard<'static, BTreeSet<i32>> {
+    SOCKETS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A child of fork() has no part in its parent's connections, nor its parent's threads: it must not keep peers from seeing the parent's end,
+/// and may open a NIC of its own.
+extern "C" fn in_child() {
+    AGENT.store(core::ptr::null_mut(), Ordering::Release);
+    // Another thread of the parent may have had the lock; then the child keeps its sockets.
+    if let Ok(sockets) = SOCKETS.try_lock() {
+        for &fd in sockets.iter() {
+            sys::close(fd);
+        }
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        sockets().remove(&self.0.as_raw_fd());
+    }
+}
+
 impl Socket {
     /// One that is connected, and over which everything has been said that makes the connection.
     pub fn new(fd: OwnedFd) -> Socket {
+        sockets().insert(fd.as_raw_fd());
         Socket(fd)
     }
 
@@ -57,8 +88,10 @@ impl Socket {
 
     /// Ends the connection.
     pub fn close(&self, how: End) {
-        if how != End::Lost {
-            self.send(Message::End);
+        match how {
+            End::Disconnected => self.send(Message::Disconnect),
+            End::Broken => self.send(Message::Break),
+            End::Left | End::Lost => {}
         }
         let _ = sys::shutdown(self.0.as_raw_fd(), libc::SHUT_RDWR);
     }
@@ -70,12 +103,18 @@ pub struct Event {
     vi: *mut c_void,
     code: ErrorCode,
     descriptor: *mut Descriptor,
+    expected: bool,
 }
 
 impl Event {
     /// Of a Virtual Interface.
     pub fn of(vi: *mut c_void, code: ErrorCode, descriptor: *mut Descriptor) -> Event {
-        Event { vi, code, descriptor }
+        Event { vi, code, descriptor, expected: false }
+    }
+
+    /// One that a program without a handler does not want to read of: every connection ends.
+    pub fn expected(self) -> Event {
+        Event { expected: true, ..self }
     }
 }
 
@@ -107,7 +146,7 @@ unsafe impl Send for Call {}
 
 struct Agent {
     epoll: i32,
-    /// Rung for [`look_at_queues`].
+    /// Rung for [`look_at_all`].
     bell: i32,
     calls: Mutex<Sender<Call>>,
     registered: Mutex<Registered>,
@@ -120,16 +159,29 @@ struct Registered {
     queues: HashMap<usize, VecDeque<(usize, CqHandler)>>,
 }
 
+/// Once it runs; it never ends.
+static AGENT: AtomicPtr<Agent> = AtomicPtr::new(core::ptr::null_mut());
+
+/// The agent, if there is one.
+fn running() -> Option<&'static Agent> {
+    // SAFETY: what is there was leaked by `agent`.
+    unsafe { AGENT.load(Ordering::Acquire).as_ref() }
+}
+
 fn agent() -> Result<&'static Agent, Return> {
-    static AGENT: OnceLock<Agent> = OnceLock::new();
     static BEGINS: Mutex<()> = Mutex::new(());
-    if let Some(agent) = AGENT.get() {
+    if let Some(agent) = running() {
         return Ok(agent);
     }
     let _begins = BEGINS.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(agent) = AGENT.get() {
+    if let Some(agent) = running() {
         return Ok(agent);
     }
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        // SAFETY: the handler is a function of this library, which is never unloaded: it has threads.
+        unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+    });
     let epoll = sys::epoll_create().map_err(|_| Return::ErrorResource)?;
     let bell = fabric::bell::create().map_err(|_| Return::ErrorResource)?;
     let _ = sys::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, bell, libc::EPOLLIN as u32, 0);
@@ -152,7 +204,9 @@ fn agent() -> Result<&'static Agent, Return> {
         sys::close(bell);
         return Err(Return::ErrorResource);
     }
-    Ok(AGENT.get_or_init(|| agent))
+    let agent = Box::leak(Box::new(agent));
+    AGENT.store(agent, Ordering::Release);
+    Ok(agent)
 }
 
 impl Agent {
@@ -179,7 +233,7 @@ fn listen(epoll: i32, bell: i32) {
         for event in &events[..count] {
             if event.u64 == 0 {
                 fabric::bell::silence(bell);
-                look_at_queues();
+                look_at_all();
                 continue;
             }
             let vi = event.u64 as *mut c_void;
@@ -203,17 +257,21 @@ fn hear(handle: *mut c_void, socket: &Arc<Socket>) {
             Ok(Some(said)) if said == Message::ReceiveQueueEmpty as u32 => {
                 error(Event::of(handle, ErrorCode::RecvqEmpty, core::ptr::null_mut()));
             }
-            Ok(Some(said)) if said == Message::RdmaForbidden as u32 => {
+            Ok(Some(said)) if said == Message::WriteForbidden as u32 => {
                 error(Event::of(handle, ErrorCode::RdmawProt, core::ptr::null_mut()));
+            }
+            Ok(Some(said)) if said == Message::ReadForbidden as u32 => {
+                error(Event::of(handle, ErrorCode::RdmarProt, core::ptr::null_mut()));
             }
             Err(sys::Errno::EAGAIN) => return,
             Err(sys::Errno::EINTR) => {}
-            _ => {
+            said => {
                 // Its end, or something that cannot be.
+                let left = said == Ok(Some(Message::Disconnect as u32));
                 if let Ok(found) = vi::find(handle)
                     && found.socket().is_some_and(|now| Arc::ptr_eq(&now, socket))
                 {
-                    vi::end(handle, &found, End::Lost);
+                    vi::end(handle, &found, if left { End::Left } else { End::Lost });
                 }
                 return;
             }
@@ -239,6 +297,7 @@ pub fn error(event: Event) {
         Some((context, handler)) => {
             agent.call(Call::Error(context as *mut c_void, handler, described));
         }
+        None if event.expected => {}
         None => eprintln!("vipl: Virtual Interface {:p}: {:?}", event.vi, event.code),
     }
 }
@@ -286,7 +345,7 @@ pub fn notify_queue(handle: *mut c_void, context: *mut c_void, handler: CqHandle
 
 /// Looks whether there is something for handlers of a Virtual Interface, and of the completion queues.
 fn look_at(handle: *mut c_void) {
-    let Ok(agent) = agent() else { return };
+    let Some(agent) = running() else { return };
     for which in [Which::Send, Which::Receive] {
         loop {
             // Under the lock, so that descriptors are handed over in order.
@@ -321,16 +380,26 @@ fn take_or_arm(handle: *mut c_void, which: Which) -> Option<Done> {
     })
 }
 
-/// Has the agent look whether there is something for handlers of completion queues. For whoever has locks.
+/// Looks whether there is something for any handler.
+fn look_at_all() {
+    let Some(agent) = running() else { return };
+    let vis: BTreeSet<usize> = agent.registered().descriptors.keys().map(|(vi, _)| *vi).collect();
+    for vi in vis {
+        look_at(vi as *mut c_void);
+    }
+    look_at_queues();
+}
+
+/// Has the agent do that. For whoever has locks.
 pub fn look_later() {
-    if let Ok(agent) = agent() {
+    if let Some(agent) = running() {
         fabric::bell::ring(agent.bell);
     }
 }
 
 /// Looks whether there is something for handlers of completion queues.
 fn look_at_queues() {
-    let Ok(agent) = agent() else { return };
+    let Some(agent) = running() else { return };
     let mut registered = agent.registered();
     for (&handle, list) in &mut registered.queues {
         while let Some(&(context, handler)) = list.front() {
@@ -348,14 +417,14 @@ pub fn flushed(handle: *mut c_void) {
         let registered = agent.registered();
         !registered.descriptors.is_empty() || !registered.queues.is_empty()
     };
-    if agent().is_ok_and(waited) {
+    if running().is_some_and(waited) {
         look_at(handle);
     }
 }
 
 /// A Virtual Interface, or a completion queue, is no more: nor are its handlers.
 pub fn forget(handle: *mut c_void) {
-    if let Ok(agent) = agent() {
+    if let Some(agent) = running() {
         let mut registered = agent.registered();
         registered.descriptors.retain(|(vi, _), _| *vi != handle.addr());
         registered.queues.remove(&handle.addr());
@@ -364,7 +433,7 @@ pub fn forget(handle: *mut c_void) {
 
 /// A NIC handle is no more.
 pub fn forget_nic(nic: *mut c_void) {
-    if let Ok(agent) = agent() {
+    if let Some(agent) = running() {
         agent.registered().errors.remove(&nic.addr());
     }
 }

@@ -606,6 +606,8 @@ pub fn request_peer(handle: *mut c_void, from: &Address, to: &Address, until: Un
                 let met = Meeting { listener, bell: kept.bell, own, theirs, from, to, until };
                 let mut seen = false;
                 let result = met.meet(handle, &offer, &mut seen);
+                // Who hears of the result may listen there again.
+                drop(met);
                 if result.is_err() {
                     vi::abandon(handle, seen);
                 }

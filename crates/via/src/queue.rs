@@ -180,6 +180,11 @@ impl SendQueue {
         Outcome::Failed(sent)
     }
 
+    /// Whether the descriptor that failed last was to read from the peer.
+    pub fn has_failed_to_read(&self) -> bool {
+        self.waiting.front().is_some_and(|posted| matches!(posted.operation, Operation::Read(_)))
+    }
+
     /// Ends the descriptor that failed last: with its error, or, where nobody is told of one, without.
     pub fn end_failed(&mut self, regions: &Regions, errors: u32) {
         if let Some(mut posted) = self.waiting.pop_front() {

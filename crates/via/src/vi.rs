@@ -62,6 +62,14 @@ impl<Q> Queue<Q> {
     }
 }
 
+impl Queue<SendQueue> {
+    /// Whether it is being connected, with this memory: the program may have given that up, and begun another connection.
+    fn is_pending(&self, vi: &Vi, memory: &Memory) -> bool {
+        vi.state() == State::ConnectPending
+            && self.segment.as_ref().is_some_and(|segment| Arc::ptr_eq(segment, &memory.mine))
+    }
+}
+
 static VIS: Pool<Vi> = Pool::new(Kind::Vi, &PLACES);
 static PLACES: [Place<Vi>; MAX_VIS] = [const {
     Place::new(Vi {
@@ -292,13 +300,16 @@ fn after_send(handle: *mut c_void, vi: &Found<Vi>, outcome: Outcome, kick: bool)
 #[cold]
 fn send_failed(handle: *mut c_void, vi: &Found<Vi>, sent: Sent) {
     let Ok(regions) = nic::regions() else { return };
+    let mut kick = false;
     let (broken, message) = {
         let mut send = vi.send();
         let level = send.level & !DEFERRED;
+        let reads = send.list.as_ref().is_some_and(SendQueue::has_failed_to_read);
+        let forbidden = if reads { agent::Message::ReadForbidden } else { agent::Message::WriteForbidden };
         let (errors, message) = match (sent, level) {
             (Sent::NoDescriptor, reliability::UNRELIABLE) => (0, Some(agent::Message::ReceiveQueueEmpty)),
             (Sent::TooLong, reliability::UNRELIABLE) => (0, None),
-            (Sent::Forbidden, reliability::UNRELIABLE) => (0, Some(agent::Message::RdmaForbidden)),
+            (Sent::Forbidden, reliability::UNRELIABLE) => (0, Some(forbidden)),
             (Sent::NoDescriptor, reliability::RECEPTION) => {
                 (status::REMOTE_DESC_ERROR, Some(agent::Message::ReceiveQueueEmpty))
             }
@@ -306,14 +317,12 @@ fn send_failed(handle: *mut c_void, vi: &Found<Vi>, sent: Sent) {
             (Sent::NoDescriptor, _) => (status::TRANSPORT_ERROR, Some(agent::Message::ReceiveQueueEmpty)),
             (Sent::TooLong, _) => (status::TRANSPORT_ERROR, None),
             (Sent::Forbidden, reliability::RECEPTION) => (status::RDMA_PROT_ERROR, None),
-            (Sent::Forbidden, _) => (status::RDMA_PROT_ERROR, Some(agent::Message::RdmaForbidden)),
+            (Sent::Forbidden, _) => (status::RDMA_PROT_ERROR, Some(forbidden)),
             (Sent::Done | Sent::Lost, _) => (status::TRANSPORT_ERROR, None),
         };
         if sent == Sent::TooLong {
             // Its descriptor says so.
-            if let Some(list) = &send.list {
-                tell_peer(list.memory.as_ref());
-            }
+            kick = send.list.as_ref().is_some_and(|list| tell_peer(list.memory.as_ref()));
         }
         if let Some(list) = &mut send.list {
             list.end_failed(regions, errors);
@@ -321,6 +330,9 @@ fn send_failed(handle: *mut c_void, vi: &Found<Vi>, sent: Sent) {
         send_done_now(&mut send);
         (errors != 0, message)
     };
+    if kick {
+        vi.kick();
+    }
     if let Some(message) = message {
         vi.message(message);
     }
@@ -384,9 +396,17 @@ fn send_done_now(queue: &mut Queue<SendQueue>) {
         hint_own(bound);
     }
     if let Some(segment) = &queue.segment
-        && segment.is_armed(at::COOKIE_TRIP, wake::SLEEPERS)
+        && segment.is_armed(at::COOKIE_TRIP, wake::SLEEPERS | wake::AGENT)
     {
-        segment.fire(at::COOKIE_TRIP);
+        fire_own(segment, at::COOKIE_TRIP);
+    }
+}
+
+/// Wakes whoever waits here for what this process has done itself.
+#[cold]
+fn fire_own(segment: &Segment, trip: usize) {
+    if segment.fire(trip) & wake::AGENT != 0 {
+        agent::look_later();
     }
 }
 
@@ -399,7 +419,7 @@ fn receive_done_now(queue: &mut Queue<ReceiveQueue>) {
         hint_own(bound);
     }
     if let Some(segment) = &queue.segment {
-        segment.fire(at::TRIP);
+        fire_own(segment, at::TRIP);
     }
 }
 
@@ -446,11 +466,16 @@ pub unsafe fn post_receive(
     }
     list.post(posted);
     let mut kick = false;
-    if let Some(memory) = &list.memory {
+    // Nobody else waits for cookies.
+    if queue.level & DEFERRED != 0
+        && let Some(memory) = &list.memory
+    {
         let armed = transfer::notify(memory, at::COOKIE_TRIP);
         kick = armed != 0 && tell_others(memory, armed, 1);
     }
     if wrong || lost {
+        // SAFETY: the buffers lie in registered memory.
+        while unsafe { list.go_on(regions) } == Ok(true) {}
         receive_done_now(queue);
     }
     let breaks = wrong && queue.level & reliability::UNRELIABLE == 0 && vi.state() == State::Connected;
@@ -459,13 +484,6 @@ pub unsafe fn post_receive(
         vi.kick();
     }
     if breaks {
-        // First its own error.
-        let mut receive = vi.receive();
-        if let Some(list) = &mut receive.list {
-            // SAFETY: the buffers lie in registered memory.
-            while unsafe { list.go_on(regions) } == Ok(true) {}
-        }
-        drop(receive);
         end(handle, &vi, End::Broken);
     }
     Ok(())
@@ -637,7 +655,9 @@ pub enum End {
     Disconnected,
     /// An error has: the Virtual Interface is in state Error until the program disconnects it.
     Broken,
-    /// The peer has, or is gone: as `Broken`, and the program is told (`VIP_ERROR_CONN_LOST`).
+    /// The peer has ended it: as `Broken`, and the program is told (`VIP_ERROR_CONN_LOST`).
+    Left,
+    /// An error at the peer has, or the peer is gone: as `Left`.
     Lost,
 }
 
@@ -659,30 +679,27 @@ pub(crate) fn end(handle: *mut c_void, vi: &Found<Vi>, how: End) {
         }
         let before = vi.state();
         let connected = before == State::Connected;
-        let ends = connected || how == End::Disconnected && before == State::Error;
-        if !ends {
+        if !connected && (how != End::Disconnected || before == State::Idle) {
             return;
         }
         if connected {
             flush(regions, &mut send, &mut receive);
+        } else if let Some(list) = &mut receive.list {
+            list.forget_cookies();
         }
         vi.set_state(if how == End::Disconnected { State::Idle } else { State::Error });
-        let segment = Segment::new().ok().map(Arc::new);
-        let old = core::mem::replace(&mut send.segment, segment.clone());
-        receive.segment = segment;
         send_done_now(&mut send);
         receive_done_now(&mut receive);
-        if let Some(old) = old {
-            wake_own(&old);
-        }
-        (own.socket.take(), connected && how == End::Lost)
+        new_segment(&mut send, &mut receive);
+        (own.socket.take(), connected && matches!(how, End::Left | End::Lost))
     };
     if let Some(socket) = socket {
         socket.close(how);
     }
     agent::flushed(handle);
     if lost {
-        agent::error(Event::of(handle, ErrorCode::ConnLost, core::ptr::null_mut()));
+        let lost = Event::of(handle, ErrorCode::ConnLost, core::ptr::null_mut());
+        agent::error(if how == End::Left { lost.expected() } else { lost });
     }
 }
 
@@ -700,6 +717,15 @@ fn flush(regions: &Regions, send: &mut Queue<SendQueue>, receive: &mut Queue<Rec
     }
     if let Some(list) = &mut send.list {
         list.flush(regions);
+    }
+}
+
+/// Another segment for the next connection: peers of this one may still have it.
+fn new_segment(send: &mut Queue<SendQueue>, receive: &mut Queue<ReceiveQueue>) {
+    let segment = Segment::new().ok().map(Arc::new);
+    receive.segment = segment.clone();
+    if let Some(old) = core::mem::replace(&mut send.segment, segment) {
+        wake_own(&old);
     }
 }
 
@@ -751,20 +777,15 @@ pub(crate) fn abandon(handle: *mut c_void, seen: bool) {
         if let Some(list) = &mut receive.list {
             list.forget_cookies();
         }
-        let segment = Segment::new().ok().map(Arc::new);
-        let old = core::mem::replace(&mut send.segment, segment.clone());
-        receive.segment = segment;
-        if let Some(old) = old {
-            wake_own(&old);
-        }
+        new_segment(&mut send, &mut receive);
     }
 }
 
 /// Tells the peer of all descriptors that are posted, before it knows that there is a connection. False if it is not pending any more.
 pub(crate) fn prepare(handle: *mut c_void, memory: &Arc<Memory>) -> bool {
     let Ok(vi) = find(handle) else { return false };
-    let (_own, _send, mut receive) = vi.all();
-    if !vi.stands() || vi.state() != State::ConnectPending {
+    let (_own, send, mut receive) = vi.all();
+    if !vi.stands() || !send.is_pending(&vi, memory) {
         return false;
     }
     if let Some(list) = &mut receive.list {
@@ -777,7 +798,7 @@ pub(crate) fn prepare(handle: *mut c_void, memory: &Arc<Memory>) -> bool {
 pub(crate) fn established(handle: *mut c_void, memory: Arc<Memory>, socket: Arc<Socket>) -> bool {
     let Ok(vi) = find(handle) else { return false };
     let (mut own, mut send, mut receive) = vi.all();
-    if !vi.stands() || vi.state() != State::ConnectPending {
+    if !vi.stands() || !send.is_pending(&vi, &memory) {
         return false;
     }
     if let Some(list) = &mut send.list {

@@ -65,6 +65,8 @@ typedef VIP_USHORT VIP_RELIABILITY_LEVEL;
 #define VIP_SERVICE_UNRELIABLE 0x01
 #define VIP_SERVICE_RELIABLE_DELIVERY 0x02
 #define VIP_SERVICE_RELIABLE_RECEPTION 0x04
+/* With one of them, at both ends: a send for which the peer has posted no descriptor waits until it has ("flow control", as some NICs had it). */
+#define VIP_SERVICE_DFC (1 << 15)
 
 /* Results */
 
@@ -159,12 +161,12 @@ typedef union {
     VIP_DATA_SEGMENT Local;
 } VIP_DESCRIPTOR_SEGMENT;
 
-typedef struct _VIP_DESCRIPTOR {
-    VIPL_EXTENSION union {
+VIPL_EXTENSION typedef struct _VIP_DESCRIPTOR {
+    union {
         VIP_CONTROL_SEGMENT CS;
         VIP_CONTROL_SEGMENT Control;
     };
-    VIPL_EXTENSION union {
+    union {
         VIP_DESCRIPTOR_SEGMENT DS[2];
         VIP_DATA_SEGMENT Data[2];
     };

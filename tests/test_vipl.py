@@ -3,6 +3,7 @@ check themselves; here they are found (by reading the tables at the end of the C
 for: processes, and files of shared memory.
 """
 
+import os
 import re
 import shutil
 import subprocess
@@ -13,7 +14,16 @@ import pytest
 HERE = Path(__file__).parent
 ROOT = HERE.parent
 PROGRAMS = ROOT / "build" / "vipl"
+RELEASE = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "release"
 ROW = re.compile(r'^    \{"(\w+)", \w+, \w+, ([A-Z0-9_| ]+)\},', re.M)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def built():
+    """The programs, and the library if it is not there yet."""
+    if not (RELEASE / "libvipl.so").exists():
+        subprocess.run([ROOT / "scripts/cargo", "build", "--release", "--locked", "-p", "vipl"], cwd=ROOT, check=True, timeout=600)
+    subprocess.run(["make", "-s", "-C", HERE / "vipl", f"OUT={PROGRAMS}", f"LIB={RELEASE}"], check=True, timeout=300)
 
 
 def examples():

@@ -34,3 +34,8 @@ def test_example(r, mode, program, name, flags):
             r.not_accelerated(report)
         elif warm == 400 and "TCP_OK" not in flags:
             r.accelerated(report)
+
+
+def test_buffers_set_while_offered(r):
+    """The program sets small buffers while the ends agree on how to go on: with two round trips before, it is just then."""
+    r.run([r.apps / "nonblocking", "small_buffers_later"], env={"WARM": 2}, timeout=60)

@@ -68,13 +68,16 @@ pub const NOTES: usize = 192;
 pub const RECALL_AT: usize = 200;
 /// With [`note::RECALL`], if the peer has sent recalled bytes in our stead (see [`CLAIM`]): up to this position, plus one.
 pub const RESENT_TO: usize = 208;
-/// Answer to our offer: 0, or bits [`ACCEPTED`], [`REFUSED`], [`CANCELLED`].
+/// Answer to our offer: 0, or bits [`ACCEPTED`], [`REFUSED`], [`CANCELLED`]; and [`NARROWED`].
 pub const STATE: usize = 216;
 
 pub const ACCEPTED: u64 = 1;
 pub const REFUSED: u64 = 2;
 /// We took the offer back.
 pub const CANCELLED: u64 = 4;
+/// Since we made it, our program has set a small receive buffer: as [`note::NARROW`], which the peer takes for an earlier slot's until it
+/// has taken this one.
+pub const NARROWED: u64 = 8;
 
 pub const BY_WRITER: u64 = 1;
 pub const BY_READER: u64 = 2;

@@ -1,10 +1,10 @@
 //! Programs that bound what is under way: with tcp, SO_SNDBUF of the writer and SO_RCVBUF of the reader say together how many bytes it may
 //! be ahead (socket(7)). Who has set both to little wants to be stopped early, so there the ring does not grow.
 
-use fabric::sys;
+use fabric::{Local, sys};
 
 use crate::conn::{Conn, flag, state};
-use crate::layout::{self, note};
+use crate::layout::{self, ACCEPTED, NARROWED, STATE, note};
 
 /// Two of these hold less than the big ring.
 const LITTLE: i32 = layout::BIG as i32 / 2;
@@ -26,9 +26,26 @@ pub fn receive_buffer_set(conn: &'static Conn, fd: i32) {
     if conn.is_managed()
         && reader(conn)
         && let Some(_rx) = conn.lock_rx(fd)
-        && conn.state() == state::PROMOTED
     {
-        conn.tell(note::NARROW);
+        match conn.state() {
+            state::OFFERED => offered(conn),
+            // The second: another thread is taking an offer, and may have asked [`reader`] before.
+            state::PROMOTED | state::POSTED => conn.tell(note::NARROW),
+            _ => {}
+        }
+    }
+}
+
+/// Nobody may call on the connection for long after this, to whom it could be told later: the peer finds it where it accepts.
+fn offered(conn: &Conn) {
+    let mut answer = conn.word(STATE);
+    // A peer answers once; one that does not keep to that must not keep us here (rule F2).
+    for _ in 0..8 {
+        match conn.mine().replace_word(conn.at(STATE), answer, answer | NARROWED) {
+            Ok(()) if answer & ACCEPTED != 0 => return conn.tell(note::NARROW),
+            Ok(()) => return,
+            Err(now) => answer = now,
+        }
     }
 }
 

@@ -11,7 +11,7 @@ use stream::spin::{nanos_of, ticks, ticks_of};
 
 use crate::board::{self, Post};
 use crate::conn::{Addr, Conn, Held, Tx, flag, path, state};
-use crate::layout::{self, ACCEPTED, CANCELLED, REFUSED, STATE, note};
+use crate::layout::{self, ACCEPTED, CANCELLED, NARROWED, REFUSED, STATE, note};
 use crate::link::{self, Link};
 use crate::reason::Reason;
 use crate::table::{self, Entry};

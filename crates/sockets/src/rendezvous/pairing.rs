@@ -309,7 +309,11 @@ pub(super) fn take(conn: &'static Conn, index: u32, slot: usize) {
         conn.unmanage();
         return wait_longer(conn, Reason::Busy);
     };
-    let stands = conn.theirs().or_word(conn.at(STATE), ACCEPTED) & CANCELLED == 0;
+    let offer = conn.theirs().or_word(conn.at(STATE), ACCEPTED);
+    let stands = offer & CANCELLED == 0;
+    if offer & NARROWED != 0 {
+        conn.set(flag::PEER_NARROW);
+    }
     if stands {
         conn.state.store(state::PROMOTED, Ordering::Release);
     }

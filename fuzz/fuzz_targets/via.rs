@@ -5,6 +5,7 @@
 
 use std::collections::VecDeque;
 use std::ffi::c_void;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, LazyLock};
 
 use fabric::Local;
@@ -13,7 +14,7 @@ use libfuzzer_sys::fuzz_target;
 use via::abi::Descriptor;
 use via::descriptor::Posted;
 use via::memory::{Asker, Attributes, Regions, Rights};
-use via::queue::{ReceiveQueue, SendQueue};
+use via::queue::{Manner, ReceiveQueue, SendQueue};
 use via::segment::{BYTES, Segment};
 use via::transfer::Memory;
 
@@ -75,7 +76,8 @@ fuzz_target!(|input: &[u8]| {
     let memory = Arc::new(Memory {
         mine: mine.clone(),
         theirs,
-        pid: 0,
+        pid: std::process::id(),
+        direct: AtomicBool::new(false),
         regions: regions.expect("a memfd"),
         asker: ASKER,
         rights: Rights { write: true, read: true },
@@ -122,7 +124,7 @@ fuzz_target!(|input: &[u8]| {
                     received.push_back(descriptor);
                 } else if !receives && send.len() < 1024 {
                     // SAFETY: as above.
-                    let outcome = unsafe { send.post(&world.regions, posted, number() % 2 == 0) };
+                    let outcome = unsafe { send.post(&world.regions, ASKER, posted, manner(number())) };
                     if let via::queue::Outcome::Failed(_) = outcome {
                         send.end_failed(&world.regions, 0x40);
                     }
@@ -140,10 +142,10 @@ fuzz_target!(|input: &[u8]| {
             }
             5 => {
                 let slot = 1023 - number() as usize % 4;
-                let entry = via::segment::at::TRANSFERS + slot * 64;
+                let entry = via::segment::at::TRANSFERS + slot * 128;
                 mine.map().set_word(entry + 16, number() << 10 | number());
                 mine.map().set_word(entry + 8, number() | number() << 8 | number() << 32);
-                mine.map().set_word(entry, number() | number() % 8 << 32 | number() % 2 << 40);
+                mine.map().set_word(entry, number() | number() % 8 << 32 | number() % 4 << 40);
             }
             6 => {
                 // SAFETY: as above.
@@ -154,7 +156,9 @@ fuzz_target!(|input: &[u8]| {
             }
             _ => {
                 // SAFETY: as above.
-                if let Some(via::queue::Outcome::Failed(_)) = unsafe { send.go_on(&world.regions) } {
+                if let Some(via::queue::Outcome::Failed(_)) =
+                    unsafe { send.go_on(&world.regions, manner(number())) }
+                {
                     send.end_failed(&world.regions, 0x40);
                 }
                 while let Some(done) = send.finished.pop() {
@@ -178,3 +182,7 @@ fuzz_target!(|input: &[u8]| {
         assert!(guard.iter().all(|&byte| byte == GUARD), "a guard was written");
     }
 });
+
+fn manner(bits: u64) -> Manner {
+    Manner { patient: bits & 1 != 0, splits: bits & 2 != 0 }
+}

@@ -1,6 +1,13 @@
 /* Messages and RDMA between two processes, every byte checked. */
 #include "two.h"
 
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <stddef.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+
 static uint8_t byte_of(unsigned message, size_t at) {
     uint64_t x = message * 0x9e3779b97f4a7c15 + at / 8 * 0xbf58476d1ce4e5b9 + 1;
     x = (x ^ x >> 29) * 0x94d049bb133111eb;
@@ -361,6 +368,86 @@ static void rdma_client(void) {
     }
 }
 
+/* Request splitting: what is longer than a descriptor goes on in the next one; with flow control it waits for it. */
+static const size_t rooms[] = {100, 30, 7, 64, 20000, 1, 5000, 48, 49, 8193};
+enum { SPLIT = VIP_SERVICE_RELIABLE_DELIVERY | VIP_SERVICE_SPLIT, PIECES = 10 };
+
+static void split_server(void) {
+    for (int deferred = 0; deferred < 2; deferred++) {
+        struct pool pool = make_pool(PIECES, 20000, NULL);
+        VIP_VI_HANDLE vi = make_vi(SPLIT | (deferred ? VIP_SERVICE_DFC : 0), NULL, NULL);
+        char *whole = malloc(ROOM);
+        size_t next = 0;
+        for (; next < PIECES; next++) post_recv(vi, &pool, next % PIECES, rooms[next % PIECES]);
+        connect_at(vi, "split");
+        for (unsigned message = 0; message < 100; message++) {
+            size_t length = message * 331, have = 0;
+            for (;;) {
+                VIP_DESCRIPTOR *d;
+                OK(take_recv(vi, WAIT, &d));
+                memcpy(whole + have, (char *)d + 64, d->CS.Length);
+                have += d->CS.Length;
+                VIP_UINT32 status = d->CS.Status, immediate = d->CS.ImmediateData;
+                if (deferred && next % 7 == 0) usleep(100); /* the sender has to wait */
+                if (deferred) post_recv(vi, &pool, next % PIECES, rooms[next % PIECES]), next++;
+                if (!(status & VIP_STATUS_CONTINUES)) {
+                    CHECK(status & VIP_STATUS_IMMEDIATE);
+                    EQUAL(immediate, message);
+                    break;
+                }
+                CHECK(!(status & VIP_STATUS_IMMEDIATE));
+            }
+            EQUAL(have, length);
+            check(message, whole, length);
+            if (!deferred) {
+                /* All of them again for the next one: without flow control there must be enough. */
+                VIP_DESCRIPTOR *d;
+                meet();
+                if (message == 20) break; /* 6,950 bytes of 33,492 */
+                OK(VipDisconnect(vi));
+                do VipRecvDone(vi, &d);
+                while (d);
+                for (next = 0; next < PIECES; next++) post_recv(vi, &pool, next, rooms[next]);
+                connect_at(vi, "split");
+            }
+        }
+        meet();
+        OK(VipDisconnect(vi));
+        OK(VipDestroyVi(vi));
+        drop_pool(&pool);
+        free(whole);
+    }
+}
+
+static void split_client(void) {
+    for (int deferred = 0; deferred < 2; deferred++) {
+        struct pool pool = make_pool(1, ROOM, NULL);
+        VIP_VI_HANDLE vi = make_vi(SPLIT | (deferred ? VIP_SERVICE_DFC : 0), NULL, NULL);
+        connect_at(vi, "split");
+        for (unsigned message = 0; message < 100; message++) {
+            VIP_DESCRIPTOR *d = descriptor(&pool, 0), *done;
+            size_t length = message * 331;
+            fill(message, data(&pool, 0), length);
+            d->CS.Length = d->DS[0].Local.Length = length;
+            d->CS.Control = VIP_CONTROL_IMMEDIATE;
+            d->CS.ImmediateData = message;
+            OK(VipPostSend(vi, d, pool.handle));
+            OK(take_send(vi, message % 2 ? WAIT : POLL, &done));
+            EQUAL(d->CS.Length, length);
+            if (!deferred) {
+                meet();
+                if (message == 20) break;
+                OK(VipDisconnect(vi));
+                connect_at(vi, "split");
+            }
+        }
+        meet();
+        OK(VipDisconnect(vi));
+        OK(VipDestroyVi(vi));
+        drop_pool(&pool);
+    }
+}
+
 /* A descriptor that the program changes while the library has it: what was asked for when it was posted counts, and nothing crashes. */
 static void scribbled_server(void) {
     struct pool pool = make_pool(8, 20000, NULL);
@@ -445,6 +532,78 @@ static void waiting_client(void) {
     drop_pool(&pool);
 }
 
+/* A kernel that lets no process at another's memory, as in some containers: large messages go another way. One refusal is enough. */
+static void refuse(void) {
+    struct sock_filter rules[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_process_vm_readv, 1, 0),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_process_vm_writev, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog filter = {sizeof rules / sizeof *rules, rules};
+    CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+    CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter, 0, 0) == 0);
+    CHECK(process_vm_readv(getpid(), NULL, 0, NULL, 0, 0) == -1 && errno == EPERM);
+}
+
+static void refused_server(void) {
+    refuse();
+    sizes_server();
+}
+
+static void refused_client(void) {
+    refuse();
+    sizes_client();
+}
+
+static void refused_both_ways(void) {
+    refuse();
+    both_ways();
+}
+
+/* RDMA has no other way: it fails, and what went before has arrived. */
+static void refused_rdma_server(void) {
+    catch_errors();
+    struct pool pool = make_pool(2, 1000, NULL);
+    VIP_VI_HANDLE vi = make_vi(VIP_SERVICE_RELIABLE_DELIVERY, NULL, NULL);
+    post_recv(vi, &pool, 0, 1000);
+    connect_at(vi, "refused");
+    memset(data(&pool, 1), 0x11, 1000);
+    VIP_MEM_ATTRIBUTES open = {NULL, VIP_TRUE, VIP_TRUE};
+    OK(VipSetMemAttributes(nic, pool.base, pool.handle, &open));
+    tell((int64_t)(uintptr_t)data(&pool, 1));
+    tell(pool.handle);
+    VIP_DESCRIPTOR *d;
+    OK(take_recv(vi, WAIT, &d));
+    check(1, data(&pool, 0), 1000);
+    wait_state(vi, VIP_STATE_ERROR);
+    for (int i = 0; i < 1000; i++) EQUAL(data(&pool, 1)[i], 0x11);
+    OK(VipDisconnect(vi));
+    OK(VipDestroyVi(vi));
+    drop_pool(&pool);
+}
+
+static void refused_rdma_client(void) {
+    refuse();
+    catch_errors();
+    struct pool pool = make_pool(1, 1000, NULL);
+    VIP_VI_HANDLE vi = make_vi(VIP_SERVICE_RELIABLE_DELIVERY, NULL, NULL);
+    connect_at(vi, "refused");
+    int64_t address = hear(), handle = hear();
+    VIP_DESCRIPTOR *d;
+    fill(1, data(&pool, 0), 1000);
+    post_send(vi, &pool, 0, 1000);
+    OK(take_send(vi, POLL, &d));
+    OK(VipPostSend(vi, rdma_to(&pool, VIP_CONTROL_OP_RDMAWRITE, address, handle, 1000), pool.handle));
+    EQUAL(take_send(vi, POLL, &d), VIP_DESCRIPTOR_ERROR);
+    EQUAL(d->CS.Status, VIP_STATUS_DONE | VIP_STATUS_OP_RDMA_WRITE | VIP_STATUS_TRANSPORT_ERROR);
+    EQUAL(state(vi), VIP_STATE_ERROR);
+    OK(VipDisconnect(vi));
+    OK(VipDestroyVi(vi));
+    drop_pool(&pool);
+}
+
 const struct example examples[] = {
     {"sizes", sizes_server, sizes_client, 0},
     {"segments", segments_server, segments_client, 0},
@@ -452,7 +611,13 @@ const struct example examples[] = {
     {"stream", stream_server, stream_client, 0},
     {"both_ways", both_ways, both_ways, 0},
     {"rdma", rdma_server, rdma_client, 0},
+    {"split", split_server, split_client, 0},
     {"scribbled", scribbled_server, scribbled_client, 0},
     {"waiting", waiting_server, waiting_client, 0},
+    {"refused", refused_server, refused_client, 0},
+    {"refused_to_one", sizes_server, refused_client, 0},
+    {"refused_to_other", refused_server, sizes_client, 0},
+    {"refused_both_ways", refused_both_ways, refused_both_ways, 0},
+    {"refused_rdma", refused_rdma_server, refused_rdma_client, 0},
     {0},
 };

@@ -89,6 +89,8 @@ pub mod status {
     pub const OP_MASK: u32 = 0x7_0000;
     pub const IMMEDIATE: u32 = 0x8_0000;
     pub const RESERVED: u32 = 0xfff0_fe00;
+    /// Of a receive: the message goes on in the next descriptor (CLAN's extension; of the reserved bits).
+    pub const CONTINUES: u32 = 0x10_0000;
 }
 
 /// `VIP_RETURN`: what a call came to.

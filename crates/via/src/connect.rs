@@ -15,7 +15,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use fabric::shm::Map;
-use fabric::sync::{AtomicU64, Ordering};
+use fabric::sync::{AtomicBool, AtomicU64, Ordering};
 use fabric::{hints, sys};
 use rustix::io::Errno;
 use rustix::net::{
@@ -87,7 +87,8 @@ struct Hello {
     most: u64,
     nic: u64,
     ptag: u64,
-    /// Bit 0: may be written by RDMA, bit 1: may be read; bit 2, 3: its receive queue, its send queue has a completion queue.
+    /// Bit 0: may be written by RDMA, bit 1: may be read; bit 2, 3: its receive queue, its send queue has a completion queue; bit 4: it
+    /// can reach the other's memory.
     bits: u64,
     slots: [u64; 2],
     /// An address in its process, and what stands there: whoever reads it has a way to its memory.
@@ -97,7 +98,7 @@ struct Hello {
 }
 
 /// "VIACONN" and the version of everything that two ends share.
-const MAGIC: u64 = 0x5649_4143_4f4e_4e01;
+const MAGIC: u64 = 0x5649_4143_4f4e_4e02;
 const BYTES: usize = size_of::<Hello>();
 
 mod kind {
@@ -139,6 +140,17 @@ impl Hello {
         hello
     }
 
+    /// Tells whether the other's memory can be reached.
+    fn reaching(mut self, memory: &Memory) -> Hello {
+        self.bits |= u64::from(memory.is_direct()) << 4;
+        self
+    }
+
+    /// Bytes are placed directly only if each can reach the other: so both use their memory alike.
+    fn agree(&self, memory: &Memory) {
+        memory.direct.fetch_and(self.bits >> 4 & 1 != 0, Ordering::Relaxed);
+    }
+
     fn attributes(&self) -> ViAttributes {
         ViAttributes {
             reliability_level: self.level as u16,
@@ -151,9 +163,13 @@ impl Hello {
     }
 }
 
-/// Something for peers to read.
+/// Something for peers to read. Where the kernel lets none but parents at a process's memory (Yama), this one lets its user's others.
 fn probe() -> [u64; 2] {
     static PROBE: AtomicU64 = AtomicU64::new(0);
+    if PROBE.load(Ordering::Relaxed) == 0 {
+        // SAFETY: changes nothing but who may do that.
+        unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY) };
+    }
     let _ = PROBE.compare_exchange(0, sys::random() | 1, Ordering::AcqRel, Ordering::Relaxed);
     [(&raw const PROBE) as u64, PROBE.load(Ordering::Acquire)]
 }
@@ -238,12 +254,14 @@ impl Line {
     fn open(&self, heard: Heard, offer: &Offer) -> Option<Arc<Memory>> {
         let Heard { hello, fds } = heard;
         let peer = rustix::net::sockopt::socket_peercred(&self.0).ok()?;
+        let pid = peer.pid.as_raw_nonzero().get() as u32;
         let mut fds = fds.into_iter();
         let theirs = open_map(fds.next()?, segment::BYTES)?;
         let mut memory = Memory {
             mine: offer.segment.clone(),
             theirs,
-            pid: reached(peer.pid.as_raw_nonzero().get() as u32, hello.probe),
+            pid,
+            direct: AtomicBool::new(is_reached(pid, hello.probe)),
             regions: Map::NONE,
             asker: Asker { nic: hello.nic as *mut c_void, ptag: hello.ptag as *mut c_void },
             rights: Rights { write: hello.bits & 1 != 0, read: hello.bits & 2 != 0 },
@@ -264,14 +282,14 @@ fn open_map(fd: OwnedFd, len: usize) -> Option<Map> {
     Map::open(fd.as_raw_fd(), len).ok()
 }
 
-/// The process, if its memory is within reach.
-fn reached(pid: u32, [address, value]: [u64; 2]) -> u32 {
+/// Whether the memory of a process is within reach.
+fn is_reached(pid: u32, [address, value]: [u64; 2]) -> bool {
     let mut found = 0u64;
     let local = [libc::iovec { iov_base: (&raw mut found).cast(), iov_len: 8 }];
     let remote = [libc::iovec { iov_base: address as *mut c_void, iov_len: 8 }];
     // SAFETY: eight bytes.
     let read = unsafe { sys::process_vm_readv(pid, &local, &remote) };
-    if read == Ok(8) && found == value { pid } else { 0 }
+    read == Ok(8) && found == value
 }
 
 fn socket() -> Result<OwnedFd, Errno> {
@@ -449,12 +467,12 @@ fn answer(
     if !vi::prepare(handle, &memory) {
         return Err(Return::InvalidState);
     }
-    let accept = Hello::new(kind::ACCEPT, Some(offer), &hello.to, &hello.from);
+    let accept = Hello::new(kind::ACCEPT, Some(offer), &hello.to, &hello.from).reaching(&memory);
     if !line.send(&accept, Some(offer)) {
         return Err(Return::Timeout);
     }
     match line.receive(Until::after(PATIENCE_MS))? {
-        Some(confirmed) if confirmed.hello.kind == kind::CONFIRM => {}
+        Some(confirmed) if confirmed.hello.kind == kind::CONFIRM => confirmed.hello.agree(&memory),
         _ => return Err(Return::Timeout),
     }
     connected(handle, line, memory)
@@ -536,14 +554,16 @@ fn ask(
         // Whoever waited has stopped waiting.
         _ => return Err(Return::NoMatch),
     };
-    let attributes = heard.hello.attributes();
+    let accepted = heard.hello;
     let memory = line.open(heard, offer).ok_or(Return::ErrorResource)?;
+    accepted.agree(&memory);
+    let confirm = Hello::new(kind::CONFIRM, None, &hello.from, &hello.to).reaching(&memory);
     if !vi::prepare(handle, &memory) {
         return Err(Return::InvalidState);
     }
     connected(handle, line, memory)?;
-    line.send(&Hello::new(kind::CONFIRM, None, &hello.from, &hello.to), None);
-    Ok(attributes)
+    line.send(&confirm, None);
+    Ok(accepted.attributes())
 }
 
 fn mismatch(code: u32) -> Return {

@@ -7,7 +7,6 @@
 
 use core::ffi::c_void;
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use fabric::shm::Map;
 use fabric::sync::{AtomicU64, Ordering};
@@ -15,6 +14,7 @@ use fabric::{hints, sys, trip};
 
 use crate::abi::Return;
 use crate::handles::{Found, Kind, Place, Pool};
+use crate::lock::{Guard, Lock};
 use crate::nic::{self, MAX_CQ_ENTRIES, MAX_CQS};
 use crate::segment::{self, wake};
 use crate::{agent, vi};
@@ -29,7 +29,7 @@ const HINTS: usize = 0;
 /// A completion queue.
 pub struct Cq {
     nic: AtomicU64,
-    inner: Mutex<Inner>,
+    inner: Lock<Inner>,
 }
 
 struct Inner {
@@ -55,7 +55,7 @@ static CQS: Pool<Cq> = Pool::new(Kind::Cq, &PLACES);
 static PLACES: [Place<Cq>; MAX_CQS] = [const {
     Place::new(Cq {
         nic: AtomicU64::new(0),
-        inner: Mutex::new(Inner { memory: None, members: Vec::new(), watched: VecDeque::new(), idle: 0 }),
+        inner: Lock::new(Inner { memory: None, members: Vec::new(), watched: VecDeque::new(), idle: 0 }),
     })
 }; MAX_CQS];
 
@@ -301,8 +301,8 @@ pub fn close(nic: *mut c_void) {
 }
 
 impl Cq {
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> Guard<'_, Inner> {
+        self.inner.lock()
     }
 }
 

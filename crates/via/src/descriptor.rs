@@ -34,8 +34,10 @@ pub struct Remote {
 pub struct Posted {
     /// Where it is.
     descriptor: *mut Descriptor,
-    /// The region that it lies in, held.
+    /// The region that it lies in.
     region: u32,
+    /// Whether its memory is held.
+    held: bool,
     /// What is wrong with it ([`status`] bits), found when it was posted, or how its operation went.
     pub errors: u32,
     /// What it asks for.
@@ -47,7 +49,6 @@ pub struct Posted {
     /// To begin only when all earlier reads are done.
     pub fence: bool,
     count: u8,
-    held: u8,
     few: [Segment; FEW],
     more: Option<Box<[Segment; MAX_SEGMENTS]>>,
 }
@@ -60,8 +61,9 @@ unsafe impl Send for Posted {}
 pub struct Unusable;
 
 impl Posted {
-    /// Reads a descriptor, and holds the memory that it and its buffers lie in, for a queue of descriptors that receive (`receives`) or
-    /// of the other ones. [`Unusable`] if it is not aligned, or does not lie in region `region`.
+    /// Reads a descriptor, for a queue of descriptors that receive (`receives`) or of the other ones. The memory that it and its buffers
+    /// lie in is checked, and held if it receives; the others are mostly done at once, and what is not is held by [`Posted::hold`].
+    /// [`Unusable`] if it is not aligned, or does not lie in region `region`.
     ///
     /// # Safety
     /// Registered memory must be mapped: what `regions` says that lies in a region is read.
@@ -74,8 +76,9 @@ impl Posted {
         most: usize,
     ) -> Result<Posted, Unusable> {
         let address = descriptor.addr();
+        let usable = if receives { Regions::hold } else { Regions::may };
         if !address.is_multiple_of(DESCRIPTOR_ALIGNMENT)
-            || !regions.hold(asker, region, address, size_of::<ControlSegment>())
+            || !usable(regions, asker, region, address, size_of::<ControlSegment>())
         {
             return Err(Unusable);
         }
@@ -84,13 +87,13 @@ impl Posted {
         let mut posted = Posted {
             descriptor,
             region,
+            held: receives,
             errors: 0,
             operation: if receives { Operation::Receive } else { Operation::Send },
             length: 0,
             immediate: (head.control & control::IMMEDIATE != 0 && !receives).then_some(head.immediate),
             fence: head.control & control::QFENCE != 0,
             count: 0,
-            held: 0,
             few: [Segment::default(); FEW],
             more: None,
         };
@@ -148,7 +151,16 @@ impl Posted {
             self.more = Some(Box::new([Segment::default(); MAX_SEGMENTS]));
         }
         for segment in range.map(segment_at) {
-            if !regions.hold(asker, segment.handle, segment.address as usize, segment.length as usize) {
+            let (address, length) = (segment.address as usize, segment.length as usize);
+            // Most lie in the descriptor's own region, which is held already, and may be touched.
+            let may = if segment.handle == self.region {
+                regions.covers(asker.nic, self.region, address, length)
+            } else if self.held {
+                regions.hold(asker, segment.handle, address, length)
+            } else {
+                regions.may(asker, segment.handle, address, length)
+            };
+            if !may {
                 self.errors = status::PROTECTION_ERROR;
                 return;
             }
@@ -158,8 +170,7 @@ impl Posted {
                 None => self.few[at] = segment,
             }
             self.count += 1;
-            self.held += 1;
-            self.length += segment.length as usize;
+            self.length += length;
         }
     }
 
@@ -206,16 +217,35 @@ impl Posted {
         self.let_go(regions);
     }
 
+    /// Holds its memory: it is not done before the program's call returns. False, and an error is noted, if the program has deregistered it
+    /// meanwhile.
+    pub fn hold(&mut self, regions: &Regions, asker: Asker) -> bool {
+        let (address, region) = (self.descriptor.addr(), self.region);
+        self.held = regions.hold(asker, region, address, size_of::<ControlSegment>());
+        let count = usize::from(core::mem::take(&mut self.count));
+        let (few, more) = (self.few, self.more.take());
+        let segment_at = |index: usize| more.as_ref().map_or_else(|| few[index], |more| more[index]);
+        self.length = 0;
+        if self.held {
+            self.take_segments(regions, asker, 0..count, segment_at);
+        } else {
+            self.errors |= status::PROTECTION_ERROR;
+        }
+        self.errors == 0
+    }
+
     /// Gives back the memory that is held, whatever became of it.
+    #[inline]
     pub fn let_go(&mut self, regions: &Regions) {
-        for index in 0..usize::from(self.held) {
-            regions.release(self.segments()[index].handle);
+        if !core::mem::take(&mut self.held) {
+            return;
         }
-        self.held = 0;
-        if self.region != 0 {
-            regions.release(self.region);
-            self.region = 0;
+        for segment in self.segments() {
+            if segment.handle != self.region {
+                regions.release(segment.handle);
+            }
         }
+        regions.release(self.region);
     }
 
     /// Whether the peer is to look at something when it is done.

@@ -14,6 +14,7 @@ pub mod descriptor;
 pub mod gate;
 #[cfg(not(loom))]
 pub mod handles;
+pub mod lock;
 #[cfg(not(loom))]
 pub mod memory;
 #[cfg(not(loom))]

@@ -238,6 +238,14 @@ impl Regions {
             .is_some_and(|(record, _)| lies_in(&self.table, record, address as u64, length))
     }
 
+    /// As [`Regions::hold`], but nothing is held: for what is over before the program's call returns.
+    #[inline]
+    pub fn may(&self, asker: Asker, handle: u32, address: usize, length: usize) -> bool {
+        self.record(asker.nic, handle).is_some_and(|(record, _)| {
+            has_tag(&self.table, record, asker) && lies_in(&self.table, record, address as u64, length)
+        })
+    }
+
     /// Gives back what [`Regions::hold`] has held.
     #[inline]
     pub fn release(&self, handle: u32) {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::abi::{Descriptor, status};
 use crate::descriptor::{Operation, Posted};
-use crate::memory::Regions;
+use crate::memory::{Asker, Regions};
 use crate::segment::at;
 use crate::transfer::{Memory, Receiver, Sender, Sent};
 use crate::wire::Broken;
@@ -69,6 +69,15 @@ pub struct SendQueue {
     pub memory: Option<Arc<Memory>>,
 }
 
+/// What a Virtual Interface does beyond the standard.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Manner {
+    /// A send waits for the peer to post a descriptor, if there is none.
+    pub patient: bool,
+    /// A message that is longer than the peer's descriptor goes on in the next one.
+    pub splits: bool,
+}
+
 /// What became of a descriptor that was posted to send, for the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
@@ -80,6 +89,11 @@ pub enum Outcome {
     Failed(Sent),
     /// There was something wrong with it.
     Wrong,
+}
+
+/// Whether a send that came to this is tried again when the peer has done something.
+fn waits(sent: Sent, manner: Manner) -> bool {
+    sent == Sent::NoRoom || sent == Sent::NoDescriptor && manner.patient
 }
 
 impl SendQueue {
@@ -98,19 +112,25 @@ impl SendQueue {
         !self.waiting.is_empty()
     }
 
-    /// Takes a descriptor, and sends what it says. `patient`: it waits for the peer to post one, if there is none.
+    /// Takes a descriptor, and sends what it says.
     ///
     /// # Safety
     /// Its buffers must be mapped.
     #[inline]
-    pub unsafe fn post(&mut self, regions: &Regions, mut posted: Posted, patient: bool) -> Outcome {
+    pub unsafe fn post(
+        &mut self,
+        regions: &Regions,
+        asker: Asker,
+        mut posted: Posted,
+        manner: Manner,
+    ) -> Outcome {
         if self.memory.is_none() {
             posted.errors |= status::DESC_FLUSHED_ERROR;
             self.finish(regions, posted, 0);
             return Outcome::Done;
         }
         if !self.waiting.is_empty() {
-            self.waiting.push_back(posted);
+            self.wait(regions, asker, posted);
             return Outcome::Deferred;
         }
         if posted.errors != 0 {
@@ -118,25 +138,33 @@ impl SendQueue {
             return Outcome::Wrong;
         }
         // SAFETY: the caller vouches for the buffers.
-        match unsafe { self.transfer(&posted) } {
+        match unsafe { self.transfer(&posted, manner) } {
             Sent::Done => {
                 let length = posted.length;
                 self.finish(regions, posted, length);
                 Outcome::Done
             }
-            Sent::NoDescriptor if patient => {
-                self.waiting.push_back(posted);
+            sent if waits(sent, manner) => {
+                self.wait(regions, asker, posted);
                 Outcome::Deferred
             }
             sent => self.failed(posted, sent),
         }
     }
 
+    /// It is not done yet.
+    fn wait(&mut self, regions: &Regions, asker: Asker, mut posted: Posted) {
+        if posted.errors == 0 {
+            posted.hold(regions, asker);
+        }
+        self.waiting.push_back(posted);
+    }
+
     /// Goes on with descriptors that wait for the peer. What became of the last one that it came to, if it came to one.
     ///
     /// # Safety
     /// Their buffers must be mapped.
-    pub unsafe fn go_on(&mut self, regions: &Regions) -> Option<Outcome> {
+    pub unsafe fn go_on(&mut self, regions: &Regions, manner: Manner) -> Option<Outcome> {
         let mut outcome = None;
         while let Some(posted) = self.waiting.pop_front() {
             if posted.errors != 0 {
@@ -144,9 +172,9 @@ impl SendQueue {
                 return Some(Outcome::Wrong);
             }
             // SAFETY: the caller vouches for the buffers.
-            match unsafe { self.transfer(&posted) } {
+            match unsafe { self.transfer(&posted, manner) } {
                 Sent::Done => {}
-                Sent::NoDescriptor => {
+                sent if waits(sent, manner) => {
                     self.waiting.push_front(posted);
                     break;
                 }
@@ -162,12 +190,12 @@ impl SendQueue {
     /// # Safety
     /// The buffers must be mapped.
     #[inline(always)]
-    unsafe fn transfer(&mut self, posted: &Posted) -> Sent {
+    unsafe fn transfer(&mut self, posted: &Posted, manner: Manner) -> Sent {
         let Some(memory) = &self.memory else { return Sent::Lost };
         // SAFETY: the caller vouches for the buffers.
         unsafe {
             match posted.operation {
-                Operation::Send | Operation::Receive => self.sender.send(memory, posted),
+                Operation::Send | Operation::Receive => self.sender.send(memory, posted, manner.splits),
                 Operation::Write(to) => self.sender.write(memory, posted, to),
                 Operation::Read(from) => self.sender.read(memory, posted, from),
             }
@@ -258,12 +286,13 @@ impl ReceiveQueue {
     /// Its buffers must be mapped.
     #[inline]
     pub unsafe fn go_on(&mut self, regions: &Regions) -> Result<bool, Broken> {
+        let next = self.waiting.get(1).and_then(|(_, slot)| *slot);
         let Some((posted, slot)) = self.waiting.front_mut() else { return Ok(false) };
         let (op, length, immediate) = match (&self.memory, slot) {
             _ if posted.errors != 0 => (status::OP_RECEIVE, 0, None),
             (Some(memory), Some(slot)) => {
                 // SAFETY: the caller vouches for the buffers.
-                match unsafe { self.receiver.receive(memory, posted, *slot) }? {
+                match unsafe { self.receiver.receive(memory, posted, *slot, next) }? {
                     Some(received) => (received.op, received.length, received.immediate),
                     None => return Ok(false),
                 }
@@ -298,6 +327,12 @@ impl ReceiveQueue {
         self.memory = None;
         self.receiver = Receiver::default();
         self.waiting.iter_mut().for_each(|(_, slot)| *slot = None);
+    }
+
+    /// Whether the peer's agent is to be told that there is room for what it waits to send. Once.
+    #[inline]
+    pub fn wakes(&mut self) -> bool {
+        core::mem::take(&mut self.receiver.wakes)
     }
 
     /// Gives up what was never taken back, and what is posted, with the Virtual Interface.

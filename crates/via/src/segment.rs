@@ -1,5 +1,7 @@
 //! What one end of a connection keeps in memory that the other one writes into: its *segment*, a sealed memfd. Both ends map both.
 
+use core::sync::atomic::{AtomicUsize, Ordering};
+
 use fabric::shm::Map;
 use fabric::{Local, Remote, sys, trip};
 
@@ -37,27 +39,43 @@ pub mod wake {
     pub const QUEUE: u64 = 1 << 6;
 }
 
-/// Bytes of the eager buffer.
-pub const EAGER: usize = 256 << 10;
-/// Bytes of a segment.
-pub const BYTES: usize = at::EAGER + EAGER;
+/// Bytes of the eager buffer that are used: as few as small messages need, so that they stay in the processors' caches.
+pub const EAGER: usize = 128 << 10;
+/// Where nothing can be placed in the peer's memory directly, the longest messages go through it, wherever it is that the last one ended.
+pub const EAGER_ALL: usize = 2 * crate::nic::MAX_TRANSFER;
+/// Bytes of a segment. What is not used is no memory.
+pub const BYTES: usize = at::EAGER + EAGER_ALL;
 
 /// The segment of one end, for one connection: a peer that is gone, or does not keep to the rules, has no way to the next one's.
 pub struct Segment {
     map: Map,
     memfd: i32,
+    /// Where the next cookie is, or will be.
+    next_cookie: AtomicUsize,
 }
 
 impl Segment {
     /// A new one, zeroed.
     pub fn new() -> Result<Segment, sys::Errno> {
         let (map, memfd) = Map::create(c"via-segment", BYTES)?;
-        Ok(Segment { map, memfd })
+        Ok(Segment { map, memfd, next_cookie: AtomicUsize::new(at::COOKIES) })
     }
 
     /// For the peer.
     pub fn memfd(&self) -> i32 {
         self.memfd
+    }
+
+    /// Notes where the next cookie is, or will be.
+    #[inline]
+    pub fn note_cookie(&self, at: usize) {
+        self.next_cookie.store(at, Ordering::Relaxed);
+    }
+
+    /// Says that the program may soon send: who has received is about to answer, and the peer has just written a cookie.
+    #[inline]
+    pub fn foresee_cookie(&self) {
+        self.map.foresee(self.next_cookie.load(Ordering::Relaxed));
     }
 
     /// The memory.

@@ -2,11 +2,13 @@
 //!
 //! *Programmed I/O* for small messages: into the entry of the transfer queue, or, when they are longer than that, into the eager buffer
 //! beside it; the receiver copies them on. *DMA* for large ones: one copy by the kernel, straight from the sender's buffers into the posted
-//! ones, wherever the program has them (process_vm_writev); RDMA goes the same way. Registered memory needs not be shared for that.
+//! ones, wherever the program has them (process_vm_writev); RDMA goes the same way. Registered memory needs not be shared for that. Where
+//! the kernel refuses it, large messages go the way of small ones, and wait for room; there is no RDMA then.
 //!
 //! The sender has the receiver's cookie first, so it knows before it moves a byte whether a descriptor is posted for it, and how long it is.
 
-use std::sync::Arc;
+use core::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use fabric::shm::Map;
 use fabric::{Local, Remote, sys};
@@ -16,13 +18,26 @@ use crate::descriptor::{self, Posted};
 use crate::gate;
 use crate::memory::{self, Asker};
 use crate::nic::MAX_SEGMENTS;
-use crate::segment::{self, EAGER, Segment, at};
+use crate::segment::{self, EAGER, EAGER_ALL, Segment, at, wake};
 use crate::wire::{
     Broken, Cookie, CookieReader, CookieWriter, INLINE, Kind, SLOTS, Transfer, TransferReader, TransferWriter,
 };
 
-/// Messages up to so many bytes are copied twice, through the eager buffer: below, the kernel's call costs more than the second copy.
-pub const EAGER_MOST: usize = 8192;
+/// Messages up to so many bytes go by programmed I/O, in two copies: below, the kernel's call, which finds and pins the receiver's pages, costs
+/// more than the second copy, if the receiver reads what it gets (`shunt bench via`).
+pub const PIO_MOST: usize = 32768;
+
+/// How many entries a sender of small messages claims at once.
+const CLAIM: u64 = 4;
+
+/// [`PIO_MOST`], or what `VIPL_PIO_BYTES` says.
+fn pio_most() -> usize {
+    static MOST: OnceLock<usize> = OnceLock::new();
+    *MOST.get_or_init(|| {
+        let said = std::env::var("VIPL_PIO_BYTES").ok().and_then(|text| text.parse().ok());
+        said.unwrap_or(PIO_MOST)
+    })
+}
 
 /// The memory of both ends of a connection, as one end has it.
 pub struct Memory {
@@ -30,8 +45,10 @@ pub struct Memory {
     pub mine: Arc<Segment>,
     /// The peer's.
     pub theirs: Map,
-    /// The peer's process; 0 if the kernel does not let us at its memory.
+    /// The peer's process.
     pub pid: u32,
+    /// Whether the kernel lets either at the memory of the other one.
+    pub direct: AtomicBool,
     /// The peer's region table.
     pub regions: Map,
     /// The peer's Virtual Interface: what it may touch, in its own process.
@@ -49,6 +66,20 @@ pub struct Hints {
     pub map: Map,
     /// The number of the Virtual Interface there.
     pub slot: usize,
+}
+
+impl Memory {
+    /// Whether bytes can be placed in the peer's memory, and taken from there.
+    #[inline]
+    pub fn is_direct(&self) -> bool {
+        self.direct.load(Ordering::Relaxed)
+    }
+
+    /// How much is used of either end's eager buffer.
+    #[inline]
+    fn eager(&self) -> usize {
+        if self.is_direct() { EAGER } else { EAGER_ALL }
+    }
 }
 
 impl Drop for Memory {
@@ -71,6 +102,8 @@ pub enum Sent {
     Done,
     /// The peer has no descriptor posted for it.
     NoDescriptor,
+    /// There will be room for it when the peer has read others.
+    NoRoom,
     /// It is longer than the buffers of the peer's descriptor, which knows.
     TooLong,
     /// It may not touch that memory of the peer.
@@ -80,12 +113,39 @@ pub enum Sent {
 }
 
 /// The sending half of one end.
-#[derive(Default)]
 pub struct Sender {
+    /// Messages up to so many bytes go by programmed I/O: those that fit into their entry, and others.
+    inline_most: usize,
+    eager_most: usize,
     transfers: TransferWriter,
     cookies: CookieReader,
     /// Bytes put into the eager buffer, those left out at its end among them.
     eager: u64,
+    /// Bytes of the message that is being sent that have gone into earlier descriptors.
+    part: usize,
+}
+
+impl Default for Sender {
+    fn default() -> Sender {
+        let most = pio_most();
+        Sender {
+            inline_most: most.min(INLINE),
+            eager_most: most,
+            transfers: TransferWriter::default(),
+            cookies: CookieReader::default(),
+            eager: 0,
+            part: 0,
+        }
+    }
+}
+
+/// What an entry of the transfer queue says but for immediate data.
+#[derive(Clone, Copy)]
+struct Entry {
+    kind: Kind,
+    length: usize,
+    place: usize,
+    continues: bool,
 }
 
 impl Sender {
@@ -94,51 +154,90 @@ impl Sender {
         self.cookies.look(memory.mine.map(), at::COOKIES).is_some()
     }
 
-    /// Sends the bytes of a descriptor's buffers.
+    /// Sends the bytes of a descriptor's buffers. `splits`: what is longer than the peer's descriptor goes on in its next one.
     ///
     /// # Safety
     /// The buffers must be mapped.
     #[inline]
-    pub unsafe fn send(&mut self, memory: &Memory, posted: &Posted) -> Sent {
-        let Some(cookie) = self.cookies.look(memory.mine.map(), at::COOKIES) else {
-            return Sent::NoDescriptor;
-        };
-        let length = posted.length;
-        if length > cookie.room as usize {
-            self.put(memory, &cookie, Kind::TooLong, length, posted.immediate, 0, core::ptr::null());
-            return Sent::TooLong;
-        }
-        if length <= INLINE {
-            let mut together = [0u8; INLINE];
-            let from = match posted.segments() {
-                [one] => one.address as *const u8,
-                many => {
-                    // SAFETY: the caller vouches for the buffers, and their sum fits.
-                    unsafe { gather(many, together.as_mut_ptr()) };
-                    together.as_ptr()
-                }
+    pub unsafe fn send(&mut self, memory: &Memory, posted: &Posted, splits: bool) -> Sent {
+        loop {
+            let Some(cookie) = self.cookies.look(memory.mine.map(), at::COOKIES) else {
+                return Sent::NoDescriptor;
             };
-            self.put(memory, &cookie, Kind::Inline, length, posted.immediate, 0, from);
+            let (left, room) = (posted.length - self.part, cookie.room as usize);
+            if left > room && !splits {
+                let entry = Entry { kind: Kind::TooLong, length: left, place: 0, continues: false };
+                self.put(memory, &cookie, entry, posted.immediate, core::ptr::null());
+                return Sent::TooLong;
+            }
+            let continues = left > room;
+            let length = left.min(room);
+            let mut parts = [Buffer::default(); MAX_SEGMENTS];
+            let buffers = if length == posted.length {
+                posted.segments()
+            } else {
+                part_of(posted.segments(), self.part, length, &mut parts)
+            };
+            let immediate = posted.immediate.filter(|_| !continues);
+            // SAFETY: the caller vouches for the buffers.
+            match unsafe { self.send_part(memory, &cookie, buffers, length, immediate, continues) } {
+                Sent::Done if continues => self.part += length,
+                sent => {
+                    self.part = 0;
+                    return sent;
+                }
+            }
+        }
+    }
+
+    /// Sends what fits a descriptor.
+    ///
+    /// # Safety
+    /// The buffers must be mapped, and have so many bytes.
+    #[inline(always)]
+    unsafe fn send_part(
+        &mut self,
+        memory: &Memory,
+        cookie: &Cookie,
+        buffers: &[Buffer],
+        length: usize,
+        immediate: Option<u32>,
+        continues: bool,
+    ) -> Sent {
+        let entry = |kind, place| Entry { kind, length, place, continues };
+        if length <= self.inline_most {
+            if let [one] = buffers {
+                self.put(memory, cookie, entry(Kind::Inline, 0), immediate, one.address as *const u8);
+            } else {
+                let mut together = [0u8; INLINE];
+                // SAFETY: the caller vouches for the buffers, and their sum fits.
+                unsafe { gather(buffers, together.as_mut_ptr()) };
+                self.put(memory, cookie, entry(Kind::Inline, 0), immediate, together.as_ptr());
+            }
             return Sent::Done;
         }
-        if (length <= EAGER_MOST || memory.pid == 0)
+        let direct = memory.is_direct();
+        if (length <= self.eager_most || !direct)
             && let Some(place) = self.eager_room(memory, length)
         {
             let mut to = at::EAGER + place;
-            for segment in posted.segments() {
+            for buffer in buffers {
                 // SAFETY: the caller vouches for the buffer.
-                unsafe { memory.theirs.put(to, segment.address as *const u8, segment.length as usize) };
-                to += segment.length as usize;
+                unsafe { memory.theirs.put(to, buffer.address as *const u8, buffer.length as usize) };
+                to += buffer.length as usize;
             }
-            self.put(memory, &cookie, Kind::Eager, length, posted.immediate, place, core::ptr::null());
+            self.put(memory, cookie, entry(Kind::Eager, place), immediate, core::ptr::null());
             return Sent::Done;
         }
+        if !direct {
+            return Sent::NoRoom;
+        }
         // SAFETY: the caller vouches for the buffers.
-        match unsafe { write_to_cookie(memory, posted.segments(), length, &cookie) } {
+        match unsafe { write_to_cookie(memory, buffers, length, cookie) } {
             Sent::Done => {}
             other => return other,
         }
-        self.put(memory, &cookie, Kind::Placed, length, posted.immediate, 0, core::ptr::null());
+        self.put(memory, cookie, entry(Kind::Placed, 0), immediate, core::ptr::null());
         Sent::Done
     }
 
@@ -160,8 +259,8 @@ impl Sender {
             other => return other,
         }
         if let Some(cookie) = cookie {
-            let kind = Kind::RemoteWrite;
-            self.put(memory, &cookie, kind, posted.length, posted.immediate, 0, core::ptr::null());
+            let entry = Entry { kind: Kind::RemoteWrite, length: posted.length, place: 0, continues: false };
+            self.put(memory, &cookie, entry, posted.immediate, core::ptr::null());
         }
         Sent::Done
     }
@@ -175,48 +274,94 @@ impl Sender {
         unsafe { rdma(memory, posted, from, false) }
     }
 
-    #[allow(clippy::too_many_arguments)] // an entry has so many parts
     #[inline(always)]
     fn put(
         &mut self,
         memory: &Memory,
         cookie: &Cookie,
-        kind: Kind,
-        length: usize,
+        entry: Entry,
         immediate: Option<u32>,
-        place: usize,
         inline: *const u8,
     ) {
-        let transfer = Transfer { kind, length: length as u32, immediate, place: place as u32 };
-        // SAFETY: `send` passes the message if it is in the entry.
+        let transfer = Transfer {
+            kind: entry.kind,
+            length: entry.length as u32,
+            immediate,
+            continues: entry.continues,
+            place: entry.place as u32,
+        };
+        // SAFETY: `send_part` passes the message if it is in the entry.
         unsafe { self.transfers.put(&memory.theirs, at::TRANSFERS, cookie.slot, &transfer, inline) };
         self.cookies.advance();
+        memory.mine.note_cookie(self.cookies.place(at::COOKIES));
+        if entry.kind == Kind::Inline && self.transfers.count().is_multiple_of(CLAIM) {
+            self.claim(memory);
+        }
+    }
+
+    /// The peer's processor has the lines of entries that it has read. Each small message would wait for them; so those of the next few are
+    /// fetched together, if the peer expects as many.
+    fn claim(&self, memory: &Memory) {
+        let mine = memory.mine.map();
+        if self.cookies.slot_of(mine, at::COOKIES, 2 * CLAIM - 1).is_none() {
+            return;
+        }
+        for ahead in 0..CLAIM {
+            if let Some(slot) = self.cookies.slot_of(mine, at::COOKIES, ahead) {
+                self.transfers.claim(&memory.theirs, at::TRANSFERS, slot);
+            }
+        }
     }
 
     /// Where in the eager buffer there is room for a message, in one piece.
     fn eager_room(&mut self, memory: &Memory, length: usize) -> Option<usize> {
-        let start = eager_start(self.eager, length)?;
+        let all = memory.eager();
+        let start = eager_start(self.eager, length, all)?;
         let read = memory.mine.map().word(at::EAGER_READ);
         let end = start + length as u64;
         // A peer that says that it has read more than there was only hurts its own messages.
-        if end.wrapping_sub(read) > EAGER as u64 {
+        if end.wrapping_sub(read) > all as u64 {
             return None;
         }
         self.eager = end.next_multiple_of(64);
-        Some(start as usize % EAGER)
+        Some(start as usize % all)
     }
 }
 
-/// Where a message begins that is put into the eager buffer behind `position`: not across its end.
-fn eager_start(position: u64, length: usize) -> Option<u64> {
-    let offset = position as usize % EAGER;
-    if length > EAGER {
+/// Where a message begins that is put into an eager buffer of `all` bytes behind `position`: not across its end.
+fn eager_start(position: u64, length: usize, all: usize) -> Option<u64> {
+    let offset = position as usize % all;
+    if length > all {
         None
-    } else if offset + length > EAGER {
-        Some(position + (EAGER - offset) as u64)
+    } else if offset + length > all {
+        Some(position + (all - offset) as u64)
     } else {
         Some(position)
     }
+}
+
+/// The part of some buffers that has `length` bytes from byte `from` on.
+#[cold]
+fn part_of<'a>(
+    buffers: &[Buffer],
+    mut from: usize,
+    mut length: usize,
+    parts: &'a mut [Buffer; MAX_SEGMENTS],
+) -> &'a [Buffer] {
+    let mut count = 0;
+    for buffer in buffers {
+        let all = buffer.length as usize;
+        let skipped = from.min(all);
+        let taken = (all - skipped).min(length);
+        if taken > 0 {
+            let address = buffer.address + skipped as u64;
+            parts[count] = Buffer { address, handle: buffer.handle, length: taken as u32 };
+            count += 1;
+        }
+        from -= skipped;
+        length -= taken;
+    }
+    &parts[..count]
 }
 
 /// Copies buffers one behind the other.
@@ -253,7 +398,7 @@ unsafe fn write_to_cookie(memory: &Memory, from: &[Buffer], length: usize, cooki
         // SAFETY: the caller vouches for the buffers.
         unsafe { copy(memory.pid, from, to, length, true) }
     };
-    if memory.pid == 0 || !gate::enter(memory.mine.map(), at::SHUT, &memory.theirs, at::BUSY) {
+    if !memory.is_direct() || !gate::enter(memory.mine.map(), at::SHUT, &memory.theirs, at::BUSY) {
         return Sent::Lost;
     }
     let done = through();
@@ -264,7 +409,7 @@ unsafe fn write_to_cookie(memory: &Memory, from: &[Buffer], length: usize, cooki
 /// # Safety
 /// The buffers must be mapped.
 unsafe fn rdma(memory: &Memory, posted: &Posted, remote: descriptor::Remote, write: bool) -> Sent {
-    if memory.pid == 0 || !gate::enter(memory.mine.map(), at::SHUT, &memory.theirs, at::BUSY) {
+    if !memory.is_direct() || !gate::enter(memory.mine.map(), at::SHUT, &memory.theirs, at::BUSY) {
         return Sent::Lost;
     }
     let may = if write { memory.rights.write } else { memory.rights.read };
@@ -346,6 +491,8 @@ pub struct Receiver {
     /// Bytes taken out of the eager buffer, and what the peer knows of it.
     eager: u64,
     given_back: u64,
+    /// The peer's agent waits for room, and is to be told that there is.
+    pub wakes: bool,
 }
 
 impl Default for Receiver {
@@ -356,6 +503,7 @@ impl Default for Receiver {
             free: (0..SLOTS as u16).rev().collect(),
             eager: 0,
             given_back: 0,
+            wakes: false,
         }
     }
 }
@@ -378,7 +526,7 @@ impl Receiver {
     }
 
     /// The next message, if it has come: it is in the buffers of `posted` then, which is the first of those whose message was still to
-    /// come, and in whose slot it is. Errors are noted in `posted`.
+    /// come, and in whose slot it is; `next` is that of the one behind it. Errors are noted in `posted`.
     ///
     /// # Safety
     /// The buffers must be mapped.
@@ -388,9 +536,14 @@ impl Receiver {
         memory: &Memory,
         posted: &mut Posted,
         slot: u16,
+        next: Option<u16>,
     ) -> Result<Option<Received>, Broken> {
         let mine = memory.mine.map();
         let Some(transfer) = self.transfers.look(mine, at::TRANSFERS, slot)? else { return Ok(None) };
+        memory.mine.foresee_cookie();
+        if let Some(next) = next {
+            self.transfers.foresee(mine, at::TRANSFERS, next);
+        }
         let length = transfer.length as usize;
         let mut op = status::OP_RECEIVE;
         match transfer.kind {
@@ -405,7 +558,7 @@ impl Receiver {
             }
             Kind::Eager => {
                 let place = transfer.place as usize;
-                if place.checked_add(length).is_none_or(|end| end > EAGER) {
+                if place.checked_add(length).is_none_or(|end| end > EAGER_ALL) {
                     return Err(Broken);
                 }
                 // SAFETY: as above; the place was checked.
@@ -423,17 +576,24 @@ impl Receiver {
         self.transfers.advance();
         self.free.push(slot);
         let length = if transfer.kind == Kind::TooLong { 0 } else { length };
+        if transfer.continues {
+            op |= status::CONTINUES;
+        }
         Ok(Some(Received { op, length, immediate: transfer.immediate }))
     }
 
     /// Tells the peer now and then that there is room in the eager buffer.
     fn give_back(&mut self, memory: &Memory, length: usize) {
-        if let Some(start) = eager_start(self.eager, length) {
+        if let Some(start) = eager_start(self.eager, length, memory.eager()) {
             self.eager = (start + length as u64).next_multiple_of(64);
         }
-        if self.eager - self.given_back > EAGER as u64 / 4 {
+        let waited_for = !memory.is_direct();
+        if waited_for || self.eager - self.given_back > EAGER as u64 / 4 {
             self.given_back = self.eager;
             memory.theirs.put_word(at::EAGER_READ, self.eager);
+        }
+        if waited_for {
+            self.wakes |= notify(memory, at::COOKIE_TRIP) & wake::AGENT != 0;
         }
     }
 }

@@ -17,9 +17,10 @@ use crate::cq::{self, Bound, Until};
 use crate::descriptor::Posted;
 use crate::gate;
 use crate::handles::{Found, Kind, Place, Pool};
+use crate::lock::{Guard, Lock};
 use crate::memory::{Asker, Regions};
 use crate::nic::{self, MAX_DESCRIPTORS, MAX_TRANSFER, MAX_VIS};
-use crate::queue::{Done, Outcome, ReceiveQueue, SendQueue};
+use crate::queue::{Done, Manner, Outcome, ReceiveQueue, SendQueue};
 use crate::segment::{Segment, at, wake};
 use crate::transfer::{self, Memory, Sent};
 
@@ -27,8 +28,8 @@ use crate::transfer::{self, Memory, Sent};
 pub struct Vi {
     state: AtomicU32,
     own: Mutex<Own>,
-    send: Mutex<Queue<SendQueue>>,
-    receive: Mutex<Queue<ReceiveQueue>>,
+    send: Lock<Queue<SendQueue>>,
+    receive: Lock<Queue<ReceiveQueue>>,
 }
 
 /// What no transfer needs.
@@ -75,14 +76,25 @@ static PLACES: [Place<Vi>; MAX_VIS] = [const {
     Place::new(Vi {
         state: AtomicU32::new(0),
         own: Mutex::new(Own { nic: core::ptr::null_mut(), attributes: None, socket: None }),
-        send: Mutex::new(Queue::new()),
-        receive: Mutex::new(Queue::new()),
+        send: Lock::new(Queue::new()),
+        receive: Lock::new(Queue::new()),
     })
 }; MAX_VIS];
 
 /// Bit of a reliability level: a send waits until the peer has posted a descriptor for it (CLAN's flow control extension; Giganet's
 /// deferred flow control).
 pub const DEFERRED: u16 = 1 << 15;
+/// Bit of a reliability level: a message that is longer than the peer's descriptor goes on in the next one (CLAN's request splitting).
+pub const SPLIT: u16 = 1 << 13;
+
+/// The level without what goes beyond the standard.
+fn standard(level: u16) -> u16 {
+    level & !(DEFERRED | SPLIT)
+}
+
+fn manner(level: u16) -> Manner {
+    Manner { patient: level & DEFERRED != 0, splits: level & SPLIT != 0 }
+}
 
 /// `VipCreateVi`.
 pub fn create(
@@ -131,7 +143,7 @@ pub fn create(
 }
 
 fn check(nic: *mut c_void, attributes: &ViAttributes) -> Result<(), Return> {
-    let level = attributes.reliability_level & !DEFERRED;
+    let level = standard(attributes.reliability_level);
     if ![reliability::UNRELIABLE, reliability::DELIVERY, reliability::RECEPTION].contains(&level) {
         return Err(Return::InvalidReliabilityLevel);
     }
@@ -266,7 +278,7 @@ pub unsafe fn post_send(handle: *mut c_void, descriptor: *mut Descriptor, region
     };
     let tells = posted.tells_the_peer();
     // SAFETY: the buffers lie in registered memory.
-    let outcome = unsafe { list.post(regions, posted, queue.level & DEFERRED != 0) };
+    let outcome = unsafe { list.post(regions, queue.asker, posted, manner(queue.level)) };
     let told = if tells && outcome == Outcome::Done { tell_peer(list.memory.as_ref()) } else { false };
     send_done_now(queue);
     if outcome == Outcome::Done && !told {
@@ -303,7 +315,7 @@ fn send_failed(handle: *mut c_void, vi: &Found<Vi>, sent: Sent) {
     let mut kick = false;
     let (broken, message) = {
         let mut send = vi.send();
-        let level = send.level & !DEFERRED;
+        let level = standard(send.level);
         let reads = send.list.as_ref().is_some_and(SendQueue::has_failed_to_read);
         let forbidden = if reads { agent::Message::ReadForbidden } else { agent::Message::WriteForbidden };
         let (errors, message) = match (sent, level) {
@@ -318,7 +330,7 @@ fn send_failed(handle: *mut c_void, vi: &Found<Vi>, sent: Sent) {
             (Sent::TooLong, _) => (status::TRANSPORT_ERROR, None),
             (Sent::Forbidden, reliability::RECEPTION) => (status::RDMA_PROT_ERROR, None),
             (Sent::Forbidden, _) => (status::RDMA_PROT_ERROR, Some(forbidden)),
-            (Sent::Done | Sent::Lost, _) => (status::TRANSPORT_ERROR, None),
+            (Sent::Done | Sent::Lost | Sent::NoRoom, _) => (status::TRANSPORT_ERROR, None),
         };
         if sent == Sent::TooLong {
             // Its descriptor says so.
@@ -355,7 +367,7 @@ pub fn go_on_sending(handle: *mut c_void) {
         let Some(memory) = list.memory.clone() else { return };
         memory.mine.arm(at::COOKIE_TRIP, wake::AGENT);
         // SAFETY: the buffers lie in registered memory.
-        let outcome = unsafe { list.go_on(regions) };
+        let outcome = unsafe { list.go_on(regions, manner(queue.level)) };
         let Some(outcome) = outcome else { return };
         let kick = outcome == Outcome::Done && tell_peer(Some(&memory));
         send_done_now(queue);
@@ -533,11 +545,16 @@ pub fn receive_done(handle: *mut c_void) -> Result<Taken, Return> {
             return receive_done(handle);
         }
     }
-    Ok(match list.finished.pop() {
+    let taken = match list.finished.pop() {
         Some(done) => Taken::Descriptor(done),
         None if list.is_empty() => Taken::Empty,
         None => Taken::NotYet,
-    })
+    };
+    if list.wakes() {
+        drop(receive);
+        vi.kick();
+    }
+    Ok(taken)
 }
 
 /// `VipSendWait`: as [`send_done`], and sleeps until there is one. `InvalidParameter` for a queue that has a completion queue.
@@ -623,20 +640,20 @@ pub fn tell(handle: *mut c_void, cq: *mut c_void, patient: bool) -> Told {
     }
     let Some(list) = &mut receive.list else { return Told::Nothing };
     list.finished.watched = patient;
+    let mut done = list.finished.tell();
     for last in [patient, true] {
-        if list.finished.tell() {
-            return Told::Done { receive: true };
+        if done {
+            break;
         }
         // SAFETY: the buffers lie in registered memory.
         match unsafe { list.go_on(regions) } {
-            Ok(true) => {
-                list.finished.tell();
-                return Told::Done { receive: true };
-            }
+            Ok(true) => done = list.finished.tell(),
             Ok(false) if last => break,
             Ok(false) => {
                 list.finished.watched = false;
                 list.arm(wake::QUEUE);
+                // By another thread, before that.
+                done = list.finished.tell();
             }
             Err(_) => {
                 drop(receive);
@@ -645,7 +662,11 @@ pub fn tell(handle: *mut c_void, cq: *mut c_void, patient: bool) -> Told {
             }
         }
     }
-    Told::Nothing
+    if list.wakes() {
+        drop(receive);
+        vi.kick();
+    }
+    if done { Told::Done { receive: true } } else { Told::Nothing }
 }
 
 /// How a connection ends.
@@ -852,19 +873,17 @@ impl Vi {
     }
 
     #[inline(always)]
-    fn send(&self) -> MutexGuard<'_, Queue<SendQueue>> {
-        self.send.lock().unwrap_or_else(PoisonError::into_inner)
+    fn send(&self) -> Guard<'_, Queue<SendQueue>> {
+        self.send.lock()
     }
 
     #[inline(always)]
-    fn receive(&self) -> MutexGuard<'_, Queue<ReceiveQueue>> {
-        self.receive.lock().unwrap_or_else(PoisonError::into_inner)
+    fn receive(&self) -> Guard<'_, Queue<ReceiveQueue>> {
+        self.receive.lock()
     }
 
     #[allow(clippy::type_complexity)] // three locks
-    fn all(
-        &self,
-    ) -> (MutexGuard<'_, Own>, MutexGuard<'_, Queue<SendQueue>>, MutexGuard<'_, Queue<ReceiveQueue>>) {
+    fn all(&self) -> (MutexGuard<'_, Own>, Guard<'_, Queue<SendQueue>>, Guard<'_, Queue<ReceiveQueue>>) {
         (self.own(), self.send(), self.receive())
     }
 

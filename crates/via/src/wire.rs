@@ -23,10 +23,10 @@ use fabric::{Local, Remote};
 pub const SLOTS: usize = if cfg!(loom) { 2 } else { 1024 };
 /// Places of the cookie queue that are used until there are more cookies.
 pub const FEW: usize = if cfg!(loom) { 1 } else { 64 };
-/// Bytes of a message that fit into its entry.
-pub const INLINE: usize = 48;
+/// Bytes of a message that fit into its entry, which is two lines of memory; up to 48 need only the first one.
+pub const INLINE: usize = if cfg!(loom) { 48 } else { 112 };
 /// Bytes of a transfer queue.
-pub const TRANSFER_QUEUE: usize = 64 * SLOTS;
+pub const TRANSFER_QUEUE: usize = 128 * SLOTS;
 /// Bytes of a cookie queue: a word, the first places, all places.
 pub const COOKIE_QUEUE: usize = 16 * (1 + FEW + SLOTS);
 
@@ -55,6 +55,8 @@ pub struct Transfer {
     pub length: u32,
     /// Four bytes of the sender's descriptor.
     pub immediate: Option<u32>,
+    /// The message goes on in the next entry: it was split over several descriptors.
+    pub continues: bool,
     /// Where in the eager buffer it begins, or 0.
     pub place: u32,
 }
@@ -99,9 +101,10 @@ pub struct CookieReader {
     many: bool,
 }
 
-// An entry of the transfer queue: its number (32 bits), kind, whether there is immediate data; length and immediate data; the bytes, or
-// in their first word the place.
+// An entry of the transfer queue: its number (32 bits), kind, whether there is immediate data, and whether it goes on; length and
+// immediate data; the bytes, or in their first word the place.
 const IMMEDIATE: u64 = 1 << 40;
+const CONTINUES: u64 = 1 << 41;
 // A cookie: its number (32 bits), room (21 bits), slot (10 bits), whether it is scattered; the place.
 const ROOM: u64 = (1 << 21) - 1;
 const SCATTERED: u64 = 1 << 63;
@@ -133,15 +136,23 @@ impl TransferWriter {
             u64::from(transfer.length) | u64::from(transfer.immediate.unwrap_or(0)) << 32,
         );
         let immediate = if transfer.immediate.is_some() { IMMEDIATE } else { 0 };
+        let continues = if transfer.continues { CONTINUES } else { 0 };
         remote.put_word(
             words_at(base, slot),
-            self.next & 0xffff_ffff | (transfer.kind as u64) << 32 | immediate,
+            self.next & 0xffff_ffff | (transfer.kind as u64) << 32 | immediate | continues,
         );
     }
 
     /// Entries put so far.
     pub fn count(&self) -> u64 {
         self.next
+    }
+
+    /// Says that slot `slot` of the peer's queue at `base`, which a cookie has named, will soon be put to.
+    #[inline(always)]
+    pub fn claim<R: Remote>(&self, remote: &R, base: usize, slot: u16) {
+        remote.claim(words_at(base, slot) + 8);
+        remote.claim(words_at(base, slot) + 64);
     }
 }
 
@@ -172,6 +183,7 @@ impl TransferReader {
             kind,
             length,
             immediate: (first & IMMEDIATE != 0).then_some((second >> 32) as u32),
+            continues: first & CONTINUES != 0,
             place: u32::try_from(place).map_err(|_| Broken)?,
         }))
     }
@@ -192,6 +204,13 @@ impl TransferReader {
     ) {
         // SAFETY: the caller vouches for both.
         unsafe { local.get(bytes_at(base, slot) + from, to, length) };
+    }
+
+    /// Says that slot `slot` will soon be looked at.
+    #[inline(always)]
+    pub fn foresee<L: Local>(&self, local: &L, base: usize, slot: u16) {
+        local.foresee(words_at(base, slot));
+        local.foresee(words_at(base, slot) + 64);
     }
 
     /// Goes on to the next entry. The slot may be named by a cookie again.
@@ -242,8 +261,24 @@ impl CookieReader {
             }
         }
         let room = (first >> 32 & ROOM) as u32;
-        let slot = (first >> 53) as u16 & (1023.min(SLOTS - 1)) as u16;
-        Some(Cookie { room, slot, scattered: first & SCATTERED != 0, place: local.word(at + 8) })
+        Some(Cookie {
+            room,
+            slot: slot_in(first),
+            scattered: first & SCATTERED != 0,
+            place: local.word(at + 8),
+        })
+    }
+
+    /// The slot that the cookie `ahead` places behind the next one names, if it is there.
+    #[inline(always)]
+    pub fn slot_of<L: Local>(&self, local: &L, base: usize, ahead: u64) -> Option<u16> {
+        let first = local.word(cookie_at(base, self.next + ahead, self.many));
+        (first & 0xffff_ffff == (self.next + ahead + 1) & 0xffff_ffff).then(|| slot_in(first))
+    }
+
+    /// Where in the queue at `base` the next one is, or will be.
+    pub fn place(&self, base: usize) -> usize {
+        cookie_at(base, self.next, self.many)
     }
 
     /// Uses it up.
@@ -251,6 +286,10 @@ impl CookieReader {
     pub fn advance(&mut self) {
         self.next += 1;
     }
+}
+
+fn slot_in(first: u64) -> u16 {
+    (first >> 53) as u16 & (1023.min(SLOTS - 1)) as u16
 }
 
 /// The peer wrote what cannot be.
@@ -262,8 +301,8 @@ fn cookie_at(base: usize, number: u64, many: bool) -> usize {
     base + 16 + place * 16
 }
 
-// The model checker's segments have their words first and their bytes behind them; otherwise an entry is one line.
-const STRIDE: usize = if cfg!(loom) { 24 } else { 64 };
+// The model checker's segments have their words first and their bytes behind them; otherwise an entry is two lines.
+const STRIDE: usize = if cfg!(loom) { 24 } else { 128 };
 
 fn words_at(base: usize, slot: u16) -> usize {
     base + slot as usize * STRIDE

@@ -29,7 +29,10 @@ fn scenario<S: Local + Remote + Send + 'static>(open: fn(&Segment) -> S) {
     let receiver = Segment::new(3 * SLOTS, INLINE * SLOTS);
     let sender = Segment::new(2 * (1 + FEW + SLOTS), 0);
     let cookie = |i: u8| Cookie { room: 2, slot: u16::from(i % 2), scattered: i == 1, place: u64::from(i) };
-    let transfer = |i: u8| Transfer { kind: Kind::Inline, length: 2, immediate: Some(i.into()), place: 0 };
+    let transfer = |i: u8| {
+        let immediate = Some(i.into());
+        Transfer { kind: Kind::Inline, length: 2, immediate, continues: i == 1, place: 0 }
+    };
     let (remote, local) = (open(&receiver), open(&sender));
     let thread = thread::spawn(move || {
         let (mut transfers, mut cookies) = (TransferWriter::default(), CookieReader::default());

@@ -67,6 +67,8 @@ typedef VIP_USHORT VIP_RELIABILITY_LEVEL;
 #define VIP_SERVICE_RELIABLE_RECEPTION 0x04
 /* With one of them, at both ends: a send for which the peer has posted no descriptor waits until it has ("flow control", as some NICs had it). */
 #define VIP_SERVICE_DFC (1 << 15)
+/* Likewise: a message that is longer than the peer's descriptor goes on in the next one ("request splitting"). */
+#define VIP_SERVICE_SPLIT (1 << 13)
 
 /* Results */
 
@@ -201,6 +203,7 @@ VIPL_EXTENSION typedef struct _VIP_DESCRIPTOR {
 #define VIP_STATUS_OP_MASK 0x00070000
 #define VIP_STATUS_IMMEDIATE 0x00080000
 #define VIP_STATUS_RESERVED 0xFFF0FE00
+#define VIP_STATUS_CONTINUES 0x00100000 /* of a receive, with VIP_SERVICE_SPLIT: the message goes on in the next descriptor */
 
 /* Addresses and attributes */
 

@@ -30,7 +30,7 @@ zshdir    := $(DESTDIR)$(PREFIX)/share/zsh/site-functions
 fishdir   := $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d
 docdir    := $(DESTDIR)$(PREFIX)/share/doc/shunt
 
-.PHONY: help build programs demo test bench install uninstall models fuzz soak conformance perturb switched-off check fmt fresh dist clean
+.PHONY: help build programs demo test bench install uninstall models fuzz soak conformance perturb switched-off checked check fmt fresh dist clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -54,7 +54,7 @@ programs: # the C programs that `shunt bench` runs
 test: ## everything that CI runs: habits, lints, unit, black-box, short models and fuzzers (TEST_ONLY=stage for one)
 	@scripts/test.sh
 
-bench: ## Shunt, kernel TCP, UNIX sockets and raw memory in one run (BENCH=latency|throughput|apps|ftp|rpc|all)
+bench: ## Shunt, kernel TCP, UNIX sockets and raw memory in one run (BENCH=latency|throughput|apps|ftp|rpc|via|all)
 	@scripts/bootstrap.sh $(or $(if $(filter all,$(BENCH)),ftp rpc,$(filter ftp rpc,$(BENCH))),build)
 	@$(MAKE) --no-print-directory build
 	@mkdir -p $(PLOTS)
@@ -83,6 +83,10 @@ perturb: build ## all black-box tests and PERTURB_SECONDS of soak, with threads 
 switched-off: ## switches one mechanism after the other off, and holds its tests to failing (MECHANISMS="exec fork" for some)
 	@scripts/bootstrap.sh test
 	@build/venv/bin/python tests/switched_off.py $(MECHANISMS)
+
+checked: build ## all of VIPL's tests under valgrind and AddressSanitizer (one of each program under valgrind in make test)
+	@scripts/bootstrap.sh test
+	@TEST_ONLY=checked scripts/test.sh
 
 check: ## formatting, clippy, habits, licences and advisories
 	@scripts/bootstrap.sh test

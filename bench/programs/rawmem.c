@@ -1,13 +1,19 @@
 /*
  * rawmem: what the memory itself can do between two processes, the limit for everything built on it.
  *
- *   rawmem latency   [--cpu A --peer-cpu B] [--seconds 1] [--warmup 0.2]
+ *   rawmem latency   [--cpu A --peer-cpu B] [--seconds 1] [--warmup 0.2] [--payload 0]
  *   rawmem bandwidth [--cpu A --peer-cpu B] [--seconds 1] [--warmup 0.1] [--size 65536] [--ring 65536] [--piece 0]
+ *   rawmem put       [--cpu A --peer-cpu B] [--seconds 1] [--warmup 0.1] [--size 65536] [--buffers 4] [--touch]
  *
- * latency: a counter in a cache line of its own goes there, and one in another line comes back.
+ * latency: a counter in a cache line of its own goes there, and one in another line comes back; --payload bytes are put
+ * right behind the counter, and copied out by the other side, which sends as many back.
  * bandwidth: a two-copy pipe, as a byte stream through shared memory must be: the writer copies each message from its
  * buffer into a ring, the reader copies what it finds into its own (same sizes as in `stream`). Large messages go in
- * pieces (--piece, an eighth of the ring where 0), so that both sides copy at the same time. Both sides only ever spin.
+ * pieces (--piece, an eighth of the ring where 0), so that both sides copy at the same time.
+ * put: one copy only, as an adapter writes into posted buffers: each message straight into the next of the reader's
+ * --buffers, then a counter; the reader looks at nothing but the counter, or, with --touch, reads what came, and says how
+ * far it is.
+ * Both sides only ever spin.
  */
 #include "common.h"
 
@@ -20,10 +26,10 @@
 #define LINE 128 /* two lines, since processors fetch them in pairs */
 
 struct shared {
-	_Alignas(LINE) _Atomic uint64_t there; /* latency: the client's counter; bandwidth: bytes written */
-	_Alignas(LINE) _Atomic uint64_t back;  /* latency: the server's counter; bandwidth: bytes read */
+	_Alignas(LINE) _Atomic uint64_t there; /* bandwidth: bytes written; put: messages */
+	_Alignas(LINE) _Atomic uint64_t back;  /* bandwidth: bytes read; put: messages */
 	_Alignas(LINE) _Atomic uint64_t end;   /* bandwidth: all bytes there will be, plus one */
-	_Alignas(4096) unsigned char ring[];
+	_Alignas(4096) unsigned char ring[];   /* latency: both notes; put: the buffers */
 };
 
 static inline void relax(void)
@@ -35,26 +41,46 @@ static inline void relax(void)
 #endif
 }
 
-static void latency_peer(struct shared *shared)
+/* One message of `latency`, there or back. */
+struct note {
+	_Alignas(LINE) _Atomic uint64_t turn;
+	unsigned char payload[];
+};
+
+static void put(struct note *note, uint64_t turn, const unsigned char *from, size_t payload)
 {
+	memcpy(note->payload, from, payload);
+	atomic_store_explicit(&note->turn, turn, memory_order_release);
+}
+
+static void poll_for(struct note *note, uint64_t turn, unsigned char *to, size_t payload)
+{
+	while (atomic_load_explicit(&note->turn, memory_order_acquire) != turn)
+		relax();
+	memcpy(to, note->payload, payload);
+}
+
+static void latency_peer(struct note *there, struct note *back, size_t payload)
+{
+	unsigned char *buffer = allocate(payload + 1);
+
 	for (uint64_t turn = 1;; turn++) {
-		while (atomic_load_explicit(&shared->there, memory_order_acquire) != turn)
-			relax();
-		atomic_store_explicit(&shared->back, turn, memory_order_release);
+		poll_for(there, turn, buffer, payload);
+		put(back, turn, buffer, payload);
 	}
 }
 
-static void latency(struct shared *shared, uint64_t warm, uint64_t measure)
+static void latency(struct note *there, struct note *back, size_t payload, uint64_t warm, uint64_t measure)
 {
 	static struct histogram times;
+	unsigned char *buffer = allocate(payload + 1);
 	uint64_t start = now_ns(), before = start;
 
 	for (uint64_t turn = 1;; turn++) {
 		uint64_t after;
 
-		atomic_store_explicit(&shared->there, turn, memory_order_release);
-		while (atomic_load_explicit(&shared->back, memory_order_acquire) != turn)
-			relax();
+		put(there, turn, buffer, payload);
+		poll_for(back, turn, buffer, payload);
 		after = now_ns();
 		if (after - start >= warm)
 			histogram_add(&times, after - before);
@@ -150,29 +176,81 @@ static void bandwidth(struct shared *shared, size_t ring, size_t size, size_t pi
 	       (double)(written - before) / (double)size / seconds);
 }
 
+static void put_peer(struct shared *shared, size_t buffers, size_t size, bool touches)
+{
+	uint64_t read = 0, written;
+
+	for (;;) {
+		while ((written = atomic_load_explicit(&shared->there, memory_order_acquire)) == read)
+			relax();
+		while (read < written) {
+			if (touches)
+				touch(shared->ring + read % buffers * size, size);
+			atomic_store_explicit(&shared->back, ++read, memory_order_release);
+		}
+	}
+}
+
+static void put_all(struct shared *shared, size_t buffers, size_t size, uint64_t warm, uint64_t measure)
+{
+	unsigned char *buffer = allocate(size);
+	uint64_t stride = size >= 65536 ? 1 : 65536 / size;
+	uint64_t begin = now_ns(), start = 0, written = 0, before = 0, read = 0, now;
+	double seconds;
+
+	for (;;) {
+		for (uint64_t i = 0; i < stride; i++) {
+			while (written - read == buffers) {
+				read = atomic_load_explicit(&shared->back, memory_order_acquire);
+				if (written - read == buffers)
+					relax();
+			}
+			memcpy(shared->ring + written % buffers * size, buffer, size);
+			atomic_store_explicit(&shared->there, ++written, memory_order_release);
+		}
+		now = now_ns();
+		if (!start && now - begin >= warm) {
+			start = now;
+			before = written;
+		} else if (start && now - start >= measure) {
+			break;
+		}
+	}
+	while (atomic_load_explicit(&shared->back, memory_order_acquire) != written)
+		relax();
+	seconds = (double)(now_ns() - start) / 1e9;
+	printf("{\"size\": %zu, \"seconds\": %.6f, \"bytes_per_second\": %.0f, \"messages_per_second\": %.1f}\n", size, seconds,
+	       (double)((written - before) * size) / seconds, (double)(written - before) / seconds);
+}
+
 int main(int argc, char **argv)
 {
-	bool is_latency = argc > 1 && strcmp(argv[1], "latency") == 0;
+	const char *mode = argc > 1 ? argv[1] : "";
+	bool is_latency = strcmp(mode, "latency") == 0, is_put = strcmp(mode, "put") == 0;
 	uint64_t warm = (uint64_t)(number(argc, argv, "warmup", 0.1) * 1e9);
 	uint64_t measure = (uint64_t)(number(argc, argv, "seconds", 1) * 1e9);
 	size_t ring = (size_t)number(argc, argv, "ring", 65536);
 	size_t size = (size_t)number(argc, argv, "size", 65536);
 	size_t piece = (size_t)number(argc, argv, "piece", 0);
+	size_t payload = (size_t)number(argc, argv, "payload", 0);
+	size_t buffers = (size_t)number(argc, argv, "buffers", 4);
 	size_t room = size > 65536 ? size : 65536;
+	size_t note = (sizeof(struct note) + payload + 4095) / 4096 * 4096, shares;
 	struct shared *shared;
 	pid_t peer;
 
-	if (!is_latency && !(argc > 1 && strcmp(argv[1], "bandwidth") == 0)) {
-		fprintf(stderr, "usage: rawmem (latency | bandwidth) [--cpu A] [--peer-cpu B] [--seconds S] [--warmup S]"
-				" [--size N] [--ring N] [--piece N]\n");
+	if (!is_latency && !is_put && strcmp(mode, "bandwidth") != 0) {
+		fprintf(stderr, "usage: rawmem (latency | bandwidth | put) [--cpu A] [--peer-cpu B] [--seconds S] [--warmup S]"
+				" [--payload N] [--size N] [--ring N] [--piece N] [--buffers N] [--touch]\n");
 		return 2;
 	}
 	if (!piece)
 		piece = ring / 8;
 	errno = 0;
-	if (!size || !ring || piece > ring)
+	if (!size || !ring || piece > ring || !buffers)
 		die("sizes must be positive and a piece at most the ring");
-	shared = mmap(NULL, sizeof *shared + ring, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	shares = is_latency ? 2 * note : is_put ? buffers * size : ring;
+	shared = mmap(NULL, sizeof *shared + shares, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	if (shared == MAP_FAILED)
 		die("mmap");
 	peer = fork();
@@ -182,13 +260,17 @@ int main(int argc, char **argv)
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		pin((int)number(argc, argv, "peer-cpu", -1));
 		if (is_latency)
-			latency_peer(shared);
+			latency_peer((struct note *)shared->ring, (struct note *)(shared->ring + note), payload);
+		else if (is_put)
+			put_peer(shared, buffers, size, flag(argc, argv, "touch"));
 		else
 			bandwidth_peer(shared, ring, room, piece);
 	}
 	pin_by_option(argc, argv);
 	if (is_latency)
-		latency(shared, warm, measure);
+		latency((struct note *)shared->ring, (struct note *)(shared->ring + note), payload, warm, measure);
+	else if (is_put)
+		put_all(shared, buffers, size, warm, measure);
 	else
 		bandwidth(shared, ring, size, piece, warm, measure);
 	kill(peer, SIGKILL);

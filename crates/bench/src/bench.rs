@@ -6,7 +6,7 @@ use crate::host::{self, Cpus};
 use crate::pairs::{self, Ends, Setting, number};
 use crate::results::{Place, Results, Side, Target, Unit};
 use crate::temp::TempDir;
-use crate::{apps, find, ftp, idle, never, plot, report, rpc, signals};
+use crate::{apps, find, ftp, idle, never, plot, report, rpc, signals, via};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -152,6 +152,7 @@ fn group(session: &mut Session, what: &str, options: &BenchOptions) -> Result<()
         "apps" => apps::measure(session, &options.apps),
         ftp::GROUP => ftp::measure(session),
         rpc::GROUP => rpc::measure(session),
+        via::GROUP => via::measure(session),
         "never-slower" => never::measure(session, &options.apps),
         "idle" => idle::measure(session, options.connections),
         other => Err(Error::Failed(format!("nothing is called {other}"))),

@@ -16,6 +16,7 @@ WHAT (default: latency throughput)
   ftp            files of 19 and 146 MB on a tmpfs between vsftpd and lftp and the classic ftp client, beside a copy
                  of the same file
   rpc            calls of an empty ONC remote procedure with a string of 0 to 4096 bytes
+  via            VIPL: latency, bandwidth, and many Virtual Interfaces on one completion queue, beside raw memory and sockets
   never-slower   busy machine, one end only, short connections, rare requests, idle
   idle           many idle connections beside a few active ones
   all            everything
@@ -43,7 +44,7 @@ prints the comparison. Takes about half a minute and saves a plot, ./shunt-demo.
 ";
 
 pub const APPS: [&str; 4] = ["redis", "memcached", "nginx", "postgres"];
-const GROUPS: [&str; 7] = ["latency", "throughput", "apps", "ftp", "rpc", "never-slower", "idle"];
+const GROUPS: [&str; 8] = ["latency", "throughput", "apps", "ftp", "rpc", "via", "never-slower", "idle"];
 
 #[derive(Debug, PartialEq)]
 pub enum Parsed<T> {

@@ -25,6 +25,7 @@ mod signals;
 mod stats;
 mod temp;
 mod usage;
+mod via;
 
 use std::ffi::OsString;
 use std::process::ExitCode;

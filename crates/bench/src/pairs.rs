@@ -62,12 +62,13 @@ pub fn start(
     };
     let at = match setting.side {
         Side::Unix => ["--unix".into(), socket.to_string_lossy().into_owned()],
+        Side::Via => ["--via".into(), format!("shunt-bench-{}", std::process::id())],
         _ => ["--tcp".into(), "0".to_string()],
     };
     let mut server = launch("server", setting.ends.server(), setting.cpus.server).args(&at).start()?;
     let ready = parse(&server.line(Duration::from_secs(20))?)?;
     let at = match &ready["ready"] {
-        Value::String(path) => ["--unix".to_string(), path.clone()],
+        Value::String(name) => [at[0].clone(), name.clone()],
         port => ["--tcp".to_string(), port.to_string()],
     };
     let seconds = setting.seconds.to_string();
@@ -93,7 +94,8 @@ pub fn run(
     let mut result = parse(output.lines.last().map_or("", |l| l))?;
     let server_cpu = crate::usage::cpu_ns(server.pid()).ok();
     // Servers of a single connection end with it; the others are ended here, by dropping them.
-    if let Ok(line) = server.line(Duration::from_millis(if program == "shortconn" { 0 } else { 5000 })) {
+    let ends = !["shortconn", "idle"].contains(&program);
+    if let Ok(line) = server.line(Duration::from_millis(if ends { 5000 } else { 0 })) {
         result["server_cpu_ns"] = parse(&line)?["cpu_ns"].clone();
     } else if let Some(cpu) = server_cpu {
         result["server_cpu_ns"] = cpu.into();

@@ -26,8 +26,9 @@ pub fn tables(results: &Results) -> String {
 fn table(title: &str, metrics: &[&Metric]) -> String {
     let sides: Vec<Side> =
         Side::ALL.into_iter().filter(|s| metrics.iter().any(|m| m.summary(*s).is_some())).collect();
-    let versus: Vec<Side> = sides.iter().copied().filter(|s| *s != Side::Shunt).collect();
-    let versus = if sides.contains(&Side::Shunt) { versus } else { Vec::new() };
+    let subject = metrics.first().map_or(Side::Shunt, |m| m.subject());
+    let versus: Vec<Side> = sides.iter().copied().filter(|s| *s != subject).collect();
+    let versus = if sides.contains(&subject) { versus } else { Vec::new() };
     let mut rows = vec![header(&sides, &versus)];
     let mut last = "";
     for metric in metrics {
@@ -73,9 +74,9 @@ fn value(unit: Unit, s: Summary) -> String {
     }
 }
 
-/// How many times better Shunt is. Above one is better, for times as for rates.
+/// How many times better Shunt, or VIPL, is. Above one is better, for times as for rates.
 fn ratio(metric: &Metric, other: Side) -> String {
-    let Some(s) = metric.advantage(Side::Shunt, other) else { return "-".into() };
+    let Some(s) = metric.advantage(metric.subject(), other) else { return "-".into() };
     match s.rounds {
         1 => factor(s.median),
         _ => format!("{} ({}-{})", factor(s.median), factor(s.min), factor(s.max)),

@@ -12,17 +12,19 @@ pub enum Side {
     Raw,
     /// A copy of the same file on the same file system.
     Copy,
+    /// VIPL.
+    Via,
 }
 
 impl Side {
-    pub const ALL: [Side; 5] = [Side::Tcp, Side::Shunt, Side::Unix, Side::Raw, Side::Copy];
+    pub const ALL: [Side; 6] = [Side::Tcp, Side::Shunt, Side::Via, Side::Unix, Side::Raw, Side::Copy];
 
     pub fn key(self) -> &'static str {
-        ["tcp", "shunt", "unix", "raw", "copy"][self as usize]
+        ["tcp", "shunt", "unix", "raw", "copy", "vipl"][self as usize]
     }
 
     pub fn title(self) -> &'static str {
-        ["kernel TCP", "Shunt", "UNIX socket", "raw memory", "file copy"][self as usize]
+        ["kernel TCP", "Shunt", "UNIX socket", "raw memory", "file copy", "VIPL"][self as usize]
     }
 
     /// The contenders in the order of their turns: each round begins with another one.
@@ -96,14 +98,15 @@ fn scaled(mut value: f64, step: f64, names: &[&str]) -> String {
     format!("{value:.digits$} {}", names[name])
 }
 
-/// What the project promises: how many times better than TCP, and what part of the raw-memory limit.
+/// What the project promises of Shunt, or of VIPL where that is what is measured: how many times better than TCP, and what part of
+/// the raw-memory limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Target {
     pub over_tcp: Option<f64>,
     pub of_raw: Option<f64>,
     /// This part of a copy of the file is enough, whatever TCP does.
     pub or_of_copy: Option<f64>,
-    /// A bound on Shunt's own value, for what has no ratio.
+    /// A bound on its own value, for what has no ratio.
     pub value: Option<f64>,
 }
 
@@ -133,7 +136,7 @@ pub struct Metric {
     pub name: String,
     pub unit: Unit,
     pub target: Target,
-    values: [Vec<Option<f64>>; 5],
+    values: [Vec<Option<f64>>; 6],
 }
 
 impl Metric {
@@ -151,11 +154,17 @@ impl Metric {
         stats::summary(stats::ratios(self.values(over), self.values(under)))
     }
 
+    /// Whose promise it is.
+    pub fn subject(&self) -> Side {
+        if self.values(Side::Via).is_empty() { Side::Shunt } else { Side::Via }
+    }
+
     /// Whether the promise is kept; `None` where there is none, or nothing to judge by.
     pub fn verdict(&self) -> Option<bool> {
-        let met = |wanted: Option<f64>, other| Some(self.advantage(Side::Shunt, other)?.median >= wanted?);
+        let subject = self.subject();
+        let met = |wanted: Option<f64>, other| Some(self.advantage(subject, other)?.median >= wanted?);
         let own = || {
-            let (bound, median) = (self.target.value?, self.summary(Side::Shunt)?.median);
+            let (bound, median) = (self.target.value?, self.summary(subject)?.median);
             Some(if self.unit.more_is_better() { median >= bound } else { median <= bound })
         };
         let at_limit = met(self.target.or_of_copy, Side::Copy) == Some(true);
@@ -230,8 +239,8 @@ impl Results {
             for side in Side::ALL.into_iter().filter(|s| !m.values(*s).is_empty()) {
                 object.insert(side.key().into(), json!(m.values(side)));
             }
-            for other in [Side::Tcp, Side::Unix, Side::Raw, Side::Copy] {
-                if let Some(s) = m.advantage(Side::Shunt, other) {
+            for other in Side::ALL.into_iter().filter(|other| *other != m.subject()) {
+                if let Some(s) = m.advantage(m.subject(), other) {
                     let ratio = json!({"median": s.median, "min": s.min, "max": s.max});
                     object.insert(format!("advantage_over_{}", other.key()), ratio);
                 }

@@ -1,5 +1,5 @@
 //! What depends on the size of messages. Throughput: messages a second on the left, bytes a second on the right, all logarithmic.
-//! Remote procedure calls: their time against the size of the argument.
+//! Remote procedure calls: their time against the size of the argument. VIPL: time and rate against size, rate against connections.
 
 use super::canvas::{Area, Axis, FAINT, INK, drawing, font, heading, picture};
 use super::colour;
@@ -35,6 +35,46 @@ pub fn rpc(metrics: &[&Metric], file: &Path) -> Result<()> {
         let note = "one processor for each end; logarithmic; p50, median and range of the rounds";
         let body = heading(area, "Call of an empty remote procedure", note, &legend)?;
         panel(&body, &shown, &sides, "argument", "time of a call")
+    })
+}
+
+/// VIPL beside the others, in the axes of "VIA over the CLAN network", table 1 and figure 6. Rows that only VIPL has are left to the table.
+pub fn via(
+    metrics: &[&Metric],
+    name: &str,
+    title: &str,
+    size: &str,
+    description: &str,
+    file: &Path,
+) -> Result<()> {
+    let shown: Vec<&Metric> =
+        metrics.iter().copied().filter(|m| m.name == name && !m.row.contains(',')).collect();
+    let sides: Vec<Side> =
+        Side::ALL.into_iter().filter(|s| shown.iter().any(|m| m.summary(*s).is_some())).collect();
+    picture(file, (1000, 720), |area| {
+        let legend: Vec<_> = sides.iter().map(|s| (s.title().to_string(), colour(*s))).collect();
+        let note =
+            "one connection, one processor for each end, polled; logarithmic; median and range of the rounds";
+        let body = heading(area, title, note, &legend)?;
+        panel(&body, &shown, &sides, size, description)
+    })
+}
+
+/// One completion queue, or epoll set, with many connections: figure 7 of the same paper.
+pub fn load(metrics: &[&Metric], file: &Path) -> Result<()> {
+    let shown: Vec<&Metric> = metrics.iter().copied().filter(|m| m.unit == Unit::PerSecond).collect();
+    let sides: Vec<Side> =
+        Side::ALL.into_iter().filter(|s| shown.iter().any(|m| m.summary(*s).is_some())).collect();
+    picture(file, (1400, 720), |area| {
+        let legend: Vec<_> = sides.iter().map(|s| (s.title().to_string(), colour(*s))).collect();
+        let note = "one request under way on each connection; logarithmic; median and range of the rounds";
+        let body = heading(area, "Requests to one completion queue, or epoll set", note, &legend)?;
+        let (left, right) = body.split_horizontally(675);
+        for (half, name) in [(left, "polled"), (right, "blocking")] {
+            let part: Vec<&Metric> = shown.iter().copied().filter(|m| m.name == name).collect();
+            panel(&half, &part, &sides, &format!("connections, {name}"), "requests per second")?;
+        }
+        Ok(())
     })
 }
 

@@ -8,6 +8,7 @@ mod lines;
 use crate::error::{Result, failed};
 use crate::results::{Metric, Results, Side, Unit};
 use crate::stats::Summary;
+use crate::via;
 use bars::{Bars, Series};
 use plotters::style::RGBColor;
 use std::path::{Path, PathBuf};
@@ -19,6 +20,7 @@ fn colour(side: Side) -> RGBColor {
         Side::Shunt => RGBColor(213, 94, 0),
         Side::Unix => RGBColor(86, 160, 211),
         Side::Raw | Side::Copy => RGBColor(0, 120, 90),
+        Side::Via => RGBColor(170, 51, 119),
     }
 }
 
@@ -35,6 +37,11 @@ pub fn draw_all(results: &Results, directory: &Path) -> Result<Vec<PathBuf>> {
             "apps" => apps(&metrics, &file)?,
             "ftp" => ftp(&metrics, &file)?,
             "rpc" => lines::rpc(&metrics, &file)?,
+            via::LATENCY => lines::via(&metrics, "p50", "Half a round trip", "message size", "time", &file)?,
+            via::BANDWIDTH => {
+                lines::via(&metrics, "bytes", "Bandwidth", "message size", "bytes per second", &file)?
+            }
+            via::LOAD => lines::load(&metrics, &file)?,
             "idle" => idle(&metrics, &file)?,
             "never-slower" => dots::never_slower(&metrics, &file)?,
             _ => continue,
@@ -162,6 +169,10 @@ mod tests {
             ("ftp", "lftp get 19 MB", "rate", Unit::BytesPerSecond),
             ("rpc", "null", "p50", Unit::Time),
             ("rpc", "64 B", "p50", Unit::Time),
+            (via::LATENCY, "4 B", "p50", Unit::Time),
+            (via::BANDWIDTH, "64 B", "bytes", Unit::BytesPerSecond),
+            (via::LOAD, "4 VIs", "polled", Unit::PerSecond),
+            (via::LOAD, "4 VIs", "blocking", Unit::PerSecond),
             ("idle", "100 connections", "alone", Unit::PerSecond),
         ];
         for (group, row, name, unit) in rows {
@@ -174,7 +185,7 @@ mod tests {
         }
         let temp = TempDir::new().unwrap();
         let files = draw_all(&results, temp.path()).unwrap();
-        assert_eq!(files.len(), 7);
+        assert_eq!(files.len(), 10);
         for file in files {
             assert!(std::fs::read(&file).unwrap().starts_with(b"\x89PNG"), "{}", file.display());
         }

@@ -1,0 +1,458 @@
+/*
+ * vipl: what a program that is written for the Virtual Interface Architecture gets from libvipl.
+ *
+ *   vipl server --via NAME --measure WHAT [--size 64] [--buffers 2] [--vis 1] [--wait] [--touch] [--pio N] [--cpu N]
+ *   vipl client --via NAME --measure WHAT [--size 64] [--buffers 2] [--vis 1] [--wait] [--pio N] [--cpu N]
+ *               [--seconds 1] [--warmup 0.2]
+ *
+ *   latency     one message under way at a time, there and back ("VIA over the CLAN network", section 4.1)
+ *   bandwidth   messages one way into --buffers posted ones, credits the other way (section 4.2)
+ *   load        requests over --vis connections, one under way on each; the server has them all on one completion queue
+ *               and echoes what comes (section 4.3)
+ *
+ * Both ends poll, or, with --wait, sleep in VipRecvWait() and VipCQWait(). NAME is the discriminator; reliable delivery, as in
+ * the paper. --pio: messages of more bytes than that go by DMA.
+ * --touch: the receiver of `bandwidth` reads what it gets. In `load` the client polls always: the server is what is measured.
+ */
+#include "common.h"
+
+#include <vipl.h>
+
+enum { MOST_VIS = 256 };
+
+/* A descriptor with its bytes right behind it. */
+struct message {
+	VIP_DESCRIPTOR descriptor;
+	char data[];
+};
+
+struct run {
+	const char *name;
+	size_t size, buffers, vis;
+	bool server, wait, touch;
+	uint64_t warm, measure;
+	VIP_NIC_HANDLE nic;
+	VIP_MEM_HANDLE memory;
+	char *messages; /* room for --buffers receives and one send of every connection */
+	size_t stride;
+};
+
+#define DO(call) check((call), #call)
+
+static inline void check(VIP_RETURN result, const char *call)
+{
+	errno = 0;
+	if (result != VIP_SUCCESS)
+		die("%s returned %d", call, (int)result);
+}
+
+static inline void relax(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+	__builtin_ia32_pause();
+#elif defined(__aarch64__)
+	__asm__ volatile("yield");
+#endif
+}
+
+static struct message *message(struct run *run, size_t vi, size_t index)
+{
+	return (struct message *)(run->messages + (vi * (run->buffers + 1) + index) * run->stride);
+}
+
+static void describe(struct run *run, struct message *m)
+{
+	m->descriptor.CS.SegCount = run->size ? 1 : 0;
+	m->descriptor.DS[0].Local.Data.Address = m->data;
+	m->descriptor.DS[0].Local.Handle = run->memory;
+	m->descriptor.DS[0].Local.Length = (VIP_UINT32)run->size;
+}
+
+/* Posts a message that was described before. */
+static inline void post_receive(struct run *run, VIP_VI_HANDLE vi, VIP_DESCRIPTOR *descriptor)
+{
+	descriptor->CS.Control = 0;
+	descriptor->CS.Status = 0;
+	DO(VipPostRecv(vi, descriptor, run->memory));
+}
+
+static inline void send_message(struct run *run, VIP_VI_HANDLE vi, VIP_DESCRIPTOR *descriptor, size_t size)
+{
+	VIP_DESCRIPTOR *done;
+	VIP_RETURN result;
+
+	descriptor->CS.Control = 0;
+	descriptor->CS.Status = 0;
+	descriptor->CS.Length = (VIP_UINT32)size;
+	DO(VipPostSend(vi, descriptor, run->memory));
+	while ((result = VipSendDone(vi, &done)) == VIP_NOT_DONE)
+		relax();
+	check(result, "VipSendDone");
+}
+
+/* The next message of a connection; NULL where the other end has disconnected. */
+static inline VIP_DESCRIPTOR *receive(struct run *run, VIP_VI_HANDLE vi)
+{
+	VIP_DESCRIPTOR *done;
+	VIP_RETURN result;
+
+	if (run->wait)
+		result = VipRecvWait(vi, VIP_INFINITE, &done);
+	else
+		while ((result = VipRecvDone(vi, &done)) == VIP_NOT_DONE)
+			relax();
+	if (result == VIP_DESCRIPTOR_ERROR && done->CS.Status & VIP_STATUS_DESC_FLUSHED_ERROR)
+		return NULL;
+	check(result, "receiving");
+	return done;
+}
+
+/* ---- connections ---- */
+
+static VIP_NET_ADDRESS *net_address(const char *name)
+{
+	static char room[2][sizeof(VIP_NET_ADDRESS) + 256];
+	static unsigned turn;
+	VIP_NET_ADDRESS *address = (VIP_NET_ADDRESS *)room[turn++ % 2];
+
+	/* The host's address is left out: any of this one. */
+	address->HostAddressLen = 0;
+	address->DiscriminatorLen = (VIP_UINT16)strlen(name);
+	memcpy(address->HostAddress, name, strlen(name));
+	return address;
+}
+
+static VIP_VI_HANDLE connected(struct run *run, size_t index, VIP_CQ_HANDLE queue)
+{
+	VIP_VI_ATTRIBUTES attributes = {
+		.ReliabilityLevel = VIP_SERVICE_RELIABLE_DELIVERY,
+		.MaxTransferSize = run->size > 4096 ? run->size : 4096,
+	}, theirs;
+	VIP_VI_HANDLE vi;
+
+	DO(VipCreateVi(run->nic, &attributes, NULL, queue, &vi));
+	for (size_t i = 0; i <= run->buffers; i++) {
+		struct message *m = message(run, index, i);
+
+		describe(run, m);
+		if (i < run->buffers)
+			post_receive(run, vi, &m->descriptor);
+	}
+	if (run->server) {
+		VIP_CONN_HANDLE request;
+
+		DO(VipConnectWait(run->nic, net_address(run->name), VIP_INFINITE, net_address(""), &theirs, &request));
+		DO(VipConnectAccept(request, vi));
+	} else {
+		VIP_RETURN result;
+		int tries = 0;
+
+		while ((result = VipConnectRequest(vi, net_address(""), net_address(run->name), 10000, &theirs)) ==
+			       VIP_NO_MATCH &&
+		       tries++ < 200)
+			usleep(10000);
+		check(result, "VipConnectRequest");
+	}
+	return vi;
+}
+
+/* ---- latency ---- */
+
+static void echo(struct run *run)
+{
+	VIP_VI_HANDLE vi = connected(run, 0, NULL);
+	struct message *out = message(run, 0, run->buffers);
+	unsigned long long count = 0;
+	VIP_DESCRIPTOR *in;
+
+	while ((in = receive(run, vi))) {
+		memcpy(out->data, ((struct message *)in)->data, run->size);
+		send_message(run, vi, &out->descriptor, run->size);
+		post_receive(run, vi, in);
+		count++;
+	}
+	printf("{\"count\": %llu, \"cpu_ns\": %llu}\n", count, (unsigned long long)cpu_ns());
+}
+
+static void latency(struct run *run)
+{
+	static struct histogram times;
+	VIP_VI_HANDLE vi = connected(run, 0, NULL);
+	struct message *out = message(run, 0, run->buffers);
+	uint64_t start = now_ns(), before = start, began = start, cpu = 0;
+	uint32_t serial = 0;
+	bool measuring = false;
+
+	for (;;) {
+		VIP_DESCRIPTOR *in;
+		uint64_t after;
+
+		serial++;
+		memcpy(out->data, &serial, run->size < sizeof serial ? run->size : sizeof serial);
+		send_message(run, vi, &out->descriptor, run->size);
+		in = receive(run, vi);
+		errno = 0;
+		if (!in)
+			die("the server has disconnected");
+		if (memcmp(((struct message *)in)->data, out->data, run->size) != 0)
+			die("message %u came back changed", serial);
+		post_receive(run, vi, in);
+		after = now_ns();
+		if (measuring)
+			histogram_add(&times, after - before);
+		if (!measuring && after - start >= run->warm) {
+			measuring = true;
+			began = after;
+			cpu = cpu_ns();
+		} else if (measuring && after - began >= run->measure) {
+			break;
+		}
+		before = after;
+	}
+	cpu = cpu_ns() - cpu;
+	printf("{");
+	histogram_print(&times);
+	printf(", \"seconds\": %.6f, \"cpu_ns\": %llu}\n", (double)(now_ns() - began) / 1e9, (unsigned long long)cpu);
+	DO(VipDisconnect(vi));
+}
+
+/* ---- bandwidth ---- */
+
+/* How many messages a credit stands for. */
+static size_t credit(struct run *run)
+{
+	return run->buffers > 1 ? run->buffers / 2 : 1;
+}
+
+static void drain(struct run *run)
+{
+	VIP_VI_HANDLE vi = connected(run, 0, NULL);
+	struct message *out = message(run, 0, run->buffers);
+	unsigned long long count = 0;
+	size_t taken = 0;
+	VIP_DESCRIPTOR *in;
+
+	out->descriptor.CS.SegCount = 0;
+	while ((in = receive(run, vi))) {
+		if (in->CS.Length != run->size)
+			die("a message of %u bytes came", in->CS.Length);
+		if (run->touch)
+			touch(((struct message *)in)->data, run->size);
+		post_receive(run, vi, in);
+		count++;
+		if (++taken == credit(run)) {
+			taken = 0;
+			send_message(run, vi, &out->descriptor, 0);
+		}
+	}
+	printf("{\"bytes\": %llu, \"cpu_ns\": %llu}\n", count * run->size, (unsigned long long)cpu_ns());
+}
+
+static void bandwidth(struct run *run)
+{
+	VIP_VI_HANDLE vi = connected(run, 0, NULL);
+	struct message *out = message(run, 0, run->buffers);
+	/* Looking at the clock costs as much as a small send: look once in 64 KiB. */
+	uint64_t stride = run->size >= 65536 ? 1 : run->size ? 65536 / run->size : 1000;
+	uint64_t begin = now_ns(), start = 0, sent = 0, before = 0, now, cpu = 0;
+	size_t credits = run->buffers;
+	double seconds;
+
+	for (;;) {
+		for (uint64_t i = 0; i < stride; i++) {
+			while (credits == 0) {
+				VIP_DESCRIPTOR *in = receive(run, vi);
+
+				if (!in)
+					die("the server has disconnected");
+				post_receive(run, vi, in);
+				credits += credit(run);
+			}
+			send_message(run, vi, &out->descriptor, run->size);
+			credits--;
+			sent++;
+		}
+		now = now_ns();
+		if (!start && now - begin >= run->warm) {
+			start = now;
+			before = sent;
+			cpu = cpu_ns();
+		} else if (start && now - start >= run->measure) {
+			break;
+		}
+	}
+	/* What was sent last is part of it. */
+	for (; credits < run->buffers - sent % credit(run); credits += credit(run)) {
+		VIP_DESCRIPTOR *in = receive(run, vi);
+
+		if (!in)
+			die("the server has disconnected");
+		post_receive(run, vi, in);
+	}
+	seconds = (double)(now_ns() - start) / 1e9;
+	cpu = cpu_ns() - cpu;
+	printf("{\"size\": %zu, \"seconds\": %.6f, \"bytes\": %llu, \"bytes_per_second\": %.0f, \"messages_per_second\": %.1f, "
+	       "\"cpu_ns\": %llu}\n",
+	       run->size, seconds, (unsigned long long)((sent - before) * run->size),
+	       (double)((sent - before) * run->size) / seconds, (double)(sent - before) / seconds,
+	       (unsigned long long)cpu);
+	DO(VipDisconnect(vi));
+}
+
+/* ---- load ---- */
+
+static void serve_load(struct run *run)
+{
+	VIP_VI_HANDLE vis[MOST_VIS];
+	VIP_CQ_HANDLE queue;
+	unsigned long long count = 0;
+	size_t left = run->vis;
+
+	DO(VipCreateCQ(run->nic, run->vis * run->buffers, &queue));
+	for (size_t i = 0; i < run->vis; i++)
+		vis[i] = connected(run, i, queue);
+	while (left) {
+		struct message *out = message(run, 0, run->buffers);
+		VIP_DESCRIPTOR *in;
+		VIP_BOOLEAN is_receive;
+		VIP_VI_HANDLE vi;
+		VIP_RETURN result;
+
+		if (run->wait)
+			result = VipCQWait(queue, VIP_INFINITE, &vi, &is_receive);
+		else
+			while ((result = VipCQDone(queue, &vi, &is_receive)) == VIP_NOT_DONE)
+				relax();
+		check(result, "the completion queue");
+		result = VipRecvDone(vi, &in);
+		if (result == VIP_DESCRIPTOR_ERROR) {
+			/* Flushed: as many times as there were buffers, but the connection has gone once. */
+			VIP_VI_STATE state;
+			VIP_VI_ATTRIBUTES attributes;
+			VIP_BOOLEAN send_empty, receive_empty;
+
+			DO(VipQueryVi(vi, &state, &attributes, &send_empty, &receive_empty));
+			left -= receive_empty;
+			continue;
+		}
+		check(result, "VipRecvDone");
+		memcpy(out->data, ((struct message *)in)->data, run->size);
+		post_receive(run, vi, in);
+		send_message(run, vi, &out->descriptor, run->size);
+		count++;
+	}
+	(void)vis;
+	printf("{\"count\": %llu, \"cpu_ns\": %llu}\n", count, (unsigned long long)cpu_ns());
+}
+
+/* A sequence in which the connections get their requests: a fresh one each time, without the cost of drawing it. */
+static uint32_t scatter(uint32_t *state)
+{
+	*state ^= *state << 13;
+	*state ^= *state >> 17;
+	*state ^= *state << 5;
+	return *state;
+}
+
+static void load(struct run *run)
+{
+	VIP_VI_HANDLE vis[MOST_VIS];
+	size_t order[MOST_VIS];
+	uint64_t begin, start = 0, count = 0, before = 0, now = 0;
+	uint32_t random = 88172645;
+	bool over = false;
+	double seconds;
+
+	for (size_t i = 0; i < run->vis; i++) {
+		vis[i] = connected(run, i, NULL);
+		order[i] = i;
+	}
+	for (size_t i = run->vis; i > 1; i--) {
+		size_t j = scatter(&random) % i, swapped = order[i - 1];
+
+		order[i - 1] = order[j];
+		order[j] = swapped;
+	}
+	begin = now_ns();
+	for (size_t i = 0; i < run->vis; i++)
+		send_message(run, vis[order[i]], &message(run, order[i], run->buffers)->descriptor, run->size);
+	for (uint64_t turn = 0; !over; turn++) {
+		for (size_t i = 0; i < run->vis; i++) {
+			size_t at = order[i];
+			VIP_DESCRIPTOR *in;
+			VIP_RETURN result = VipRecvDone(vis[at], &in);
+
+			if (result == VIP_NOT_DONE) {
+				if (run->vis == 1)
+					relax();
+				continue;
+			}
+			check(result, "VipRecvDone");
+			post_receive(run, vis[at], in);
+			send_message(run, vis[at], &message(run, at, run->buffers)->descriptor, run->size);
+			count++;
+		}
+		if (run->vis < 64 && turn % 64)
+			continue;
+		now = now_ns();
+		if (!start && now - begin >= run->warm) {
+			start = now;
+			before = count;
+		} else if (start && now - start >= run->measure) {
+			over = true;
+		}
+	}
+	seconds = (double)(now - start) / 1e9;
+	printf("{\"vis\": %zu, \"seconds\": %.6f, \"requests_per_second\": %.1f}\n", run->vis, seconds,
+	       (double)(count - before) / seconds);
+	for (size_t i = 0; i < run->vis; i++)
+		DO(VipDisconnect(vis[i]));
+}
+
+int main(int argc, char **argv)
+{
+	const char *what = option(argc, argv, "measure");
+	struct run run = {
+		.name = option(argc, argv, "via"),
+		.size = (size_t)number(argc, argv, "size", 64),
+		.buffers = (size_t)number(argc, argv, "buffers", 2),
+		.vis = (size_t)number(argc, argv, "vis", 1),
+		.server = argc > 1 && strcmp(argv[1], "server") == 0,
+		.wait = flag(argc, argv, "wait"),
+		.touch = flag(argc, argv, "touch"),
+		.warm = (uint64_t)(number(argc, argv, "warmup", 0.2) * 1e9),
+		.measure = (uint64_t)(number(argc, argv, "seconds", 1) * 1e9),
+	};
+	bool client = argc > 1 && strcmp(argv[1], "client") == 0;
+	size_t bytes;
+
+	if (!(run.server || client) || !what || !run.name || !run.buffers || !run.vis || run.vis > MOST_VIS) {
+		fprintf(stderr, "usage: vipl (server | client) --via NAME --measure (latency | bandwidth | load) [--size N]"
+				" [--buffers N] [--vis 1-256] [--wait] [--touch] [--pio N] [--cpu N] [--seconds S] [--warmup S]\n");
+		return 2;
+	}
+	if (option(argc, argv, "pio"))
+		setenv("VIPL_PIO_BYTES", option(argc, argv, "pio"), 1);
+	raise_descriptor_limit();
+	pin_by_option(argc, argv);
+	run.stride = sizeof(struct message) + (run.size + 63) / 64 * 64;
+	bytes = run.vis * (run.buffers + 1) * run.stride;
+	run.messages = allocate(bytes);
+	memset(run.messages, 0, bytes);
+	DO(VipOpenNic("nic0", &run.nic));
+	DO(VipRegisterMem(run.nic, run.messages, bytes, NULL, &run.memory));
+	if (run.server) {
+		printf("{\"ready\": \"%s\"}\n", run.name);
+		fflush(stdout);
+	}
+	if (strcmp(what, "latency") == 0)
+		(run.server ? echo : latency)(&run);
+	else if (strcmp(what, "bandwidth") == 0)
+		(run.server ? drain : bandwidth)(&run);
+	else if (strcmp(what, "load") == 0)
+		(run.server ? serve_load : load)(&run);
+	else
+		die("--measure %s is not known", what);
+	DO(VipCloseNic(run.nic));
+	return 0;
+}

@@ -1,0 +1,191 @@
+//! `shunt bench via`: VIPL beside the memory that it is made of, and beside sockets, after the measurements of "VIA over the CLAN network":
+//! latency (table 1), bandwidth (figure 6), and one completion queue with many Virtual Interfaces (figure 7).
+
+use crate::bench::{Session, progress};
+use crate::error::{Error, Result};
+use crate::pairs::{self, Ends, Setting, number};
+use crate::results::{Place, Side, Target, Unit};
+use serde_json::Value;
+
+/// What is asked for, and the tables that come of it.
+pub const GROUP: &str = "via";
+pub const LATENCY: &str = "via-latency";
+pub const BANDWIDTH: &str = "via-bandwidth";
+pub const LOAD: &str = "via-load";
+
+/// Bytes of a message. Sockets cannot send none.
+const SIZES: [(&str, usize); 10] = [
+    ("0 B", 0),
+    ("4 B", 4),
+    ("40 B", 40),
+    ("64 B", 64),
+    ("256 B", 256),
+    ("1 KB", 1024),
+    ("4 KB", 4096),
+    ("16 KB", 16384),
+    ("64 KB", 65536),
+    ("256 KB", 262_144),
+];
+/// Half a round trip of 4 bytes takes three times the raw one at most; 64 KB go at 85 % of the raw rate at least; and 5 million messages of 64
+/// bytes go in a second.
+const SMALL: Target = Target { of_raw: Some(1.0 / 3.0), ..Target::NONE };
+const LARGE: Target = Target { of_raw: Some(0.85), ..Target::NONE };
+const MANY: Target = Target { value: Some(5e6), ..Target::NONE };
+/// Virtual Interfaces of one completion queue.
+const VIS: [usize; 9] = [1, 2, 4, 8, 16, 32, 64, 128, 256];
+/// The last of them keep this part of the rate of 4.
+const FLAT: Target = Target { value: Some(0.95), ..Target::NONE };
+const FEW: usize = 4;
+
+pub fn measure(session: &mut Session) -> Result<()> {
+    let built = match session.libexec.join("vipl").is_file() {
+        true => Ok(()),
+        false => Err(Error::Failed(
+            "there is no vipl beside the other measuring programs: libvipl.so was not built (`make build`)"
+                .into(),
+        )),
+    };
+    if session.record(GROUP, built)?.is_none() {
+        return Ok(());
+    }
+    for round in 0..session.rounds {
+        progress(format_args!("via: round {} of {}", round + 1, session.rounds));
+        latency(session, round)?;
+        bandwidth(session, round)?;
+        load(session, round)?;
+    }
+    Ok(())
+}
+
+/// One side's turn.
+fn run(session: &Session, side: Side, program: &str, words: &[&str], client: &[&str]) -> Result<Value> {
+    let seconds = session.duration;
+    pairs::run(
+        session,
+        program,
+        Setting { side, ends: Ends::Both, cpus: session.cpus, seconds },
+        words,
+        client,
+    )
+}
+
+/// Half a round trip.
+fn latency(session: &mut Session, round: usize) -> Result<()> {
+    let sides = session.sides(&[Side::Via, Side::Raw, Side::Shunt, Side::Unix, Side::Tcp]);
+    for (size_name, size) in SIZES {
+        let bytes = size.to_string();
+        for (how, forced, wait) in [("", None, false), (", DMA", Some("0"), false), (", wait", None, true)] {
+            if forced.is_some() && !(4..=64).contains(&size) || wait && size != 4 {
+                continue;
+            }
+            let row = format!("{size_name}{how}");
+            for side in Side::turns(&sides, round) {
+                // The others know no DMA, sockets always may sleep, and raw memory never does.
+                if side != Side::Via && !how.is_empty() || size == 0 && !matches!(side, Side::Via | Side::Raw)
+                {
+                    continue;
+                }
+                let mut words = vec!["--measure", "latency", "--size", &bytes];
+                words.extend(wait.then_some("--wait"));
+                words.extend(forced.iter().flat_map(|most| ["--pio", *most]));
+                let result = match side {
+                    Side::Raw => {
+                        pairs::raw(session, "latency", session.cpus, session.duration, &["--payload", &bytes])
+                    }
+                    Side::Via => run(session, side, "vipl", &words, &[]),
+                    _ => run(session, side, "pingpong", &["--size", &bytes], &[]),
+                };
+                let what = format!("{LATENCY} {row} ({})", side.title());
+                let Some(result) = session.record(&what, result)? else { continue };
+                let place = Place { group: LATENCY, row: &row, side, round };
+                for (name, key) in [("p50", "p50_ns"), ("p99", "p99_ns")] {
+                    let promise = if row == "4 B" && name == "p50" { SMALL } else { Target::NONE };
+                    session.results.add(&place, name, Unit::Time, promise, number(&result, key)? / 2.0);
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// One way. Four buffers are posted, as in the paper, or as many as hold 64 KB where that is more, for messages that are all overhead. Once
+/// without a look at what came, and once the receiver reads it, for which its processor must have it: `read`.
+fn bandwidth(session: &mut Session, round: usize) -> Result<()> {
+    let sides = session.sides(&[Side::Via, Side::Raw, Side::Shunt, Side::Unix, Side::Tcp]);
+    for (size_name, size) in SIZES.into_iter().filter(|(_, size)| *size > 0) {
+        let buffers = (65536 / size).clamp(4, 256).to_string();
+        let bytes = size.to_string();
+        for (how, touches) in [("", false), (", read", true)] {
+            let row = format!("{size_name}{how}");
+            for side in Side::turns(&sides, round) {
+                let mut words = vec!["--size", &bytes];
+                if matches!(side, Side::Raw | Side::Via) {
+                    words.extend(["--buffers", &buffers]);
+                    words.extend(touches.then_some("--touch"));
+                } else if touches {
+                    // Sockets copy once more in any case.
+                    continue;
+                }
+                let result = match side {
+                    Side::Raw => pairs::raw(session, "put", session.cpus, session.duration, &words),
+                    Side::Via => {
+                        words.extend(["--measure", "bandwidth"]);
+                        run(session, side, "vipl", &words, &[])
+                    }
+                    _ => run(session, side, "stream", &words, &[]),
+                };
+                let what = format!("{BANDWIDTH} {row} ({})", side.title());
+                let Some(result) = session.record(&what, result)? else { continue };
+                let place = Place { group: BANDWIDTH, row: &row, side, round };
+                let large = if size_name == "64 KB" { LARGE } else { Target::NONE };
+                let small = if row == "64 B" { MANY } else { Target::NONE };
+                let (results, rate) = (&mut session.results, |name| number(&result, name));
+                results.add(&place, "bytes", Unit::BytesPerSecond, large, rate("bytes_per_second")?);
+                results.add(&place, "messages", Unit::PerSecond, small, rate("messages_per_second")?);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Requests of 64 bytes over many connections, one under way on each, to a server that looks at one completion queue (or epoll set).
+fn load(session: &mut Session, round: usize) -> Result<()> {
+    let sides = session.sides(&[Side::Via, Side::Shunt, Side::Unix, Side::Tcp]);
+    for (name, wait) in [("polled", false), ("blocking", true)] {
+        let mut few = None;
+        for vis in VIS {
+            let (row, count) = (format!("{vis} VIs"), vis.to_string());
+            for side in Side::turns(&sides, round) {
+                // Sockets have one way to wait.
+                let result = match side {
+                    Side::Via => {
+                        let mut words = vec!["--measure", "load", "--vis", &count];
+                        words.extend(wait.then_some("--wait"));
+                        run(session, side, "vipl", &words, &[])
+                    }
+                    _ if wait => {
+                        run(session, side, "idle", &[], &["--connections", &count, "--active", &count])
+                    }
+                    _ => continue,
+                };
+                let what = format!("{LOAD} {row}, {name} ({})", side.title());
+                let Some(result) = session.record(&what, result)? else { continue };
+                let place = Place { group: LOAD, row: &row, side, round };
+                let key = if side == Side::Via { "requests_per_second" } else { "per_second" };
+                let rate = number(&result, key)?;
+                session.results.add(&place, name, Unit::PerSecond, Target::NONE, rate);
+                if side == Side::Via && vis == FEW {
+                    few = Some(rate);
+                } else if side == Side::Via
+                    && Some(vis) == VIS.last().copied()
+                    && let Some(few) = few
+                {
+                    let row = format!("{vis} VIs of {FEW}");
+                    let place = Place { group: LOAD, row: &row, side, round };
+                    session.results.add(&place, name, Unit::Share, FLAT, rate / few);
+                }
+            }
+        }
+    }
+    Ok(())
+}

@@ -37,6 +37,7 @@ main() {
     stage models "loom, short form" env MODELS="${MODELS:-short}" scripts/models.sh
     stage fuzz "fuzzers, short form" scripts/fuzz.sh "${FUZZ_SHORT_SECONDS:-10}"
     asked soak && stage soak "soak for ${SOAK_SECONDS:-600} s" soak
+    asked checked && stage checked "VIPL under valgrind and AddressSanitizer, all of it" checked
     asked conformance && stage conformance "foreign suites in three modes, all of them" conformance
     finish
 }
@@ -110,6 +111,10 @@ blackbox() {
 
 soak() {
     SOAK_SECONDS=${SOAK_SECONDS:-600} DEATHS=${DEATHS:-1000} python_tests -m soak
+}
+
+checked() {
+    PYTEST_PATHS=tests/test_vipl.py CHECKED=full python_tests -k "valgrind or asan"
 }
 
 # They sleep more than they compute: two run beside one another, each in a network of its own.

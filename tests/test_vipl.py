@@ -32,8 +32,8 @@ def examples():
             yield pytest.param(source.stem, name, id=f"{source.stem}-{name}")
 
 
-def run(argv, **how):
-    result = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, **how)
+def run(argv, timeout=60, **how):
+    result = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout, **how)
     assert result.returncode == 0, f"{argv}: status {result.returncode}\n{result.stdout}{result.stderr}"
     return result
 
@@ -41,6 +41,61 @@ def run(argv, **how):
 @pytest.mark.parametrize("program, name", list(examples()))
 def test_example(program, name):
     run([PROGRAMS / program, name])
+
+
+# `make checked` runs all of them, elsewhere one of each program is enough.
+CHECKED = os.environ.get("CHECKED") == "full"
+ONE_OF_EACH = {"calls": "posted_memory", "connect": "peers", "cq": "many_waited", "states": "disconnected", "transfer": "segments"}
+
+
+def checked_examples():
+    return [one for one in examples() if CHECKED or ONE_OF_EACH[one.values[0]] == one.values[1]]
+
+
+@pytest.mark.parametrize("program, name", checked_examples())
+def test_under_valgrind(program, name):
+    """Nothing that valgrind knows of: memory that is read before it was written, or that is nobody's."""
+    run(["valgrind", "-q", "--error-exitcode=9", PROGRAMS / program, name], timeout=300)
+
+
+@pytest.fixture(scope="session")
+def sanitized():
+    """The library and the programs with AddressSanitizer in both, the programs with UndefinedBehaviorSanitizer, too."""
+    folder, out = RELEASE.parent / "asan", ROOT / "build" / "vipl-asan"
+    machine = f"{os.uname().machine}-unknown-linux-gnu"
+    # Rust's own sanitizers want a nightly compiler, or one that is told to behave like one.
+    flags = os.environ | {"RUSTC_BOOTSTRAP": "1", "RUSTFLAGS": "-Zsanitizer=address"}
+    subprocess.run([ROOT / "scripts/cargo", "build", "--release", "--locked", "-p", "vipl", "--target", machine, "--target-dir", folder],
+                   cwd=ROOT, env=flags, check=True, timeout=900)
+    subprocess.run(["make", "-s", "-C", HERE / "vipl", f"OUT={out}", f"LIB={folder / machine / 'release'}",
+                    "CFLAGS=-O1 -g -Wall -Wextra -fsanitize=address,undefined -fno-sanitize-recover=all"], check=True, timeout=300)
+    return out
+
+
+if CHECKED:
+    @pytest.mark.parametrize("program, name", checked_examples())
+    def test_under_asan(sanitized, program, name):
+        run([sanitized / program, name], timeout=300)
+
+
+@pytest.mark.parametrize("program, words, says", [
+    ("pingpong", ["200"], 5), ("bandwidth", ["1"], 5), ("many", ["3"], 1),
+])
+def test_documented_example(program, words, says, tmp_path):
+    """The programs that are meant to be read, in strict C, and what they print: a figure on each line."""
+    run(["cc", "-std=c11", "-D_POSIX_C_SOURCE=200809L", "-Wall", "-Wextra", "-Wno-unused-function", "-Werror", "-I", ROOT / "crates/vipl/include",
+         "-o", tmp_path / program, ROOT / f"crates/vipl/examples/{program}.c", "-L", RELEASE, "-lvipl", f"-Wl,-rpath,{RELEASE}"])
+    usage = subprocess.run([tmp_path / program], capture_output=True, text=True, timeout=60)
+    assert usage.returncode == 2 and usage.stderr.startswith("usage:")
+    server = subprocess.Popen([tmp_path / program, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        client = run([tmp_path / program, *words, "localhost"])
+        out, errors = server.communicate(timeout=60)
+    finally:
+        server.kill()
+    assert server.returncode == 0, errors
+    lines = (client.stdout + out).splitlines()
+    assert len(lines) == says and all(re.search(r": +[0-9.]+ ", line) for line in lines), lines
 
 
 @pytest.mark.parametrize("compiler, standard", [

@@ -1,10 +1,10 @@
 /* Messages one way, as fast as they go. The receiver has DEPTH descriptors posted, and returns a credit (an empty message with immediate data)
  * for each half of them, so that the sender never sends what nobody expects.
  *
- *     ./bandwidth [HOST]       without HOST: the receiver */
+ *     ./bandwidth MBYTES [HOST]       without HOST: the receiver. Both are told the same number. */
 #include "example.h"
 
-enum { DEPTH = 32, HALF = DEPTH / 2, BYTES = 256 << 20 };
+enum { DEPTH = 32, HALF = DEPTH / 2 };
 static const VIP_UINT32 sizes[] = {64, 512, 4096, 32768, 65536};
 enum { SIZES = sizeof sizes / sizeof *sizes };
 
@@ -17,7 +17,12 @@ static VIP_DESCRIPTOR *next(VIP_VI_HANDLE vi, VIP_RETURN (*done)(VIP_VI_HANDLE, 
 }
 
 int main(int count, char **words) {
-    const char *host = count > 1 ? words[1] : NULL;
+    int megabytes = count > 1 ? atoi(words[1]) : 0;
+    const char *host = count > 2 ? words[2] : NULL;
+    if (megabytes < 1) {
+        fprintf(stderr, "usage: %s MBYTES [HOST]\n", words[0]);
+        return 2;
+    }
     DO(VipOpenNic("nic0", &nic));
     struct message *messages = registered((DEPTH + 1) * sizeof *messages), *out = &messages[DEPTH];
     VIP_VI_HANDLE vi = make_vi(NULL, NULL);
@@ -26,7 +31,7 @@ int main(int count, char **words) {
     connect_vi(vi, host, "bandwidth");
     int credits = DEPTH;
     for (int i = 0; i < SIZES; i++) {
-        int all = BYTES / (sizes[i] < 4096 ? 4096 : sizes[i]) / DEPTH * DEPTH;
+        int all = ((long)megabytes << 20) / (sizes[i] < 4096 ? 4096 : sizes[i]) / DEPTH * DEPTH;
         double began = seconds();
         for (int sent = 0, received = 0; host ? sent < all : received < all;) {
             if (host) {

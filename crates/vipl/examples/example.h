@@ -1,8 +1,8 @@
 /* What the examples share: opening a NIC, memory for descriptors and their data, a connection. Read pingpong.c first.
  *
  *     cc -o pingpong pingpong.c $(pkg-config --cflags --libs vipl)
- *     ./pingpong &                 the server: waits
- *     ./pingpong localhost         the client */
+ *     ./pingpong 20000 &                 the server: waits
+ *     ./pingpong 20000 localhost         the client */
 #ifndef EXAMPLE_H
 #define EXAMPLE_H
 #include <stdio.h>

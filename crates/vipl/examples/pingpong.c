@@ -1,9 +1,8 @@
 /* Half the time of a message there and back, for a few sizes.
  *
- *     ./pingpong [HOST]        without HOST: the server */
+ *     ./pingpong ROUNDS [HOST]        without HOST: the server. Both are told the same number. */
 #include "example.h"
 
-enum { ROUNDS = 20000 };
 static const VIP_UINT32 sizes[] = {4, 40, 400, 4000, 40000};
 enum { SIZES = sizeof sizes / sizeof *sizes };
 
@@ -24,7 +23,12 @@ static void send_one(VIP_VI_HANDLE vi, struct message *m, VIP_UINT32 length) {
 }
 
 int main(int count, char **words) {
-    const char *host = count > 1 ? words[1] : NULL;
+    int rounds = count > 1 ? atoi(words[1]) : 0;
+    const char *host = count > 2 ? words[2] : NULL;
+    if (rounds < 1) {
+        fprintf(stderr, "usage: %s ROUNDS [HOST]\n", words[0]);
+        return 2;
+    }
     DO(VipOpenNic("nic0", &nic));
     struct message *messages = registered(3 * sizeof *messages), *out = &messages[2];
     VIP_VI_HANDLE vi = make_vi(NULL, NULL);
@@ -34,7 +38,7 @@ int main(int count, char **words) {
     connect_vi(vi, host, "pingpong");
     for (int i = 0; i < SIZES; i++) {
         double began = seconds();
-        for (int round = 0; round < ROUNDS; round++) {
+        for (int round = 0; round < rounds; round++) {
             if (host) send_one(vi, out, sizes[i]);
             receive(vi);
             /* The next descriptor first, then the answer, to which the other end will answer at once. */
@@ -42,7 +46,7 @@ int main(int count, char **words) {
             DO(VipPostRecv(vi, describe(&messages[next], sizeof messages->data), memory));
             if (!host) send_one(vi, out, sizes[i]);
         }
-        if (host) printf("%6u bytes: %8.3f us\n", sizes[i], (seconds() - began) / ROUNDS / 2 * 1e6);
+        if (host) printf("%6u bytes: %8.3f us\n", sizes[i], (seconds() - began) / rounds / 2 * 1e6);
     }
     DO(VipDisconnect(vi));
     VIP_DESCRIPTOR *left; /* flushed by the end of the connection */

@@ -55,7 +55,7 @@ def checked_examples():
 @pytest.mark.parametrize("program, name", checked_examples())
 def test_under_valgrind(program, name):
     """Nothing that valgrind knows of: memory that is read before it was written, or that is nobody's."""
-    run(["valgrind", "-q", "--error-exitcode=9", PROGRAMS / program, name], timeout=300)
+    run(["valgrind", "-q", "--error-exitcode=9", PROGRAMS / program, name], timeout=300, env=os.environ | {"PATIENCE": "20"})
 
 
 @pytest.fixture(scope="session")

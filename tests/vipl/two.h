@@ -61,6 +61,7 @@ void tell(int64_t value);
 int64_t hear(void);
 void meet(void); /* both sides arrive before either goes on */
 double now(void); /* seconds, monotonic */
+double patience(void); /* how many seconds a second is here: $PATIENCE, where valgrind slows everything down */
 
 /* Registered memory with descriptors in it, each with `room` bytes of data right behind it, as programs like to have it. */
 struct pool {

@@ -339,6 +339,16 @@ UNUSED static int wait_ready(int epoll, struct epoll_event *events, int max)
 	return n;
 }
 
+/* Between two looks of who polls. */
+UNUSED static inline void relax(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+	__builtin_ia32_pause();
+#elif defined(__aarch64__)
+	__asm__ volatile("yield");
+#endif
+}
+
 /* Reads all of it, as a program does that wants what it has received. */
 UNUSED static inline void touch(const void *data, size_t size)
 {

@@ -32,15 +32,6 @@ struct shared {
 	_Alignas(4096) unsigned char ring[];   /* latency: both notes; put: the buffers */
 };
 
-static inline void relax(void)
-{
-#if defined(__x86_64__) || defined(__i386__)
-	__builtin_ia32_pause();
-#elif defined(__aarch64__)
-	__asm__ volatile("yield");
-#endif
-}
-
 /* One message of `latency`, there or back. */
 struct note {
 	_Alignas(LINE) _Atomic uint64_t turn;

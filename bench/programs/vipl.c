@@ -46,15 +46,6 @@ static inline void check(VIP_RETURN result, const char *call)
 		die("%s returned %d", call, (int)result);
 }
 
-static inline void relax(void)
-{
-#if defined(__x86_64__) || defined(__i386__)
-	__builtin_ia32_pause();
-#elif defined(__aarch64__)
-	__asm__ volatile("yield");
-#endif
-}
-
 static struct message *message(struct run *run, size_t vi, size_t index)
 {
 	return (struct message *)(run->messages + (vi * (run->buffers + 1) + index) * run->stride);

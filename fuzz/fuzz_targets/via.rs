@@ -155,10 +155,10 @@ fuzz_target!(|input: &[u8]| {
                 }
             }
             _ => {
+                let manner = manner(number());
                 // SAFETY: as above.
-                if let Some(via::queue::Outcome::Failed(_)) =
-                    unsafe { send.go_on(&world.regions, manner(number())) }
-                {
+                let outcome = unsafe { send.go_on(&world.regions, manner) };
+                if let Some(via::queue::Outcome::Failed(_)) = outcome {
                     send.end_failed(&world.regions, 0x40);
                 }
                 while let Some(done) = send.finished.pop() {

@@ -198,14 +198,10 @@ impl Line {
             let Ok(regions) = nic::regions() else { return false };
             let numbers = [Some(offer.segment.memfd()), Some(regions.memfd())];
             let queues = offer.queues.map(|queue| queue.map(|(memfd, _)| memfd));
-            // SAFETY: they are open: the segment and the queues are held by the Virtual Interface, which the caller has.
-            fds.extend(
-                numbers
-                    .into_iter()
-                    .chain(queues)
-                    .flatten()
-                    .map(|fd| unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) }),
-            );
+            fds.extend(numbers.into_iter().chain(queues).flatten().map(|fd| {
+                // SAFETY: it is open: the segment and the queues are held by the Virtual Interface, which the caller has.
+                unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) }
+            }));
         }
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
         let mut control = SendAncillaryBuffer::new(&mut space);

@@ -8,9 +8,14 @@ use crate::results::{Metric, Side, Unit};
 use plotters::prelude::*;
 use std::path::Path;
 
+/// Who was measured in any of these.
+fn taking_part(metrics: &[&Metric]) -> Vec<Side> {
+    let measured = |side: &Side| metrics.iter().any(|m| m.summary(*side).is_some());
+    Side::ALL.into_iter().filter(measured).collect()
+}
+
 pub fn throughput(metrics: &[&Metric], file: &Path) -> Result<()> {
-    let sides: Vec<Side> =
-        Side::ALL.into_iter().filter(|s| metrics.iter().any(|m| m.summary(*s).is_some())).collect();
+    let sides = taking_part(metrics);
     picture(file, (1400, 720), |area| {
         let legend: Vec<_> = sides.iter().map(|s| (s.title().to_string(), colour(*s))).collect();
         let note = "one connection, one processor for each end; logarithmic; median and range of the rounds";
@@ -28,8 +33,7 @@ pub fn throughput(metrics: &[&Metric], file: &Path) -> Result<()> {
 
 pub fn rpc(metrics: &[&Metric], file: &Path) -> Result<()> {
     let shown: Vec<&Metric> = metrics.iter().copied().filter(|m| m.name == "p50").collect();
-    let sides: Vec<Side> =
-        Side::ALL.into_iter().filter(|s| shown.iter().any(|m| m.summary(*s).is_some())).collect();
+    let sides = taking_part(&shown);
     picture(file, (1000, 720), |area| {
         let legend: Vec<_> = sides.iter().map(|s| (s.title().to_string(), colour(*s))).collect();
         let note = "one processor for each end; logarithmic; p50, median and range of the rounds";
@@ -49,8 +53,7 @@ pub fn via(
 ) -> Result<()> {
     let shown: Vec<&Metric> =
         metrics.iter().copied().filter(|m| m.name == name && !m.row.contains(',')).collect();
-    let sides: Vec<Side> =
-        Side::ALL.into_iter().filter(|s| shown.iter().any(|m| m.summary(*s).is_some())).collect();
+    let sides = taking_part(&shown);
     picture(file, (1000, 720), |area| {
         let legend: Vec<_> = sides.iter().map(|s| (s.title().to_string(), colour(*s))).collect();
         let note =
@@ -63,8 +66,7 @@ pub fn via(
 /// One completion queue, or epoll set, with many connections: figure 7 of the same paper.
 pub fn load(metrics: &[&Metric], file: &Path) -> Result<()> {
     let shown: Vec<&Metric> = metrics.iter().copied().filter(|m| m.unit == Unit::PerSecond).collect();
-    let sides: Vec<Side> =
-        Side::ALL.into_iter().filter(|s| shown.iter().any(|m| m.summary(*s).is_some())).collect();
+    let sides = taking_part(&shown);
     picture(file, (1400, 720), |area| {
         let legend: Vec<_> = sides.iter().map(|s| (s.title().to_string(), colour(*s))).collect();
         let note = "one request under way on each connection; logarithmic; median and range of the rounds";

@@ -1,0 +1,423 @@
+//! What a Virtual Interface's work queues are for: posting descriptors, taking them back, and telling those who wait.
+
+use super::*;
+
+/// `VipPostSend`: sends, writes or reads what a descriptor says. It is done when this returns, unless it waits for the peer
+/// ([`DEFERRED`]). `InvalidParameter`, and an error of its own, if not even its status can be written; `ErrorResource` if there are too many.
+///
+/// # Safety
+/// Registered memory must be mapped.
+#[inline]
+pub unsafe fn post_send(handle: *mut c_void, descriptor: *mut Descriptor, region: u32) -> Result<(), Return> {
+    let vi = find(handle)?;
+    let regions = nic::regions()?;
+    let mut send = vi.send();
+    if !vi.stands() {
+        return Err(Return::InvalidParameter);
+    }
+    let queue = &mut *send;
+    let Some(list) = &mut queue.list else { return Err(Return::InvalidParameter) };
+    if list.len() >= MAX_DESCRIPTORS {
+        drop(send);
+        agent::error(Event::of(handle, ErrorCode::ViOverrun, descriptor));
+        return Err(Return::ErrorResource);
+    }
+    // SAFETY: the caller vouches for registered memory.
+    let read = unsafe { Posted::read(regions, queue.asker, descriptor, region, false, queue.most) };
+    let Ok(posted) = read else {
+        drop(send);
+        agent::error(Event::of(handle, ErrorCode::PostDesc, descriptor));
+        return Err(Return::InvalidParameter);
+    };
+    let tells = posted.tells_the_peer();
+    // SAFETY: the buffers lie in registered memory.
+    let outcome = unsafe { list.post(regions, queue.asker, posted, manner(queue.level)) };
+    let told = if tells && outcome == Outcome::Done { tell_peer(list.memory.as_ref()) } else { false };
+    send_done_now(queue);
+    if outcome == Outcome::Done && !told {
+        return Ok(());
+    }
+    drop(send);
+    after_send(handle, &vi, outcome, told);
+    Ok(())
+}
+
+/// What is seldom to be done behind a send.
+#[cold]
+fn after_send(handle: *mut c_void, vi: &Found<Vi>, outcome: Outcome, kick: bool) {
+    if kick {
+        vi.kick();
+    }
+    match outcome {
+        Outcome::Done => {}
+        Outcome::Deferred => go_on_sending(handle),
+        Outcome::Failed(sent) => send_failed(handle, vi, sent),
+        Outcome::Wrong => {
+            let reliable = vi.send().level & reliability::UNRELIABLE == 0;
+            if reliable {
+                end(handle, vi, End::Broken);
+            }
+        }
+    }
+}
+
+/// A send has failed: what its descriptor says of that, and what becomes of the connection, is a matter of the reliability level.
+#[cold]
+fn send_failed(handle: *mut c_void, vi: &Found<Vi>, sent: Sent) {
+    let Ok(regions) = nic::regions() else { return };
+    let mut kick = false;
+    let (broken, message) = {
+        let mut send = vi.send();
+        let level = standard(send.level);
+        let reads = send.list.as_ref().is_some_and(SendQueue::has_failed_to_read);
+        let forbidden = if reads { agent::Message::ReadForbidden } else { agent::Message::WriteForbidden };
+        let (errors, message) = match (sent, level) {
+            (Sent::NoDescriptor, reliability::UNRELIABLE) => (0, Some(agent::Message::ReceiveQueueEmpty)),
+            (Sent::TooLong, reliability::UNRELIABLE) => (0, None),
+            (Sent::Forbidden, reliability::UNRELIABLE) => (0, Some(forbidden)),
+            (Sent::NoDescriptor, reliability::RECEPTION) => {
+                (status::REMOTE_DESC_ERROR, Some(agent::Message::ReceiveQueueEmpty))
+            }
+            (Sent::TooLong, reliability::RECEPTION) => (status::REMOTE_DESC_ERROR, None),
+            (Sent::NoDescriptor, _) => (status::TRANSPORT_ERROR, Some(agent::Message::ReceiveQueueEmpty)),
+            (Sent::TooLong, _) => (status::TRANSPORT_ERROR, None),
+            (Sent::Forbidden, reliability::RECEPTION) => (status::RDMA_PROT_ERROR, None),
+            (Sent::Forbidden, _) => (status::RDMA_PROT_ERROR, Some(forbidden)),
+            (Sent::Done | Sent::Lost | Sent::NoRoom, _) => (status::TRANSPORT_ERROR, None),
+        };
+        if sent == Sent::TooLong {
+            // Its descriptor says so.
+            kick = send.list.as_ref().is_some_and(|list| tell_peer(list.memory.as_ref()));
+        }
+        if let Some(list) = &mut send.list {
+            list.end_failed(regions, errors);
+        }
+        send_done_now(&mut send);
+        (errors != 0, message)
+    };
+    if kick {
+        vi.kick();
+    }
+    if let Some(message) = message {
+        vi.message(message);
+    }
+    if broken {
+        end(handle, vi, End::Broken);
+    }
+}
+
+/// Goes on with sends that wait for the peer to post descriptors; arms the tripwire that says when it has.
+pub fn go_on_sending(handle: *mut c_void) {
+    let Ok(vi) = find(handle) else { return };
+    let Ok(regions) = nic::regions() else { return };
+    loop {
+        let mut send = vi.send();
+        let queue = &mut *send;
+        let Some(list) = &mut queue.list else { return };
+        if !vi.stands() || !list.is_deferred() {
+            return;
+        }
+        let Some(memory) = list.memory.clone() else { return };
+        memory.mine.arm(at::COOKIE_TRIP, wake::AGENT);
+        // SAFETY: the buffers lie in registered memory.
+        let outcome = unsafe { list.go_on(regions, manner(queue.level)) };
+        let Some(outcome) = outcome else { return };
+        let kick = outcome == Outcome::Done && tell_peer(Some(&memory));
+        send_done_now(queue);
+        drop(send);
+        if outcome == Outcome::Deferred {
+            return;
+        }
+        after_send(handle, &vi, outcome, kick);
+    }
+}
+
+/// Tells the peer that a message has come. True if its library's thread is to be woken.
+#[inline]
+fn tell_peer(memory: Option<&Arc<Memory>>) -> bool {
+    let Some(memory) = memory else { return false };
+    let armed = transfer::notify(memory, at::TRIP);
+    armed != 0 && tell_others(memory, armed, 0)
+}
+
+#[cold]
+fn tell_others(memory: &Memory, armed: u64, queue: usize) -> bool {
+    let mut kick = armed & wake::AGENT != 0;
+    if armed & wake::QUEUE != 0
+        && let Some(hints) = memory.queues[queue]
+    {
+        kick |= cq::hint(&hints.map, hints.slot);
+    }
+    kick
+}
+
+/// Something is done in the send queue, by this process itself.
+#[inline]
+pub(super) fn send_done_now(queue: &mut Queue<SendQueue>) {
+    let Some(list) = &queue.list else { return };
+    if let Some(bound) = &queue.bound
+        && !list.finished.watched
+    {
+        hint_own(bound);
+    }
+    if let Some(segment) = &queue.segment
+        && segment.is_armed(at::COOKIE_TRIP, wake::SLEEPERS | wake::AGENT)
+    {
+        fire_own(segment, at::COOKIE_TRIP);
+    }
+}
+
+/// Wakes whoever waits here for what this process has done itself.
+#[cold]
+fn fire_own(segment: &Segment, trip: usize) {
+    if segment.fire(trip) & wake::AGENT != 0 {
+        agent::look_later();
+    }
+}
+
+/// As [`send_done_now`], in the receive queue.
+pub(super) fn receive_done_now(queue: &mut Queue<ReceiveQueue>) {
+    let Some(list) = &queue.list else { return };
+    if let Some(bound) = &queue.bound
+        && !list.finished.watched
+    {
+        hint_own(bound);
+    }
+    if let Some(segment) = &queue.segment {
+        fire_own(segment, at::TRIP);
+    }
+}
+
+fn hint_own(bound: &Bound) {
+    if bound.hint() {
+        agent::look_later();
+    }
+}
+
+/// `VipPostRecv`: gives the library a descriptor for a message that will come. Errors as of [`post_send`].
+///
+/// # Safety
+/// Registered memory must be mapped.
+#[inline]
+pub unsafe fn post_receive(
+    handle: *mut c_void,
+    descriptor: *mut Descriptor,
+    region: u32,
+) -> Result<(), Return> {
+    let vi = find(handle)?;
+    let regions = nic::regions()?;
+    let mut receive = vi.receive();
+    if !vi.stands() {
+        return Err(Return::InvalidParameter);
+    }
+    let queue = &mut *receive;
+    let Some(list) = &mut queue.list else { return Err(Return::InvalidParameter) };
+    if list.len() >= MAX_DESCRIPTORS {
+        drop(receive);
+        agent::error(Event::of(handle, ErrorCode::ViOverrun, descriptor));
+        return Err(Return::ErrorResource);
+    }
+    // SAFETY: the caller vouches for registered memory.
+    let read = unsafe { Posted::read(regions, queue.asker, descriptor, region, true, queue.most) };
+    let Ok(mut posted) = read else {
+        drop(receive);
+        agent::error(Event::of(handle, ErrorCode::PostDesc, descriptor));
+        return Err(Return::InvalidParameter);
+    };
+    let wrong = posted.errors != 0;
+    let lost = vi.state() == State::Error;
+    if lost {
+        posted.errors |= status::DESC_FLUSHED_ERROR;
+    }
+    list.post(posted);
+    let mut kick = false;
+    // Nobody else waits for cookies.
+    if queue.level & DEFERRED != 0
+        && let Some(memory) = &list.memory
+    {
+        let armed = transfer::notify(memory, at::COOKIE_TRIP);
+        kick = armed != 0 && tell_others(memory, armed, 1);
+    }
+    if wrong || lost {
+        // SAFETY: the buffers lie in registered memory.
+        while unsafe { list.go_on(regions) } == Ok(true) {}
+        receive_done_now(queue);
+    }
+    let breaks = wrong && queue.level & reliability::UNRELIABLE == 0 && vi.state() == State::Connected;
+    drop(receive);
+    if kick {
+        vi.kick();
+    }
+    if breaks {
+        end(handle, &vi, End::Broken);
+    }
+    Ok(())
+}
+
+/// What [`send_done`] and its like have found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Taken {
+    /// The first descriptor, which is done.
+    Descriptor(Done),
+    /// Nothing is posted.
+    Empty,
+    /// The first one is not done yet.
+    NotYet,
+}
+
+/// `VipSendDone`: the first descriptor of the send queue, if it is done.
+#[inline]
+pub fn send_done(handle: *mut c_void) -> Result<Taken, Return> {
+    let vi = find(handle)?;
+    let mut send = vi.send();
+    match &mut send.list {
+        Some(list) if vi.stands() => Ok(match list.finished.pop() {
+            Some(done) => Taken::Descriptor(done),
+            None if list.is_empty() => Taken::Empty,
+            None => Taken::NotYet,
+        }),
+        _ => Err(Return::InvalidParameter),
+    }
+}
+
+/// `VipRecvDone`: the first descriptor of the receive queue, if it is done.
+#[inline]
+pub fn receive_done(handle: *mut c_void) -> Result<Taken, Return> {
+    let vi = find(handle)?;
+    let regions = nic::regions()?;
+    let mut receive = vi.receive();
+    let Some(list) = &mut receive.list else { return Err(Return::InvalidParameter) };
+    if !vi.stands() {
+        return Err(Return::InvalidParameter);
+    }
+    if list.finished.is_empty() {
+        // SAFETY: the buffers lie in registered memory.
+        if unsafe { list.go_on(regions) }.is_err() {
+            drop(receive);
+            end(handle, &vi, End::Broken);
+            return receive_done(handle);
+        }
+    }
+    let taken = match list.finished.pop() {
+        Some(done) => Taken::Descriptor(done),
+        None if list.is_empty() => Taken::Empty,
+        None => Taken::NotYet,
+    };
+    if list.wakes() {
+        drop(receive);
+        vi.kick();
+    }
+    Ok(taken)
+}
+
+/// `VipSendWait`: as [`send_done`], and sleeps until there is one. `InvalidParameter` for a queue that has a completion queue.
+pub fn send_wait(handle: *mut c_void, until: Until) -> Result<Taken, Return> {
+    loop {
+        match send_done(handle)? {
+            Taken::NotYet => {}
+            found => return Ok(found),
+        }
+        let vi = find(handle)?;
+        let segment = {
+            let send = vi.send();
+            if send.bound.is_some() {
+                return Err(Return::InvalidParameter);
+            }
+            let Some(segment) = &send.segment else { return Err(Return::InvalidParameter) };
+            segment.arm(at::COOKIE_TRIP, wake::SLEEPERS);
+            segment.clone()
+        };
+        match send_done(handle)? {
+            Taken::NotYet => {}
+            found => return Ok(found),
+        }
+        let Some(nanos) = until.left() else { return Err(Return::Timeout) };
+        segment.sleep(at::COOKIE_TRIP, nanos);
+    }
+}
+
+/// `VipRecvWait`: as [`receive_done`], and sleeps until there is one. `InvalidParameter` for a queue that has a completion queue.
+pub fn receive_wait(handle: *mut c_void, until: Until) -> Result<Taken, Return> {
+    loop {
+        match receive_done(handle)? {
+            Taken::NotYet => {}
+            found => return Ok(found),
+        }
+        let vi = find(handle)?;
+        let segment = {
+            let receive = vi.receive();
+            if receive.bound.is_some() {
+                return Err(Return::InvalidParameter);
+            }
+            let Some(segment) = &receive.segment else { return Err(Return::InvalidParameter) };
+            segment.arm(at::TRIP, wake::SLEEPERS);
+            segment.clone()
+        };
+        match receive_done(handle)? {
+            Taken::NotYet => {}
+            found => return Ok(found),
+        }
+        let Some(nanos) = until.left() else { return Err(Return::Timeout) };
+        segment.sleep(at::TRIP, nanos);
+    }
+}
+
+/// What a completion queue finds at one of its Virtual Interfaces.
+pub enum Told {
+    /// One more descriptor is done in the receive queue, or in the send queue.
+    Done {
+        /// In which of both.
+        receive: bool,
+    },
+    /// None. It is told of by a hint from now on, unless the caller is `patient`.
+    Nothing,
+}
+
+/// For completion queue `cq`: whether a descriptor is done that it has not told of. `patient`: it will ask again by itself.
+pub fn tell(handle: *mut c_void, cq: *mut c_void, patient: bool) -> Told {
+    let (Ok(vi), Ok(regions)) = (find(handle), nic::regions()) else { return Told::Nothing };
+    {
+        let mut send = vi.send();
+        if send.bound.is_some_and(|bound| bound.handle == cq)
+            && let Some(list) = &mut send.list
+        {
+            if list.finished.tell() {
+                return Told::Done { receive: false };
+            }
+            list.finished.watched = patient;
+        }
+    }
+    let mut receive = vi.receive();
+    if receive.bound.is_none_or(|bound| bound.handle != cq) {
+        return Told::Nothing;
+    }
+    let Some(list) = &mut receive.list else { return Told::Nothing };
+    list.finished.watched = patient;
+    let mut done = list.finished.tell();
+    for last in [patient, true] {
+        if done {
+            break;
+        }
+        // SAFETY: the buffers lie in registered memory.
+        match unsafe { list.go_on(regions) } {
+            Ok(true) => done = list.finished.tell(),
+            Ok(false) if last => break,
+            Ok(false) => {
+                list.finished.watched = false;
+                list.arm(wake::QUEUE);
+                // By another thread, before that.
+                done = list.finished.tell();
+            }
+            Err(_) => {
+                drop(receive);
+                end(handle, &vi, End::Broken);
+                return tell(handle, cq, patient);
+            }
+        }
+    }
+    if list.wakes() {
+        drop(receive);
+        vi.kick();
+    }
+    if done { Told::Done { receive: true } } else { Told::Nothing }
+}

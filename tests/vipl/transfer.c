@@ -562,6 +562,90 @@ static void refused_both_ways(void) {
     both_ways();
 }
 
+/* Messages that are split, more of them than there is room for: each goes on where it had to wait. */
+enum { PARTS = 40, PART = 100000, SPLIT_MESSAGES = 4 };
+
+static void refused_split_server(void) {
+    struct pool pool = make_pool(PARTS, PART, NULL);
+    VIP_VI_HANDLE vi = make_vi(SPLIT, NULL, NULL);
+    for (int i = 0; i < PARTS; i++) post_recv(vi, &pool, i, PART);
+    connect_at(vi, "refused");
+    char *whole = malloc(PARTS * PART);
+    meet();
+    for (int i = 0; i < PARTS; i++) {
+        VIP_DESCRIPTOR *d;
+        OK(take_recv(vi, POLL, &d));
+        EQUAL(d->CS.Length, PART);
+        EQUAL(!(d->CS.Status & VIP_STATUS_CONTINUES), i % 10 == 9);
+        memcpy(whole + i * PART, (char *)d + 64, PART);
+    }
+    for (int i = 0; i < SPLIT_MESSAGES; i++) check(i, whole + i * 10 * PART, 10 * PART);
+    free(whole);
+    meet();
+    OK(VipDisconnect(vi));
+    OK(VipDestroyVi(vi));
+    drop_pool(&pool);
+}
+
+static void refused_split_client(void) {
+    refuse();
+    struct pool pool = make_pool(SPLIT_MESSAGES, ROOM, NULL);
+    VIP_VI_HANDLE vi = make_vi(SPLIT, NULL, NULL);
+    connect_at(vi, "refused");
+    for (int i = 0; i < SPLIT_MESSAGES; i++) {
+        fill(i, data(&pool, i), 10 * PART);
+        post_send(vi, &pool, i, 10 * PART);
+    }
+    VIP_DESCRIPTOR *d;
+    meet();
+    for (int i = 0; i < SPLIT_MESSAGES; i++) OK(take_send(vi, WAIT, &d));
+    meet();
+    OK(VipDisconnect(vi));
+    OK(VipDestroyVi(vi));
+    drop_pool(&pool);
+}
+
+/* A message that was dropped in its middle, as nobody expected the rest: the next one is whole. */
+static void split_dropped_server(void) {
+    struct pool pool = make_pool(2, 100, NULL);
+    VIP_VI_HANDLE vi = make_vi(VIP_SERVICE_UNRELIABLE | VIP_SERVICE_SPLIT, NULL, NULL);
+    catch_errors();
+    post_recv(vi, &pool, 0, 100);
+    connect_at(vi, "dropped");
+    VIP_DESCRIPTOR *d;
+    OK(take_recv(vi, WAIT, &d));
+    EQUAL(d->CS.Length, 100);
+    CHECK(d->CS.Status & VIP_STATUS_CONTINUES);
+    EQUAL(next_error().code, VIP_ERROR_RECVQ_EMPTY);
+    post_recv(vi, &pool, 1, 100);
+    meet();
+    OK(take_recv(vi, WAIT, &d));
+    EQUAL(d->CS.Length, 50);
+    check(2, data(&pool, 1), 50);
+    meet();
+    OK(VipDisconnect(vi));
+    OK(VipDestroyVi(vi));
+    drop_pool(&pool);
+}
+
+static void split_dropped_client(void) {
+    struct pool pool = make_pool(1, 300, NULL);
+    VIP_VI_HANDLE vi = make_vi(VIP_SERVICE_UNRELIABLE | VIP_SERVICE_SPLIT, NULL, NULL);
+    connect_at(vi, "dropped");
+    VIP_DESCRIPTOR *d;
+    fill(1, data(&pool, 0), 300);
+    post_send(vi, &pool, 0, 300);
+    OK(take_send(vi, POLL, &d));
+    meet();
+    fill(2, data(&pool, 0), 50);
+    post_send(vi, &pool, 0, 50);
+    OK(take_send(vi, POLL, &d));
+    meet();
+    OK(VipDisconnect(vi));
+    OK(VipDestroyVi(vi));
+    drop_pool(&pool);
+}
+
 /* RDMA has no other way: it fails, and what went before has arrived. */
 static void refused_rdma_server(void) {
     catch_errors();
@@ -618,6 +702,8 @@ const struct example examples[] = {
     {"refused_to_one", sizes_server, refused_client, 0},
     {"refused_to_other", refused_server, sizes_client, 0},
     {"refused_both_ways", refused_both_ways, refused_both_ways, 0},
+    {"refused_split", refused_split_server, refused_split_client, 0},
+    {"split_dropped", split_dropped_server, split_dropped_client, 0},
     {"refused_rdma", refused_rdma_server, refused_rdma_client, 0},
     {0},
 };

@@ -123,7 +123,7 @@ void drain(VIP_VI_HANDLE vi, unsigned flushed) {
 }
 
 VIP_VI_ATTRIBUTES attributes(VIP_RELIABILITY_LEVEL level) {
-    VIP_VI_ATTRIBUTES made = {level, nic_attributes.MaxTransferSize, 0, NULL, VIP_TRUE, level != VIP_SERVICE_UNRELIABLE};
+    VIP_VI_ATTRIBUTES made = {level, nic_attributes.MaxTransferSize, 0, NULL, VIP_TRUE, !(level & VIP_SERVICE_UNRELIABLE)};
     return made;
 }
 

@@ -217,9 +217,8 @@ impl Posted {
         self.let_go(regions);
     }
 
-    /// Holds its memory: it is not done before the program's call returns. False, and an error is noted, if the program has deregistered it
-    /// meanwhile.
-    pub fn hold(&mut self, regions: &Regions, asker: Asker) -> bool {
+    /// Holds its memory: it is not done before the program's call returns. An error is noted if the program has deregistered it meanwhile.
+    pub fn hold(&mut self, regions: &Regions, asker: Asker) {
         let (address, region) = (self.descriptor.addr(), self.region);
         self.held = regions.hold(asker, region, address, size_of::<ControlSegment>());
         let count = usize::from(core::mem::take(&mut self.count));
@@ -231,7 +230,6 @@ impl Posted {
         } else {
             self.errors |= status::PROTECTION_ERROR;
         }
-        self.errors == 0
     }
 
     /// Gives back the memory that is held, whatever became of it.

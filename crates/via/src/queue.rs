@@ -168,6 +168,7 @@ impl SendQueue {
         let mut outcome = None;
         while let Some(posted) = self.waiting.pop_front() {
             if posted.errors != 0 {
+                self.sender.give_up();
                 self.finish(regions, posted, 0);
                 return Some(Outcome::Wrong);
             }
@@ -215,6 +216,7 @@ impl SendQueue {
 
     /// Ends the descriptor that failed last: with its error, or, where nobody is told of one, without.
     pub fn end_failed(&mut self, regions: &Regions, errors: u32) {
+        self.sender.give_up();
         if let Some(mut posted) = self.waiting.pop_front() {
             posted.errors = errors;
             let length = if errors == 0 { posted.length } else { 0 };

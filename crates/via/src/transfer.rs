@@ -182,12 +182,19 @@ impl Sender {
             // SAFETY: the caller vouches for the buffers.
             match unsafe { self.send_part(memory, &cookie, buffers, length, immediate, continues) } {
                 Sent::Done if continues => self.part += length,
+                // What has gone stays gone: it goes on with the same part.
+                Sent::NoRoom => return Sent::NoRoom,
                 sent => {
                     self.part = 0;
                     return sent;
                 }
             }
         }
+    }
+
+    /// The message that was being sent is given up: the next one begins at its beginning.
+    pub fn give_up(&mut self) {
+        self.part = 0;
     }
 
     /// Sends what fits a descriptor.

@@ -219,7 +219,8 @@ impl<T: Half> Direction<T> {
 
     /// Takes the lock if nobody has it.
     pub fn try_lock(&self) -> Option<Held<'_, T>> {
-        thread::try_lock(&self.lock, T::PLACE).then_some(Held { direction: self })
+        // Not one that is made and thrown away: to drop it would unlock.
+        if thread::try_lock(&self.lock, T::PLACE) { Some(Held { direction: self }) } else { None }
     }
 
     #[inline(always)]
@@ -610,5 +611,16 @@ mod tests {
         conn.slot.store(1, Ordering::Relaxed);
         conn.link.store(0, Ordering::Relaxed);
         assert!(!conn.slot_taken());
+    }
+
+    #[test]
+    fn who_does_not_get_a_lock_leaves_it_to_its_holder() {
+        let conn = crate::home::take().unwrap();
+        conn.reset();
+        let held = conn.rx.lock();
+        let owner = conn.rx.lock.owner();
+        assert!(held.is_some() && owner != 0);
+        assert!(conn.rx.try_lock().is_none() && conn.rx.lock().is_none());
+        assert_eq!(conn.rx.lock.owner(), owner);
     }
 }

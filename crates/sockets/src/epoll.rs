@@ -517,7 +517,8 @@ impl Set {
     }
 
     fn lock(&self) -> Option<Guard<'_>> {
-        thread::lock(&self.lock, Place::Set).then_some(Guard(self))
+        // Not one that is made and thrown away: to drop it would unlock.
+        if thread::lock(&self.lock, Place::Set) { Some(Guard(self)) } else { None }
     }
 }
 
@@ -561,4 +562,19 @@ fn take_set() -> Option<&'static Set> {
         }
     }
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_handler_leaves_the_lock_to_the_call_that_it_interrupts() {
+        let set = take_set().unwrap();
+        let held = set.lock();
+        let owner = set.lock.owner();
+        assert!(held.is_some() && owner != 0);
+        assert!(set.lock().is_none());
+        assert_eq!(set.lock.owner(), owner);
+    }
 }

@@ -136,11 +136,13 @@ fn managed(fd: i32) -> Option<&'static Conn> {
     table::conn(fd).filter(|conn| conn.is_managed())
 }
 
-/// Changes when any promoted member's peer has put something.
+/// Changes when any promoted member's peer has put something, or its end has become known: a survey before that has not seen it, and a sleep
+/// after it would not be told.
 fn fingerprint(fds: &[libc::pollfd]) -> u64 {
-    fds.iter()
-        .filter_map(|poll| managed(poll.fd))
-        .fold(0, |sum, conn| sum.rotate_left(9) ^ Seen::now(conn).sum())
+    fds.iter().filter_map(|poll| managed(poll.fd)).fold(0, |sum, conn| {
+        let told = u64::from(conn.has(flag::PEER_FIN | flag::PEER_HUP));
+        sum.rotate_left(9) ^ Seen::now(conn).sum() ^ told
+    })
 }
 
 fn sleep(

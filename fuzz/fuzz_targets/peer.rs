@@ -19,6 +19,7 @@ use sockets::conn::Conn;
 use sockets::reason::Reason;
 use sockets::table;
 use sockets::{close, demote, io, layout, link, process, ready, rendezvous};
+use stream::sovia;
 
 static LISTENER: LazyLock<TcpListener> = LazyLock::new(|| {
     let board = format!("/tmp/shunt-fuzz-board.{}", std::process::id());
@@ -170,6 +171,10 @@ impl Enemy {
         message[4..8].copy_from_slice(&u32::from(how & 0x7e).to_ne_bytes());
         message[8..12]
             .copy_from_slice(&(conn.posted_index.load(Relaxed).wrapping_sub(1) as u32).to_ne_bytes());
+        // By Virtual Interfaces, in whatever manner.
+        if how & 1 != 0 {
+            message[13..16].fill_with(|| input.next().unwrap_or(1));
+        }
         message[16..24].copy_from_slice(&conn.cookie.load(Relaxed).to_ne_bytes());
         message[24..32].copy_from_slice(&self.cookie.to_ne_bytes());
         if how & 0x80 != 0 {
@@ -178,15 +183,18 @@ impl Enemy {
         self.producer.push(&theirs, layout::CTL, &self.mine, layout::CTL_BACK, &message);
     }
 
-    /// Changes a word of our segment: of the header of the connection's slot, or anywhere before the data.
+    /// Changes a word of our segment: of the header of the connection's slot, of its queues, or anywhere before the data.
     fn scribble(&self, conn: &Conn, how: u8, input: &mut impl Iterator<Item = u8>) {
         let Some(theirs) = self.theirs else { return };
         let mut value = u64::from(input.next().unwrap_or(0));
         let word = usize::from(how & 31) * 8;
+        let slot = conn.slot.load(Relaxed) as usize % layout::SLOTS;
         let at = if how & 32 == 0 {
-            layout::slot(conn.slot.load(Relaxed) as usize % layout::SLOTS) + word
+            layout::slot(slot) + word
         } else {
-            (usize::from(input.next().unwrap_or(0)) * 512 + word) % layout::DATA
+            let far = usize::from(input.next().unwrap_or(0));
+            let queues = layout::via(slot) + (far * 128 + word) % sovia::at::BUFFERS;
+            if far & 1 != 0 { queues } else { (far * 512 + word) % layout::DATA }
         };
         value = match how >> 6 {
             0 => value,

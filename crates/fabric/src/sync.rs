@@ -12,6 +12,11 @@ pub use core::sync::atomic::{
     fence,
 };
 
+/// Keeps the compiler from moving stores of one thread over each other, which matters to whoever goes on where that one was killed. Nobody is
+/// in the model.
+#[cfg(loom)]
+pub fn compiler_fence(_order: Ordering) {}
+
 /// Sleeps while `word` holds `value`, at most `nanos`. The model has no time: it lets the others run and comes back.
 pub fn futex_wait(word: &AtomicU32, value: u32, nanos: i64) {
     #[cfg(loom)]

@@ -46,6 +46,11 @@ impl Producer {
         Producer { written: 0, read: 0, capacity: capacity as u64, data: data as u64 }
     }
 
+    /// A producer that goes on at `position` of a stream, in an empty ring.
+    pub fn at(position: u64, data: usize, capacity: usize) -> Producer {
+        Producer { written: position, read: position, ..Producer::new(data, capacity) }
+    }
+
     /// Goes on at the same position in another ring. The consumer must be told to change over at [`Producer::position`].
     pub fn move_to(&mut self, data: usize, capacity: usize) {
         self.data = data as u64;
@@ -57,6 +62,11 @@ impl Producer {
     /// Bytes written so far.
     pub fn position(&self) -> u64 {
         self.written
+    }
+
+    /// Whether its ring is the one at offset `data` of the peer's segment.
+    pub fn is_at(&self, data: usize) -> bool {
+        self.data == data as u64
     }
 
     /// Bytes that the ring holds at most.
@@ -155,6 +165,11 @@ impl Consumer {
         Consumer { read: 0, written: 0, capacity: capacity as u64, data: data as u64, given: 0 }
     }
 
+    /// A consumer that goes on at `position` of a stream, in an empty ring.
+    pub fn at(position: u64, data: usize, capacity: usize) -> Consumer {
+        Consumer { read: position, written: position, given: position, ..Consumer::new(data, capacity) }
+    }
+
     /// Goes on at the same position in another ring.
     pub fn move_to(&mut self, data: usize, capacity: usize) {
         self.data = data as u64;
@@ -214,6 +229,12 @@ impl Consumer {
                 local.get(self.data as usize, to.add(first), len - first);
             }
         }
+    }
+
+    /// Where the next bytes lie together: their offset in the segment, and how many there are before the ring begins anew.
+    pub fn piece(&self) -> (usize, usize) {
+        let at = (self.read & (self.capacity - 1)) as usize;
+        (self.data as usize + at, self.capacity as usize - at)
     }
 
     /// Goes `len` bytes on without telling the writer: for a copy of the reading end that only looks.

@@ -110,6 +110,11 @@ const ROOM: u64 = (1 << 21) - 1;
 const SCATTERED: u64 = 1 << 63;
 
 impl TransferWriter {
+    /// One that has put `count` entries.
+    pub fn at(count: u64) -> TransferWriter {
+        TransferWriter { next: count }
+    }
+
     /// Puts an entry into slot `slot` of the peer's queue at `base`, as the cookie says that is used up by it; `inline` is the message if its
     /// kind is [`Kind::Inline`].
     ///
@@ -124,11 +129,36 @@ impl TransferWriter {
         transfer: &Transfer,
         inline: *const u8,
     ) {
-        self.next += 1;
         if transfer.kind == Kind::Inline {
-            // SAFETY: the caller vouches for the source; the provider checks the target.
-            unsafe { remote.put(bytes_at(base, slot), inline, transfer.length as usize) };
-        } else if transfer.kind == Kind::Eager {
+            // SAFETY: the caller vouches for the source.
+            unsafe { self.fill(remote, base, slot, 0, inline, transfer.length as usize) };
+        }
+        self.announce(remote, base, slot, transfer);
+    }
+
+    /// Puts bytes of a message into the entry that is going to be in slot `slot`, from its byte `at` on.
+    ///
+    /// # Safety
+    /// `from` must be valid for `length` bytes of reads; `at + length` is at most [`INLINE`].
+    #[inline(always)]
+    pub unsafe fn fill<R: Remote>(
+        &self,
+        remote: &R,
+        base: usize,
+        slot: u16,
+        at: usize,
+        from: *const u8,
+        length: usize,
+    ) {
+        // SAFETY: the caller vouches for the source; the provider checks the target.
+        unsafe { remote.put(bytes_at(base, slot) + at, from, length) };
+    }
+
+    /// Puts an entry whose bytes are in place.
+    #[inline(always)]
+    pub fn announce<R: Remote>(&mut self, remote: &R, base: usize, slot: u16, transfer: &Transfer) {
+        self.next += 1;
+        if transfer.kind == Kind::Eager {
             remote.put_word(place_at(base, slot), u64::from(transfer.place));
         }
         remote.put_word(
@@ -157,6 +187,11 @@ impl TransferWriter {
 }
 
 impl TransferReader {
+    /// One that has taken `count` entries.
+    pub fn at(count: u64) -> TransferReader {
+        TransferReader { next: count }
+    }
+
     /// The next entry of the own queue at `base`, if it is in slot `slot`, which the next cookie named; left where it is. What cannot be (a
     /// kind that there is not, more in an entry than fits) is an error: the peer is broken.
     #[inline(always)]
@@ -226,6 +261,11 @@ impl TransferReader {
 }
 
 impl CookieWriter {
+    /// One that has put `count` cookies, never more than [`FEW`] at once.
+    pub fn at(count: u64) -> CookieWriter {
+        CookieWriter { next: count, ..Default::default() }
+    }
+
     /// Puts a cookie into the peer's queue at `base`, beside `unused` others whose messages have not been taken out of the transfer queue:
     /// fewer than [`SLOTS`].
     #[inline(always)]
@@ -244,6 +284,11 @@ impl CookieWriter {
 }
 
 impl CookieReader {
+    /// One that has used up `count` cookies, of which there are never more than [`FEW`] at once.
+    pub fn at(count: u64) -> CookieReader {
+        CookieReader { next: count, ..Default::default() }
+    }
+
     /// The next cookie of the own queue at `base`, if the peer has posted a descriptor for another message; left where it is.
     #[inline(always)]
     pub fn look<L: Local>(&mut self, local: &L, base: usize) -> Option<Cookie> {
@@ -301,17 +346,18 @@ fn cookie_at(base: usize, number: u64, many: bool) -> usize {
     base + 16 + place * 16
 }
 
-// The model checker's segments have their words first and their bytes behind them; otherwise an entry is two lines.
-const STRIDE: usize = if cfg!(loom) { 24 } else { 128 };
+/// Bytes of an entry of the transfer queue: two lines. The model checker's segments have their words first and their bytes behind them.
+pub const ENTRY: usize = if cfg!(loom) { 24 } else { 128 };
 
 fn words_at(base: usize, slot: u16) -> usize {
-    base + slot as usize * STRIDE
+    base + slot as usize * ENTRY
 }
 
 fn place_at(base: usize, slot: u16) -> usize {
     words_at(base, slot) + 16
 }
 
-fn bytes_at(base: usize, slot: u16) -> usize {
-    if cfg!(loom) { base + SLOTS * STRIDE + slot as usize * INLINE } else { words_at(base, slot) + 16 }
+/// Where the bytes of the message in slot `slot` of the transfer queue at `base` are, if they are in its entry.
+pub fn bytes_at(base: usize, slot: u16) -> usize {
+    if cfg!(loom) { base + SLOTS * ENTRY + slot as usize * INLINE } else { words_at(base, slot) + 16 }
 }

@@ -33,6 +33,7 @@ main() {
     stage install "make install into a folder" install_check
     stage unit "cargo test" unit
     stage blackbox "pytest tests" blackbox
+    stage over-vipl "sockets and programs by Virtual Interfaces" over_vipl
     stage perturb "soak, deaths, sets and signals with threads held up at random, ${PERTURB_SECONDS:-30} s" perturb
     stage models "loom, short form" env MODELS="${MODELS:-short}" scripts/models.sh
     stage fuzz "fuzzers, short form" scripts/fuzz.sh "${FUZZ_SHORT_SECONDS:-10}"
@@ -107,6 +108,11 @@ unit() {
 # The soak and the deaths run here, too, in their short form.
 blackbox() {
     python_tests
+}
+
+# What programs see is the same by either way of the bytes.
+over_vipl() {
+    SHUNT_STREAM=via python_tests --modes shunt -n 2 -k "${VIA_TESTS-test_sockets or test_exec or redis or nginx}"
 }
 
 soak() {

@@ -27,5 +27,5 @@ pub use kind::{Choice, Kind, Value};
 pub use problem::{Fault, Problem, Source};
 pub use read::{ConfigFiles, config_files, find, from_environ, rule_files};
 pub use rules::{Ends, Role, Rule, RuleFault};
-pub use table::{LogLevel, LogTarget, Opt, Options, PathMode, Profile, RuleSource, Scope, TABLE};
+pub use table::{LogLevel, LogTarget, Opt, Options, PathMode, Profile, RuleSource, Scope, Stream, TABLE};
 pub use text::{Bytes, LongText, Text};

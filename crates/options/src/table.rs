@@ -10,6 +10,16 @@ pub struct Options {
     pub profile: Profile,
     /// Whether to promote at all.
     pub path: PathMode,
+    /// How bytes go in memory.
+    pub stream: Stream,
+    /// Messages that may be under way on a Virtual Interface.
+    pub via_window: u32,
+    /// How many messages are acknowledged together, less one.
+    pub via_delayed: u32,
+    /// Whether data acknowledges data.
+    pub via_piggyback: bool,
+    /// Whether small messages go together.
+    pub via_combine: bool,
     /// Who may be promoted.
     pub rules: RuleSource,
     /// Socket calls on a connection before it is posted.
@@ -41,6 +51,11 @@ impl Options {
     pub const DEFAULT: Options = Options {
         profile: Profile::Balanced,
         path: PathMode::Auto,
+        stream: Stream::Ring,
+        via_window: 32,
+        via_delayed: 16,
+        via_piggyback: true,
+        via_combine: true,
         rules: RuleSource::Usual,
         promote_after: 4,
         promote_rate: None,
@@ -91,6 +106,15 @@ pub enum PathMode {
     Auto,
     /// Stay on kernel TCP.
     Tcp,
+}
+
+/// How bytes go in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stream {
+    /// By rings.
+    Ring,
+    /// By messages of Virtual Interfaces.
+    Via,
 }
 
 /// Where the rules are; [`crate::rules`] is their language.
@@ -214,6 +238,88 @@ problem has to do with Shunt, and what its hooks alone cost.",
         set: |options, value| {
             if let Value::Choice(i) = value {
                 options.path = [PathMode::Auto, PathMode::Tcp][i];
+            }
+        },
+    },
+    Opt {
+        name: "stream",
+        env: "SHUNT_STREAM",
+        kind: Kind::Choice(&[
+            Choice { name: "ring", help: "a ring of bytes in memory that both ends map" },
+            Choice {
+                name: "via",
+                help: "messages of Virtual Interfaces, with a window and acknowledgements",
+            },
+        ]),
+        default: "ring",
+        scope: Scope::Anywhere,
+        short: "How the bytes go in memory",
+        long: "With via, connections are carried as SOVIA and SocketVIA carried sockets, by descriptors and credits over Virtual \
+Interfaces: to compare the two on one machine. The end that offers the way decides. A connection whose window is full of small messages \
+goes on by a ring.",
+        set: |options, value| {
+            if let Value::Choice(i) = value {
+                options.stream = [Stream::Ring, Stream::Via][i];
+            }
+        },
+    },
+    Opt {
+        name: "via-window",
+        env: "SHUNT_VIA_WINDOW",
+        kind: Kind::Number { min: 1, max: 32, unit: "messages", auto: false },
+        default: "32",
+        scope: Scope::Anywhere,
+        short: "Messages that may be under way, with stream = via",
+        long: "SOVIA's window w: so many messages, of 8 KB at most, a writer may be ahead of its reader. With 1 each waits until the \
+one before it was acknowledged. The end that offers the way decides for both.",
+        set: |options, value| {
+            if let Value::Number(n) = value {
+                options.via_window = n;
+            }
+        },
+    },
+    Opt {
+        name: "via-delayed",
+        env: "SHUNT_VIA_DELAYED",
+        kind: Kind::Number { min: 0, max: 31, unit: "messages", auto: false },
+        default: "16",
+        scope: Scope::Anywhere,
+        short: "Acknowledgements that may be delayed, with stream = via",
+        long: "SOVIA's threshold t: a reader acknowledges when it has read more messages than this since it did so last; one less than the \
+window at most. With 0 it acknowledges each.",
+        set: |options, value| {
+            if let Value::Number(n) = value {
+                options.via_delayed = n;
+            }
+        },
+    },
+    Opt {
+        name: "via-piggyback",
+        env: "SHUNT_VIA_PIGGYBACK",
+        kind: Kind::Switch,
+        default: "on",
+        scope: Scope::Anywhere,
+        short: "Let data acknowledge data, with stream = via",
+        long: "A message acknowledges what came the other way, so that no message of its own does. With off acknowledgements are always \
+messages of their own.",
+        set: |options, value| {
+            if let Value::Switch(on) = value {
+                options.via_piggyback = on;
+            }
+        },
+    },
+    Opt {
+        name: "via-combine",
+        env: "SHUNT_VIA_COMBINE",
+        kind: Kind::Switch,
+        default: "on",
+        scope: Scope::Anywhere,
+        short: "Let small messages go together, with stream = via",
+        long: "While the reader is busy, writes of less than 2 KB are put together in one message, unless the program has set TCP_NODELAY. \
+Nothing is held back: what was written can be read at once. With off each write is a message of its own.",
+        set: |options, value| {
+            if let Value::Switch(on) = value {
+                options.via_combine = on;
             }
         },
     },

@@ -8,8 +8,9 @@ use fabric::shm::Map;
 use fabric::sync::{AtomicU32, AtomicU64, Ordering};
 use fabric::{Local, Remote, sys};
 use options::LogLevel;
-use stream::ring::{Consumer, Producer};
+use stream::sovia::Exchange;
 use stream::spin::{Learned, ticks};
+use stream::transport::{Ends, Reader, Writer};
 
 use crate::reason::Reason;
 use crate::thread::{self, Place};
@@ -100,7 +101,7 @@ pub mod flag {
 #[repr(C)]
 #[derive(Debug, Default)]
 pub struct Rx {
-    pub ring: Consumer,
+    pub ring: Reader,
     /// Bytes that the program has read on tcp before the ring.
     pub tcp_read: u64,
     /// Bytes still to be taken from tcp before the ring, once announced.
@@ -125,7 +126,7 @@ pub struct Rx {
 #[repr(C)]
 #[derive(Debug, Default)]
 pub struct Tx {
-    pub ring: Producer,
+    pub ring: Writer,
     pub kicks_sent: u64,
     /// How often we have fired the peer's tripwire.
     pub fires: u64,
@@ -319,6 +320,9 @@ pub struct Conn {
     addresses: UnsafeCell<(Addr, Addr)>,
     maps: UnsafeCell<(Map, Map)>,
     pub counters: Counters,
+    /// How its bytes go by Virtual Interfaces, until it grows: [`stream::sovia::Manner::word`]. 0: by rings.
+    pub manner: AtomicU32,
+    pub exchange: Exchange,
     pub rx: Direction<Rx>,
     pub tx: Direction<Tx>,
 }
@@ -341,6 +345,7 @@ impl Conn {
             &self.put_off,
             &self.sleepers,
             &self.orphans,
+            &self.manner,
         ] {
             word.store(0, Ordering::Relaxed);
         }
@@ -503,6 +508,19 @@ impl Conn {
     pub fn slot_taken(&self) -> bool {
         let (slot, index) = (self.slot.load(Ordering::Relaxed) as usize, self.link.load(Ordering::Relaxed));
         slot < layout::SLOTS && link::all().contains(&index) && link::link(index).holds(slot, self)
+    }
+
+    /// Whether it began by Virtual Interfaces.
+    #[inline(always)]
+    pub fn is_via(&self) -> bool {
+        self.manner.load(Ordering::Relaxed) != 0
+    }
+
+    /// What its streams need.
+    #[inline(always)]
+    pub fn ends(&self) -> Ends<'_, Map> {
+        let (front, back) = (self.at(layout::W), self.at(layout::R));
+        Ends { mine: self.mine(), theirs: self.theirs(), exchange: &self.exchange, front, back }
     }
 
     /// What the peer has told.

@@ -122,8 +122,8 @@ const HAND_OVER_NS: u64 = 2_000_000_000;
 /// How long a kick that was begun may take to come.
 const KICK_NS: u64 = 200_000_000;
 const HAND_OVER_EMPTY_NS: u64 = 200_000_000;
-/// What the two rings of a direction hold.
-const MOST_UNREAD: u64 = (layout::SMALL + layout::BIG) as u64;
+/// What a direction holds.
+const MOST_UNREAD: u64 = layout::UNDER_WAY as u64;
 /// How long a writer waits for a reader that has begun to send in its stead.
 const CLAIMED_NS: u64 = if cfg!(fuzzing) { 0 } else { 1_000_000_000 };
 
@@ -142,11 +142,10 @@ fn send_for_peer(conn: &'static Conn, rx: &Held<'_, Rx>) -> bool {
         && conn.mine().replace_word(conn.at(layout::CLAIM), 0, layout::BY_READER).is_ok();
     if claimed {
         let _undisturbed = signals::undisturbed();
-        let (mut ring, mut path, mine) = (rx.ring, conn.rx.path(), conn.mine());
+        let (mut ring, mut path) = (rx.ring, conn.rx.path());
         let mut bytes = [0u8; 4096];
         loop {
-            let ready =
-                ring.ready(&mine, conn.at(W), 1, || io::until(conn, path)).unwrap_or(0).min(bytes.len());
+            let ready = ring.ready(&conn.ends(), 1, || io::until(conn, path)).unwrap_or(0).min(bytes.len());
             if ready == 0 && path == path::SMALL && conn.word(layout::BIG_AT) == ring.position() + 1 {
                 ring.move_to(layout::big(conn.slot.load(Ordering::Relaxed) as usize), layout::BIG);
                 path = path::BIG;
@@ -156,7 +155,7 @@ fn send_for_peer(conn: &'static Conn, rx: &Held<'_, Rx>) -> bool {
                 break;
             }
             // SAFETY: `ready` vouched for so many bytes of the ring; the target has room for them.
-            unsafe { ring.peek(&mine, 0, bytes.as_mut_ptr(), ready) };
+            unsafe { ring.peek(&conn.ends(), 0, bytes.as_mut_ptr(), ready) };
             match sys::send(socket, bytes.as_ptr(), ready, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) {
                 Ok(sent) => ring.skip(sent),
                 Err(_) => break,
@@ -174,7 +173,7 @@ fn to_tcp(conn: &Conn, tx: &mut Held<'_, Tx>, recalled: Option<u64>) {
     let by_reader = conn.theirs().or_word(conn.at(layout::CLAIM), layout::BY_WRITER) & layout::BY_READER != 0;
     let written = tx.ring.position();
     // A holder of the lock who was killed may have written what it did not publish.
-    tx.ring.publish(&conn.theirs(), conn.at(W));
+    tx.ring.publish(&conn.ends());
     let from = if by_reader {
         let start = sys::now();
         loop {
@@ -322,15 +321,22 @@ pub(crate) fn resend(conn: &'static Conn, fd: i32, tx: &mut Held<'_, Tx>) -> boo
         tx.sent_from = written + 1;
     }
     while tx.resend < tx.ring.position() {
-        let grown = tx.ring.capacity() == layout::BIG as u64;
+        let grown = tx.ring.is_at(layout::big(slot));
         let in_big = grown && tx.resend >= tx.big_from;
         let (data, capacity) =
             if in_big { (layout::big(slot), layout::BIG) } else { (layout::small(slot), layout::SMALL) };
         let end = if grown && !in_big { tx.big_from } else { tx.ring.position() };
         let at = (tx.resend % capacity as u64) as usize;
-        let len = ((end - tx.resend) as usize).min(capacity - at).min(bytes.len());
-        // SAFETY: the target is `bytes`, len is at most its length.
-        unsafe { conn.theirs().get(data + at, bytes.as_mut_ptr(), len) };
+        let most = ((end - tx.resend) as usize).min(bytes.len());
+        // SAFETY: the target is `bytes`, which has room for so many.
+        let in_messages = unsafe {
+            tx.ring.recover(&conn.ends(), tx.resend, bytes.as_mut_ptr(), if in_big { 0 } else { most })
+        };
+        let len = if in_messages > 0 { in_messages } else { most.min(capacity - at) };
+        if in_messages == 0 {
+            // SAFETY: as above.
+            unsafe { conn.theirs().get(data + at, bytes.as_mut_ptr(), len) };
+        }
         mend::begin(&mut tx.step, step::SENDING);
         let sent = sys::send(fd, bytes.as_ptr(), len, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL);
         tx.resend += sent.unwrap_or(0) as u64;

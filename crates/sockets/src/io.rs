@@ -9,7 +9,7 @@ use stream::spin::{ticks, ticks_of};
 
 use crate::conn::{Conn, Held, Rx, Tx, flag, path, state};
 use crate::kicks::By;
-use crate::layout::{self, BIG_AT, KICKS, R, SMALL_AT, TCP_AT, TRIP, W, note};
+use crate::layout::{self, BIG_AT, KICKS, SMALL_AT, TCP_AT, TRIP, W, note};
 use crate::reason::Reason;
 use crate::{
     close, demote, diag, epoll, faults, kicks, log, narrow, process, rendezvous, report, signals, wait,
@@ -18,10 +18,10 @@ use crate::{
 mod recv;
 mod send;
 
-pub use recv::{keep_error, recv};
+pub use recv::{keep_error, lend, recv};
 pub(crate) use recv::{progress, unread_at_death, until};
 pub use send::{File, send, send_file};
-pub(crate) use send::{attend, grow, switch};
+pub(crate) use send::{attend, grow, room_for, stuck, switch};
 
 /// How a call is to be carried out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -117,7 +117,7 @@ pub fn unread(conn: &'static Conn, fd: i32) -> Option<i32> {
     let mut rx = conn.lock_rx(fd)?;
     progress(conn, fd, &mut rx);
     // While the connection grows, both rings can be full.
-    let most = (layout::SMALL + layout::BIG) as u64;
+    let most = layout::UNDER_WAY as u64;
     let in_ring = conn.word(W).wrapping_sub(rx.ring.position()).min(most);
     let count = match (conn.rx.path(), rx.tcp_left) {
         (path::SMALL | path::BIG, _) => in_ring,

@@ -7,12 +7,13 @@
 //! | [`CTL_BACK`] | read index of the control queue owner -> peer | peer |
 //! | [`HINTS`] | [`QUEUES`] event queues of hints | peer sets, owner takes |
 //! | [`SLOT`] | one header of [`SLOT_BYTES`] for each of [`SLOTS`] connections | see below |
-//! | [`DATA`] | [`SLOT_DATA`] bytes for each: the small ring, then the big one, peer -> owner | peer |
+//! | [`DATA`] | [`SLOT_DATA`] bytes for each: the small ring, then the big one, then queues and buffers of Virtual Interfaces | peer |
 
 use fabric::{hints, queue};
+use stream::sovia;
 
 /// Version of the layout and of the hand-shake.
-pub const VERSION: u32 = 6;
+pub const VERSION: u32 = 7;
 /// Connections that fit in one link; a pair of processes may have many links.
 pub const SLOTS: usize = hints::SLOTS;
 /// Event queues of a process (one for each epoll set that has promoted members).
@@ -31,7 +32,11 @@ pub const HINTS: usize = (CTL_BACK + 64).next_multiple_of(256);
 pub const SLOT: usize = (HINTS + QUEUES * hints::BYTES).next_multiple_of(4096);
 pub const SLOT_BYTES: usize = 256;
 pub const DATA: usize = (SLOT + SLOTS * SLOT_BYTES).next_multiple_of(4096);
-pub const SLOT_DATA: usize = SMALL + BIG;
+/// Bytes of the queues and buffers of a connection that goes by Virtual Interfaces.
+pub const VIA: usize = sovia::BYTES.next_multiple_of(4096);
+pub const SLOT_DATA: usize = SMALL + BIG + VIA;
+/// Bytes that can be under way at most, on all ways of a direction together.
+pub const UNDER_WAY: usize = SLOT_DATA;
 pub const SEGMENT: usize = DATA + SLOTS * SLOT_DATA;
 
 // Words of a slot's header. First line: put by the peer as the producer of what we read.
@@ -138,6 +143,11 @@ pub const fn small(index: usize) -> usize {
 /// Offset of a slot's big ring.
 pub const fn big(index: usize) -> usize {
     small(index) + SMALL
+}
+
+/// Offset of a slot's queues and buffers of Virtual Interfaces.
+pub const fn via(index: usize) -> usize {
+    big(index) + BIG
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use fabric::sys;
 
 use crate::conn::{Conn, flag, path, state};
 use crate::kicks::By;
-use crate::layout::{R, W, note};
+use crate::layout::{W, note};
 use crate::{demote, io, kicks, rendezvous};
 
 /// Events of poll() (the same bits as epoll's) that the connection is ready for, of those in `want`; HUP and ERR always count.
@@ -26,8 +26,9 @@ pub fn events(conn: &'static Conn, fd: i32, want: u32) -> Option<u32> {
             path::SMALL | path::BIG => {
                 if want & OUT != 0 {
                     let third = tx.ring.capacity() as usize / 3;
-                    let room = tx.ring.room(&conn.mine(), conn.at(R), third).unwrap_or(usize::MAX);
+                    let room = io::room_for(conn, fd, &mut tx, third).unwrap_or(usize::MAX);
                     if room >= third
+                        || io::stuck(conn, &tx)
                         || conn.notes() & note::CLOSED != 0
                         || conn.has(flag::BROKEN | flag::SHUT_WR)
                     {
@@ -45,7 +46,7 @@ pub fn events(conn: &'static Conn, fd: i32, want: u32) -> Option<u32> {
         io::progress(conn, fd, &mut rx);
         ring = matches!(conn.rx.path(), path::SMALL | path::BIG);
         if ring && conn.word(W) != rx.ring.position() {
-            rx.ring.foresee(&conn.mine());
+            rx.ring.foresee(&conn.ends());
             got |= IN;
         } else if !ring {
             ask |= IN | RDHUP;

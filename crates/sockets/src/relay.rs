@@ -10,7 +10,7 @@ use fabric::sync::{AtomicU32, Ordering};
 use fabric::sys::{self, Errno};
 
 use crate::conn::{Addr, Conn, Held, Rx, flag, path};
-use crate::layout::{self, KICKS, TCP_AT, W};
+use crate::layout::{self, KICKS, TCP_AT};
 use crate::rendezvous::SO_COOKIE;
 use crate::table::{self, Entry};
 use crate::{close, descriptors, diag, io, process};
@@ -39,14 +39,14 @@ pub fn shared(conn: &'static Conn) -> bool {
 
 /// Takes what is unread out of the ring, up to where it ends: under the lock, when its writer writes there no more.
 pub fn take(conn: &Conn, rx: &mut Held<'_, Rx>, died_unread: Option<bool>) -> Option<Rest> {
-    let ring = sys::mmap_private(layout::SMALL + layout::BIG).ok()?;
+    let ring = sys::mmap_private(layout::UNDER_WAY).ok()?;
     let end = conn.word(TCP_AT).checked_sub(1).map_or(u64::MAX, |at| at.saturating_sub(rx.ring.position()));
-    let most = end.min((layout::SMALL + layout::BIG) as u64) as usize;
-    let (mine, slot) = (conn.mine(), conn.slot.load(Ordering::Relaxed) as usize);
+    let most = end.min(layout::UNDER_WAY as u64) as usize;
+    let slot = conn.slot.load(Ordering::Relaxed) as usize;
     let mut path = if conn.rx.path() == path::TCP { path::SMALL } else { conn.rx.path() };
     let mut len = 0;
     loop {
-        let ready = rx.ring.ready(&mine, conn.at(W), most - len, || io::until(conn, path)).unwrap_or(0);
+        let ready = rx.ring.ready(&conn.ends(), most - len, || io::until(conn, path)).unwrap_or(0);
         let ready = ready.min(most - len);
         if ready == 0 && path == path::SMALL && conn.word(layout::BIG_AT) == rx.ring.position() + 1 {
             rx.ring.move_to(layout::big(slot), layout::BIG);
@@ -58,7 +58,7 @@ pub fn take(conn: &Conn, rx: &mut Held<'_, Rx>, died_unread: Option<bool>) -> Op
             break;
         }
         // SAFETY: `ready` vouched for so many bytes of the ring; the target has room for them behind the first `len`.
-        unsafe { rx.ring.peek(&mine, 0, ring.add(len), ready) };
+        unsafe { rx.ring.peek(&conn.ends(), 0, ring.add(len), ready) };
         rx.ring.skip(ready);
         len += ready;
     }
@@ -83,7 +83,7 @@ pub fn begin(conn: &'static Conn, fd: i32, rest: Rest) -> bool {
         });
         sys::close(new);
     }
-    sys::munmap(rest.ring, layout::SMALL + layout::BIG);
+    sys::munmap(rest.ring, layout::UNDER_WAY);
     made.is_some()
 }
 

@@ -5,8 +5,9 @@ use fabric::lock::Lock;
 use fabric::queue::MESSAGE;
 use fabric::sync::{AtomicI32, AtomicU64, Ordering};
 use fabric::{Local, Remote, sys, trip};
-use options::{LogLevel, Role};
+use options::{LogLevel, Role, Stream};
 use stream::ring::{Consumer, Producer};
+use stream::sovia::{self, Manner, Receiver, Sender};
 use stream::spin::{nanos_of, ticks, ticks_of};
 
 use crate::board::{self, Post};

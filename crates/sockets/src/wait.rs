@@ -291,7 +291,7 @@ pub fn writable(conn: &'static Conn, fd: i32) -> Result<(), Errno> {
         let seen = Seen::now(conn);
         match conn.tx.path() {
             path::SMALL | path::BIG => {
-                if tx.ring.room(&conn.mine(), conn.at(R), 1) != Ok(0) {
+                if io::room_for(conn, fd, &mut tx, 1) != Ok(0) {
                     return Ok(());
                 }
             }
@@ -345,7 +345,9 @@ fn sleep_writable(conn: &'static Conn, fd: i32, seen: Seen) -> Result<(), Errno>
             if bell.is_some() {
                 process::release_bell();
             }
-            demote::now(conn, fd, Reason::Stalled);
+            if !grown(conn, fd) {
+                demote::now(conn, fd, Reason::Stalled);
+            }
             return Ok(());
         }
         // Kicks, or the end of the connection; without a bell the poll is short, as other bytes may make the companion readable.
@@ -386,6 +388,16 @@ fn sleep_writable(conn: &'static Conn, fd: i32, seen: Seen) -> Result<(), Errno>
         process::release_bell();
     }
     result
+}
+
+/// Where the window is full of little messages there is room in the ring.
+fn grown(conn: &Conn, fd: i32) -> bool {
+    let Some(mut tx) = conn.lock_tx(fd) else { return true };
+    let stuck = io::stuck(conn, &tx);
+    if stuck {
+        io::grow(conn, &mut tx);
+    }
+    stuck
 }
 
 fn kernel_writable(conn: &'static Conn, fd: i32) -> Result<(), Errno> {

@@ -1,6 +1,6 @@
 //! The direction that is read: by tcp before the ring, from the rings, by tcp after them.
 
-use stream::ring::Consumer;
+use stream::transport::Reader;
 
 use super::*;
 use crate::mend::{self, step};
@@ -68,7 +68,7 @@ fn receive(conn: &'static Conn, mut fd: i32, iov: &[libc::iovec], flags: i32, or
             if let Some(mut rx) = conn.lock_rx(fd)
                 && on_ring(conn.rx.path())
             {
-                rx.ring.give_back(&conn.theirs(), conn.at(R));
+                rx.ring.give_back(&conn.ends());
             }
             kicks::fire(conn, fd, trip::TX);
         }
@@ -125,6 +125,25 @@ fn receive(conn: &'static Conn, mut fd: i32, iov: &[libc::iovec], flags: i32, or
     }
 }
 
+/// Where the next bytes lie, at most `most`, if they have come through memory.
+pub fn lend(conn: &'static Conn, fd: i32, most: usize) -> Option<(*const u8, usize)> {
+    if !conn.is_managed() {
+        return None;
+    }
+    let mut rx = conn.lock_rx(fd)?;
+    progress(conn, fd, &mut rx);
+    let ring = conn.rx.path();
+    if !on_ring(ring) {
+        return None;
+    }
+    let ready = rx.ring.ready(&conn.ends(), most, || until(conn, ring)).ok()?.min(most);
+    if ready == 0 {
+        return None;
+    }
+    let (offset, len) = rx.ring.piece();
+    Some((conn.mine().base().wrapping_add(offset).cast_const(), len.min(ready)))
+}
+
 /// Keeps an error that the kernel has told, for the call that reads next.
 pub fn keep_error(conn: &Conn, fd: i32, errno: i32) {
     if let Some(mut rx) = conn.lock_rx(fd) {
@@ -153,7 +172,6 @@ fn take(
     skip: usize,
     flags: i32,
 ) -> Tried {
-    let mine = conn.mine();
     loop {
         match conn.rx.path() {
             path::TCP => match take_early(conn, fd, rx, iov, skip, flags) {
@@ -168,7 +186,7 @@ fn take(
             ring @ (path::SMALL | path::BIG) => {
                 let want = total(iov) - skip;
                 gather(conn, rx);
-                let ready = rx.ring.ready(&mine, conn.at(W), want, || until(conn, ring));
+                let ready = rx.ring.ready(&conn.ends(), want, || until(conn, ring));
                 let Ok(ready) = ready else {
                     conn.break_off(fd);
                     return Tried::Error(Errno::ECONNRESET);
@@ -193,7 +211,6 @@ fn take(
 /// What a look has `seen` on one path, and what it sees on the rings that come after that, all together.
 #[cold]
 fn look_on(conn: &Conn, rx: &mut Held<'_, Rx>, iov: &[libc::iovec], mut seen: usize, flags: i32) -> usize {
-    let mine = conn.mine();
     // A copy: what is only looked at stays, whatever becomes of the one who looks.
     let mut ring = rx.ring;
     let mut path = conn.rx.path();
@@ -210,7 +227,7 @@ fn look_on(conn: &Conn, rx: &mut Held<'_, Rx>, iov: &[libc::iovec], mut seen: us
             _ => break,
         }
         let want = total(iov) - seen;
-        let Ok(ready) = ring.ready(&mine, conn.at(W), want, || until(conn, path)) else { break };
+        let Ok(ready) = ring.ready(&conn.ends(), want, || until(conn, path)) else { break };
         let count = ready.min(want);
         look_out(conn, &ring, iov, seen, count, flags);
         ring.skip(count);
@@ -358,7 +375,7 @@ fn copy_out(conn: &Conn, rx: &mut Held<'_, Rx>, iov: &[libc::iovec], skip: usize
     if flags & libc::MSG_PEEK != 0 {
         return look_out(conn, &rx.ring, iov, skip, count, flags);
     }
-    let (mine, theirs, back) = (conn.mine(), conn.theirs(), conn.at(R));
+    let ends = conn.ends();
     let discard = flags & libc::MSG_TRUNC != 0;
     pieces(iov, skip, count, |to, len| {
         let mut at = 0;
@@ -366,9 +383,9 @@ fn copy_out(conn: &Conn, rx: &mut Held<'_, Rx>, iov: &[libc::iovec], skip: usize
             let piece = (len - at).min(PIECE);
             if !discard {
                 // SAFETY: the program vouches for its buffers (what `faults` does not catch ends it); `ready` vouched for count bytes of ring.
-                unsafe { rx.ring.peek(&mine, 0, to.add(at), piece) };
+                unsafe { rx.ring.peek(&ends, 0, to.add(at), piece) };
             }
-            rx.ring.consume(&theirs, back, piece);
+            rx.ring.consume(&ends, piece);
             at += piece;
         }
     });
@@ -376,13 +393,13 @@ fn copy_out(conn: &Conn, rx: &mut Held<'_, Rx>, iov: &[libc::iovec], skip: usize
 }
 
 /// As [`copy_out`], and leaves the bytes where they are.
-fn look_out(conn: &Conn, ring: &Consumer, iov: &[libc::iovec], skip: usize, count: usize, flags: i32) {
-    let mine = conn.mine();
+fn look_out(conn: &Conn, ring: &Reader, iov: &[libc::iovec], skip: usize, count: usize, flags: i32) {
+    let ends = conn.ends();
     let mut ahead = 0;
     pieces(iov, skip, count, |to, len| {
         if flags & libc::MSG_TRUNC == 0 {
             // SAFETY: as in `copy_out`.
-            unsafe { ring.peek(&mine, ahead, to, len) };
+            unsafe { ring.peek(&ends, ahead, to, len) };
         }
         ahead += len;
     });
@@ -508,8 +525,7 @@ fn from_kernel(
 pub(crate) fn unread_at_death(conn: &Conn) -> Option<bool> {
     let told = conn.notes() & (note::CLOSED | note::SHUT_WR) != 0;
     let tx = conn.tx.try_lock()?;
-    (!told && tx.ring.position() != 0)
-        .then(|| tx.ring.unread(&conn.mine(), conn.at(R)).is_ok_and(|unread| unread > 0))
+    (!told && tx.ring.position() != 0).then(|| tx.ring.unread(&conn.ends()).is_ok_and(|unread| unread > 0))
 }
 
 /// At the end of the connection, if the peer was killed (it told nothing) while we wrote to the ring: whether it left bytes of ours
@@ -526,8 +542,7 @@ fn died_unread(conn: &Conn) -> Option<bool> {
         // It has recalled what was unread, and sent it by tcp in our stead: the kernel knows.
         return None;
     }
-    let unread = tx.ring.unread(&conn.mine(), conn.at(R)).is_ok_and(|unread| unread > 0)
-        && !conn.has(flag::RESET_TOLD);
+    let unread = tx.ring.unread(&conn.ends()).is_ok_and(|unread| unread > 0) && !conn.has(flag::RESET_TOLD);
     if unread {
         conn.set(flag::RESET_TOLD);
     }

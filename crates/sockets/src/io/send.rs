@@ -2,8 +2,13 @@
 
 use core::cell::Cell;
 
+use stream::ring::Broken;
+
 use super::*;
 use crate::mend::{self, step};
+
+/// Larger writes are not joined with others (SOVIA, section 3.2.3).
+const SMALL_WRITE: usize = 2048;
 
 /// Between two looks at the kernel for the connection's life, in ns.
 const LOOK_TX_NS: u64 = 10_000_000;
@@ -91,17 +96,17 @@ impl Source for File {
         self.len
     }
     fn put(&self, conn: &Conn, fd: i32, tx: &mut Held<'_, Tx>, skip: usize, count: usize) -> usize {
-        let (theirs, front) = (conn.theirs(), conn.at(W));
+        let ends = conn.ends();
         let mut done = 0;
         while done < count {
-            let want = (count - done).min(PIECE);
-            let places = tx.ring.places(want).map(|(offset, len)| libc::iovec {
-                iov_base: theirs.base().wrapping_add(offset).cast(),
+            let places = tx.ring.places(&ends, (count - done).min(PIECE)).map(|(offset, len)| libc::iovec {
+                iov_base: ends.theirs.base().wrapping_add(offset).cast(),
                 iov_len: len,
             });
+            let want = total(&places);
             let got = self.read(&places, skip + done);
             tx.ring.filled(got);
-            tx.ring.publish(&theirs, front);
+            tx.ring.publish(&ends);
             done += got;
             if got < want {
                 break;
@@ -237,18 +242,18 @@ fn give(
                 if want == 0 {
                     return Tried::Bytes(0);
                 }
-                let mine = conn.mine();
-                let Ok(mut room) = tx.ring.room(&mine, conn.at(R), want) else {
+                tx.ring.combine(&conn.ends(), !conn.has(flag::NODELAY) && want < SMALL_WRITE);
+                let Ok(mut room) = room_for(conn, fd, tx, want) else {
                     conn.break_off(fd);
                     return Tried::Error(Errno::ECONNRESET);
                 };
                 if room < want
                     && conn.tx.path() == path::SMALL
-                    && wants_more(tx, want, room)
-                    && !narrow::both(conn, fd)
+                    && wants_more(conn, tx, want, room, flags)
+                    && (conn.is_via() || !narrow::both(conn, fd))
                 {
                     grow(conn, tx);
-                    room = layout::BIG;
+                    room = room_for(conn, fd, tx, want).unwrap_or(0);
                 }
                 if room == 0 {
                     return if source.is_over(skip) { Tried::End } else { Tried::Not };
@@ -285,6 +290,47 @@ fn to_kernel(fd: i32, source: &impl Source, skip: usize, flags: i32) -> Tried {
     }
 }
 
+/// Room for `want` bytes, or less if there is less.
+#[inline(always)]
+pub(crate) fn room_for(conn: &Conn, fd: i32, tx: &mut Held<'_, Tx>, want: usize) -> Result<usize, Broken> {
+    let room = tx.ring.room(&conn.ends(), want)?;
+    if conn.is_via() { room_by_messages(conn, fd, tx, want, room) } else { Ok(room) }
+}
+
+/// As [`room_for`], where it is a window of messages: the small buffers that a program has set bound their bytes.
+fn room_by_messages(
+    conn: &Conn,
+    fd: i32,
+    tx: &mut Held<'_, Tx>,
+    want: usize,
+    mut room: usize,
+) -> Result<usize, Broken> {
+    if room == 0 && look_for_credits(conn) {
+        room = tx.ring.room(&conn.ends(), want)?;
+    }
+    if narrow::both(conn, fd) {
+        let unread = tx.ring.unread(&conn.ends())?;
+        room = room.min((layout::SMALL as u64).saturating_sub(unread) as usize);
+    }
+    Ok(room)
+}
+
+/// Acknowledgements may be in data that came and that nobody has read yet. False if there is none, or a reader looks itself.
+fn look_for_credits(conn: &Conn) -> bool {
+    let Some(mut rx) = conn.rx.try_lock() else { return false };
+    let path = conn.rx.path();
+    on_ring(path) && rx.ring.ready(&conn.ends(), usize::MAX / 2, || until(conn, path)).is_ok()
+}
+
+/// Whether the window is full of so few bytes that tcp would take more: two programs that both write before they read would wait for each
+/// other. Then the ring takes them.
+pub(crate) fn stuck(conn: &Conn, tx: &Held<'_, Tx>) -> bool {
+    conn.is_via()
+        && process::options().grow
+        && conn.tx.path() == path::SMALL
+        && tx.ring.unread(&conn.ends()).is_ok_and(|unread| unread < layout::SMALL as u64)
+}
+
 /// Changes the writing direction over from tcp to the ring, if both ends have agreed.
 pub(crate) fn switch(conn: &Conn, fd: i32, tx: &mut Tx) -> bool {
     // The peer may be in the ring, and have to be woken, before we have taken note of its answer.
@@ -313,7 +359,12 @@ pub(crate) fn switch(conn: &Conn, fd: i32, tx: &mut Tx) -> bool {
     }
 }
 
-fn wants_more(tx: &mut Held<'_, Tx>, want: usize, room: usize) -> bool {
+fn wants_more(conn: &Conn, tx: &mut Held<'_, Tx>, want: usize, room: usize, flags: i32) -> bool {
+    if conn.is_via() {
+        // One that can wait does so for a while.
+        let waits = flags & libc::MSG_DONTWAIT == 0 && !conn.has(flag::NONBLOCK);
+        return room == 0 && !waits && stuck(conn, tx);
+    }
     if !process::options().grow {
         return false;
     }
@@ -334,29 +385,27 @@ pub(crate) fn grow(conn: &Conn, tx: &mut Tx) {
 }
 
 fn copy_in(conn: &Conn, fd: i32, tx: &mut Held<'_, Tx>, iov: &[libc::iovec], skip: usize, count: usize) {
-    let (theirs, front) = (conn.theirs(), conn.at(W));
+    let ends = conn.ends();
     let (mut unpublished, mut done) = (0, 0);
     pieces(iov, skip, count, |from, len| {
         let mut at = 0;
         while at < len {
             let piece = (len - at).min(PIECE - unpublished);
             // SAFETY: the program vouches for its buffers (what `faults` does not catch ends it); `room` vouched for count bytes of ring.
-            unsafe { tx.ring.put(&theirs, from.add(at), piece) };
+            unsafe { tx.ring.put(&ends, from.add(at), piece) };
             at += piece;
             unpublished += piece;
             if unpublished == PIECE {
-                tx.ring.publish(&theirs, front);
                 (unpublished, done) = (0, done + PIECE);
                 if done < count {
+                    tx.ring.show(&ends);
                     wake_early(conn, fd, tx);
                 }
             }
         }
     });
-    if unpublished > 0 {
-        tx.ring.publish(&theirs, front);
-    }
-    tx.ring.claim(&theirs, count);
+    tx.ring.publish(&ends);
+    tx.ring.claim(&ends, count);
     conn.counters.ring_out.store(tx.ring.position(), Ordering::Relaxed);
 }
 

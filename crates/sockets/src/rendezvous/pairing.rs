@@ -8,6 +8,9 @@ static SERVE_DUE: AtomicU64 = AtomicU64::new(0);
 const ANSWERS: usize = 16;
 
 const OFFER: u32 = 1;
+/// Of an offer: the program has set a small receive buffer; above these bits how bytes go by Virtual Interfaces, if they do.
+const NARROW: u32 = 1;
+const MANNER: u32 = 8;
 
 /// The answer to our offer, if it has come: from any call on a connection in state OFFERED. Does not wait for the lock on states:
 /// whoever calls may hold an epoll set's, which a thread that holds the states may be waiting for. False: it has come, but another
@@ -150,6 +153,8 @@ pub(super) fn offer(conn: &'static Conn, index: u32, other: &Post) {
         conn.set_reason(Reason::LinkLimit);
         return;
     };
+    conn.manner.store(manner(), Ordering::Relaxed);
+    wipe(conn, link, slot);
     settle(conn, link, index, slot, read);
     conn.pending_cookie.store(other.cookie, Ordering::Relaxed);
     conn.state.store(state::OFFERED, Ordering::Release);
@@ -165,7 +170,8 @@ pub(super) fn offer(conn: &'static Conn, index: u32, other: &Post) {
     message[0..4].copy_from_slice(&OFFER.to_ne_bytes());
     message[4..8].copy_from_slice(&(slot as u32).to_ne_bytes());
     message[8..12].copy_from_slice(&other.index.to_ne_bytes());
-    message[12..16].copy_from_slice(&u32::from(narrow::reader(conn)).to_ne_bytes());
+    let narrow = if narrow::reader(conn) { NARROW } else { 0 };
+    message[12..16].copy_from_slice(&(narrow | conn.manner.load(Ordering::Relaxed) << MANNER).to_ne_bytes());
     message[16..24].copy_from_slice(&other.cookie.to_ne_bytes());
     message[24..32].copy_from_slice(&conn.cookie.load(Ordering::Relaxed).to_ne_bytes());
     conn.set_reason(Reason::Offered);
@@ -242,7 +248,7 @@ fn hear(index: u32, message: &[u8; MESSAGE]) {
             // One that came before has been taken back by now.
             refuse_pending(conn);
             conn.pending_cookie.store(word(24), Ordering::Relaxed);
-            if half(12) != 0 {
+            if half(12) & NARROW != 0 {
                 conn.set(flag::PEER_NARROW)
             } else {
                 conn.clear(flag::PEER_NARROW)
@@ -254,6 +260,7 @@ fn hear(index: u32, message: &[u8; MESSAGE]) {
                 }
                 conn.state.store(state::POSTED, Ordering::Release);
             }
+            conn.manner.store(half(12) >> MANNER, Ordering::Relaxed);
             wait_no_longer(conn);
             take(conn, index, slot);
         }
@@ -359,6 +366,29 @@ fn begin(conn: &'static Conn) -> Result<u64, Reason> {
     }
 }
 
+/// How bytes go by Virtual Interfaces where we offer, as a word; 0 if they go by rings.
+fn manner() -> u32 {
+    let options = process::options();
+    let manner = Manner {
+        window: options.via_window,
+        delayed: options.via_delayed,
+        piggyback: options.via_piggyback,
+        combine: options.via_combine,
+    };
+    if options.stream == Stream::Via { manner.word() } else { 0 }
+}
+
+/// Empties the queues of Virtual Interfaces on a slot of ours that nobody uses, at both ends: whoever takes the offer finds them as they are, and
+/// what it posts there stays.
+fn wipe(conn: &Conn, link: &Link, slot: usize) {
+    if conn.is_via()
+        && let Some((mine, theirs)) = link.maps()
+    {
+        sovia::wipe(&mine, layout::via(slot));
+        sovia::wipe(&theirs, layout::via(slot));
+    }
+}
+
 /// Puts the connection's state for a slot in place, on tcp in both directions.
 fn settle(conn: &'static Conn, link: &Link, index: u32, slot: usize, read: u64) {
     let fd = conn.descriptor();
@@ -384,10 +414,20 @@ fn settle(conn: &'static Conn, link: &Link, index: u32, slot: usize, read: u64) 
     conn.clear(flag::GREW);
     *rx = Default::default();
     rx.tcp_read = read;
-    rx.ring = Consumer::new(layout::small(slot), layout::SMALL);
+    let manner = Manner::of(conn.manner.load(Ordering::Relaxed));
+    rx.ring = if conn.is_via() {
+        Receiver::new(&theirs, layout::via(slot), manner).into()
+    } else {
+        Consumer::new(layout::small(slot), layout::SMALL).into()
+    };
     conn.rx.set_path(path::TCP);
     *tx = Default::default();
-    tx.ring = Producer::new(layout::small(slot), layout::SMALL);
+    tx.ring = if conn.is_via() {
+        Sender::new(&theirs, layout::via(slot), manner).into()
+    } else {
+        Producer::new(layout::small(slot), layout::SMALL).into()
+    };
+    conn.exchange.reset();
     conn.tx.set_path(path::TCP);
     drop((tx, rx));
     if let Some(former) = former {

@@ -104,6 +104,7 @@ install: ## command, libraries, bench programs, man pages, completions, into DES
 	install -d $(vipldir)/pkgconfig $(incdir)
 	install -m 755 $(RELEASE)/libvipl.so $(vipldir)/libvipl.so
 	install -m 644 crates/vipl/include/vipl.h $(incdir)/vipl.h
+	install -m 644 crates/preload/include/shunt.h $(incdir)/shunt.h
 	sed -e 's|@PREFIX@|$(PREFIX)|' -e "s|@VERSION@|$$($(RELEASE)/shunt --version | sed 's/.* //')|" crates/vipl/vipl.pc.in \
 	    >$(vipldir)/pkgconfig/vipl.pc
 	find $(LIBEXEC) -maxdepth 1 -type f -perm -100 -exec install -m 755 -t $(execdir) {} +
@@ -122,7 +123,7 @@ install: ## command, libraries, bench programs, man pages, completions, into DES
 uninstall: ## removes what install put
 	rm -f $(bindir)/shunt $(mandir)/man1/shunt.1 $(mandir)/man1/shunt-*.1 $(mandir)/man5/shunt.conf.5 $(mandir)/man5/shunt.rules.5
 	rm -f $(bashdir)/shunt $(zshdir)/_shunt $(fishdir)/shunt.fish
-	rm -f $(vipldir)/libvipl.so $(vipldir)/pkgconfig/vipl.pc $(incdir)/vipl.h
+	rm -f $(vipldir)/libvipl.so $(vipldir)/pkgconfig/vipl.pc $(incdir)/vipl.h $(incdir)/shunt.h
 	rm -rf $(libdir) $(execdir) $(docdir)
 
 dist: build ## build/shunt-VERSION-ARCH.tar.gz: a PREFIX to unpack at /

@@ -14,6 +14,7 @@ mod forks;
 #[cfg(target_arch = "x86_64")]
 mod jumps;
 mod kept;
+mod lend;
 mod next;
 mod options_of;
 mod rules_of;

@@ -44,12 +44,12 @@ impl Session {
 
     /// The library to put in front of this side's programs.
     pub fn library_for(&self, side: Side) -> Option<&Path> {
-        self.library.as_deref().filter(|_| side == Side::Shunt)
+        self.library.as_deref().filter(|_| side.is_accelerated())
     }
 
     /// Without the library there is no Shunt to measure; all else still is.
     pub fn sides(&self, wanted: &[Side]) -> Vec<Side> {
-        wanted.iter().copied().filter(|s| *s != Side::Shunt || self.library.is_some()).collect()
+        wanted.iter().copied().filter(|s| !s.is_accelerated() || self.library.is_some()).collect()
     }
 
     /// Takes what one measurement gave, or notes why there is nothing. Only an interruption ends the run.
@@ -224,5 +224,5 @@ fn throughput(session: &mut Session) -> Result<()> {
 }
 
 fn setting(session: &Session, side: Side) -> Setting {
-    Setting { side, ends: Ends::Both, cpus: session.cpus, seconds: session.duration }
+    Setting { side, ends: Ends::Both, cpus: session.cpus, seconds: session.duration, options: &[] }
 }

@@ -68,7 +68,8 @@ struct Found {
 
 fn one(session: &Session, side: Side, connections: usize) -> Result<Found> {
     // Long, as the rates of one program of many connections come and go for a second at a time.
-    let setting = Setting { side, ends: Ends::Both, cpus: session.cpus, seconds: session.duration * 3.0 };
+    let setting =
+        Setting { side, ends: Ends::Both, cpus: session.cpus, seconds: session.duration * 3.0, options: &[] };
     let count = connections.to_string();
     let active = ACTIVE.to_string();
     let client = ["--connections", &count, "--active", &active, "--step"];
@@ -158,7 +159,7 @@ fn descriptor_limit() -> usize {
 
 /// Processor time that idle accelerated programs use, in percent of one processor: with open connections and no byte.
 pub fn idle_cpu(session: &Session, side: Side, seconds: f64) -> Result<f64> {
-    let setting = Setting { side, ends: Ends::Both, cpus: session.cpus, seconds: 0.2 };
+    let setting = Setting { side, ends: Ends::Both, cpus: session.cpus, seconds: 0.2, options: &[] };
     let client = ["--connections", "50", "--active", "50", "--step"];
     let mut pair = pairs::start(session, "idle", setting, &[], &client)?;
     phase(&mut pair, Duration::from_secs(30))?;

@@ -125,7 +125,7 @@ fn cell(
 fn setting(session: &Session, side: Side, condition: Condition) -> Setting {
     // On a busy machine time slices are long: measure over more of them, and let the kernel place the programs.
     let (cpus, times) = if condition.busy { (Cpus::ANY, 2.0) } else { (session.cpus, 1.0) };
-    Setting { side, ends: condition.ends, cpus, seconds: session.duration * times }
+    Setting { side, ends: condition.ends, cpus, seconds: session.duration * times, options: &[] }
 }
 
 fn run_probe(session: &Session, side: Side, condition: Condition, probe: &Probe) -> Result<Vec<Found>> {

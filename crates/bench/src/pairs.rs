@@ -34,6 +34,8 @@ pub struct Setting {
     pub ends: Ends,
     pub cpus: Cpus,
     pub seconds: f64,
+    /// Of the library: names of the environment and values.
+    pub options: &'static [(&'static str, &'static str)],
 }
 
 /// A pair under way: the server accepts, the client has been started.
@@ -54,7 +56,13 @@ pub fn start(
     let socket = session.temp.path().join(format!("{program}.sock"));
     let launch = |role: &str, accelerated: bool, cpu: Option<usize>| {
         let library = session.library_for(setting.side).filter(|_| accelerated);
-        let launch = Launch::new(&path).args([role]).args(both).preload(library).cpu(cpu);
+        let mut launch = Launch::new(&path).args([role]).args(both).preload(library).cpu(cpu);
+        if setting.side == Side::Sovia {
+            launch = launch.env("SHUNT_STREAM", "via");
+        }
+        for (name, value) in setting.options {
+            launch = launch.env(name, value);
+        }
         match cpu {
             Some(cpu) => launch.args(["--cpu", &cpu.to_string()]),
             None => launch,

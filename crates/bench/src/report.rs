@@ -98,6 +98,7 @@ fn remark(metric: &Metric) -> String {
     let mut promises: Vec<String> = Vec::new();
     promises.extend(target.over_tcp.map(|t| format!("{t} x TCP")));
     promises.extend(target.of_raw.map(|t| format!("{t:.2} of raw")));
+    promises.extend(target.kept_of_vipl.map(|t| format!("sockets keep {t:.2}")));
     promises.extend(target.value.map(|t| metric.unit.show(t)));
     let mut promise = promises.join(", ");
     if let Some(part) = target.or_of_copy {

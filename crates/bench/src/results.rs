@@ -14,17 +14,26 @@ pub enum Side {
     Copy,
     /// VIPL.
     Via,
+    /// Shunt's sockets, whose bytes go by Virtual Interfaces.
+    Sovia,
 }
 
 impl Side {
-    pub const ALL: [Side; 6] = [Side::Tcp, Side::Shunt, Side::Via, Side::Unix, Side::Raw, Side::Copy];
+    pub const ALL: [Side; 7] =
+        [Side::Tcp, Side::Shunt, Side::Sovia, Side::Via, Side::Unix, Side::Raw, Side::Copy];
 
     pub fn key(self) -> &'static str {
-        ["tcp", "shunt", "unix", "raw", "copy", "vipl"][self as usize]
+        ["tcp", "shunt", "unix", "raw", "copy", "vipl", "sockets_over_vipl"][self as usize]
     }
 
     pub fn title(self) -> &'static str {
-        ["kernel TCP", "Shunt", "UNIX socket", "raw memory", "file copy", "VIPL"][self as usize]
+        ["kernel TCP", "Shunt", "UNIX socket", "raw memory", "file copy", "VIPL", "Shunt over VIPL"]
+            [self as usize]
+    }
+
+    /// Whether its programs run with the library in front of them.
+    pub fn is_accelerated(self) -> bool {
+        matches!(self, Side::Shunt | Side::Sovia)
     }
 
     /// The contenders in the order of their turns: each round begins with another one.
@@ -106,12 +115,15 @@ pub struct Target {
     pub of_raw: Option<f64>,
     /// This part of a copy of the file is enough, whatever TCP does.
     pub or_of_copy: Option<f64>,
+    /// What part of VIPL's own performance sockets over it keep.
+    pub kept_of_vipl: Option<f64>,
     /// A bound on its own value, for what has no ratio.
     pub value: Option<f64>,
 }
 
 impl Target {
-    pub const NONE: Target = Target { over_tcp: None, of_raw: None, or_of_copy: None, value: None };
+    pub const NONE: Target =
+        Target { over_tcp: None, of_raw: None, or_of_copy: None, kept_of_vipl: None, value: None };
 
     pub fn over_tcp(times: f64) -> Target {
         Target { over_tcp: Some(times), ..Target::NONE }
@@ -136,7 +148,7 @@ pub struct Metric {
     pub name: String,
     pub unit: Unit,
     pub target: Target,
-    values: [Vec<Option<f64>>; 6],
+    values: [Vec<Option<f64>>; 7],
 }
 
 impl Metric {
@@ -169,7 +181,11 @@ impl Metric {
         };
         let at_limit = met(self.target.or_of_copy, Side::Copy) == Some(true);
         let over_tcp = met(self.target.over_tcp, Side::Tcp).map(|kept| kept || at_limit);
-        let verdicts = [over_tcp, met(self.target.of_raw, Side::Raw), own()];
+        let kept = || {
+            let wanted = self.target.kept_of_vipl?;
+            Some(self.advantage(Side::Sovia, Side::Via)?.median >= wanted)
+        };
+        let verdicts = [over_tcp, met(self.target.of_raw, Side::Raw), kept(), own()];
         verdicts.into_iter().flatten().reduce(|a, b| a && b)
     }
 }

@@ -39,7 +39,7 @@ pub fn measure(session: &mut Session) -> Result<()> {
         for (row, size) in ARGUMENTS {
             for side in Side::turns(&sides, round) {
                 let seconds = session.duration;
-                let setting = Setting { side, ends: Ends::Both, cpus: session.cpus, seconds };
+                let setting = Setting { side, ends: Ends::Both, cpus: session.cpus, seconds, options: &[] };
                 let result = pairs::run(session, "rpc", setting, &[], &["--size", size]);
                 let what = format!("rpc {row} ({})", side.title());
                 let Some(result) = session.record(&what, result)? else { continue };

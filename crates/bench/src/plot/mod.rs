@@ -21,6 +21,7 @@ fn colour(side: Side) -> RGBColor {
         Side::Unix => RGBColor(86, 160, 211),
         Side::Raw | Side::Copy => RGBColor(0, 120, 90),
         Side::Via => RGBColor(170, 51, 119),
+        Side::Sovia => RGBColor(230, 171, 2),
     }
 }
 

@@ -39,3 +39,10 @@ def test_example(r, mode, program, name, flags):
 def test_buffers_set_while_offered(r):
     """The program sets small buffers while the ends agree on how to go on: with two round trips before, it is just then."""
     r.run([r.apps / "nonblocking", "small_buffers_later"], env={"WARM": 2}, timeout=60)
+
+
+@pytest.mark.parametrize("rounds", range(1, 6))
+def test_urgent_data_while_offered(r, rounds):
+    """An end that has offered reads urgent data, and closes: nothing of it is left unread, which would reset the connection."""
+    for _ in range(5):
+        r.run([r.apps / "urgent", "asleep"], env={"WARM": rounds}, timeout=60)

@@ -41,6 +41,8 @@ pub(crate) enum Tried {
     Error(Errno),
     /// The connection is no longer ours: the kernel's call.
     Kernel,
+    /// Nothing but the place of urgent data that was read: a call of the kernel's steps over it, a look does not.
+    Mark,
 }
 
 /// Published (and given back) in pieces of this size, so that both ends copy at the same time.

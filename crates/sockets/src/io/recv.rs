@@ -72,6 +72,14 @@ fn receive(conn: &'static Conn, mut fd: i32, iov: &[libc::iovec], flags: i32, or
             }
             kicks::fire(conn, fd, trip::TX);
         }
+        let tried = match tried {
+            // Who sends urgent data is on tcp, and stays there. The place must not be left unread: at close() the peer would be told so.
+            Tried::Mark => {
+                demote::now(conn, fd, Reason::Urgent);
+                if conn.is_managed() { Tried::Not } else { Tried::Kernel }
+            }
+            tried => tried,
+        };
         let or_done = |result| Way::Done(if done > 0 { Ok(done) } else { result });
         match tried {
             Tried::Bytes(count) => {
@@ -111,7 +119,7 @@ fn receive(conn: &'static Conn, mut fd: i32, iov: &[libc::iovec], flags: i32, or
                 demote::attend(conn, fd);
                 return or_done(Err(Errno::EAGAIN));
             }
-            Tried::Not => {
+            Tried::Not | Tried::Mark => {
                 demote::attend(conn, fd);
                 let waited = wait::readable(conn, fd, orphan);
                 if *orphan {
@@ -269,7 +277,8 @@ fn take_early(
             // Bytes that were there before we found nothing announced come before the boundary; later ones may be kicks, or
             // what follows a demotion. So: look how many there are, look at the announcement, then take so many.
             let mut waiting = sys::ioctl_int(fd, libc::FIONREAD).unwrap_or(0) as usize;
-            if waiting == 0 && at_mark(fd) {
+            let marked = waiting == 0 && at_mark(fd);
+            if marked {
                 // FIONREAD counts up to the mark of urgent data, and a read goes on behind it.
                 waiting = kernel_recv(fd, iov, skip, usize::MAX, flags | libc::MSG_PEEK | libc::MSG_DONTWAIT)
                     .unwrap_or(0);
@@ -286,7 +295,7 @@ fn take_early(
                 }
                 usize::MAX
             } else {
-                return Some(Tried::Not);
+                return Some(if marked { Tried::Mark } else { Tried::Not });
             }
         }
     };

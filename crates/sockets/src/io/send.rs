@@ -202,7 +202,7 @@ fn send_from(conn: &'static Conn, fd: i32, source: &impl Source, flags: i32) -> 
                 epoll::want_room(conn);
                 return or_done(Err(Errno::EAGAIN));
             }
-            Tried::Not => {
+            Tried::Not | Tried::Mark => {
                 if let Err(errno) = wait::writable(conn, fd) {
                     return or_done(Err(errno));
                 }

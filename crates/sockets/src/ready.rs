@@ -61,8 +61,16 @@ pub fn events(conn: &'static Conn, fd: i32, want: u32) -> Option<u32> {
     if ask & (want | IN | RDHUP) != 0 {
         let mut poll = [libc::pollfd { fd, events: ask as i16, revents: 0 }];
         if sys::ppoll(&mut poll, Some(0)).unwrap_or(0) > 0 {
+            let ends = (libc::EPOLLHUP | libc::EPOLLERR) as u32;
             let mut told = poll[0].revents as u32;
-            if ring && told & IN != 0 && told & (RDHUP | (libc::EPOLLHUP | libc::EPOLLERR) as u32) == 0 {
+            if told & ends == libc::EPOLLERR as u32 {
+                // The kernel may be in the middle of a reset: the error first, then that it has hung up. One that slept, as the program
+                // does by what it knows, is told both. This question waits until the kernel has done with the socket.
+                let _ = sys::ioctl_int(fd, libc::FIONREAD);
+                let _ = sys::ppoll(&mut poll, Some(0));
+                told = poll[0].revents as u32;
+            }
+            if ring && told & IN != 0 && told & (RDHUP | ends) == 0 {
                 // The peer has told that it ends, and what the kernel has of that is a kick, or half: it counts an end as a byte before it
                 // says that it is one.
                 let mut rx = conn.lock_rx(fd)?;
@@ -79,7 +87,7 @@ pub fn events(conn: &'static Conn, fd: i32, want: u32) -> Option<u32> {
             if told & RDHUP != 0 {
                 conn.set(flag::PEER_FIN);
             }
-            if told & (libc::EPOLLHUP | libc::EPOLLERR) as u32 != 0 {
+            if told & ends != 0 {
                 conn.set(flag::PEER_HUP);
             }
         }

@@ -198,9 +198,9 @@ fn what_was_not_read_can_be_had_back() {
         while from + back.len() < all.len() {
             let mut bytes = [0; 5000];
             let position = (from + back.len()) as u64;
+            let (sender, theirs) = (&ends[0].sender, &ends[0].theirs);
             // SAFETY: a slice.
-            let count =
-                unsafe { ends[0].sender.recover(&ends[0].theirs, position, bytes.as_mut_ptr(), bytes.len()) };
+            let count = unsafe { sender.recover(theirs, position, bytes.as_mut_ptr(), bytes.len()) };
             assert!(count > 0, "{position}");
             back.extend_from_slice(&bytes[..count]);
         }

@@ -27,8 +27,9 @@ extern "C" {
 /*
  * Lends the next bytes of a connected stream socket, at most len: *data is where they lie, the result how many. They may be
  * read, not written, until shunt_release() gives them back, the descriptor is closed or handed to another process or program,
- * or the thread calls this again. It waits as recv() does; 0 is the end, -1 an error in errno. Of flags, MSG_DONTWAIT counts.
- * On any connection: where bytes come by TCP they are copied once, into a buffer of the thread. Nothing is taken: recv() would
+ * or the thread calls this again. It waits as recv() does; 0 is the end, -1 an error in errno. Of flags, MSG_DONTWAIT and
+ * MSG_ZEROCOPY count. On any connection: where bytes come by TCP they are copied once, into a buffer of the thread, or, with
+ * MSG_ZEROCOPY, not at all: EOPNOTSUPP. Nothing is taken: recv() would
  * still read these bytes. Where they come through memory the peer may change them: look once at what decides something.
  */
 extern ssize_t shunt_recv_zc(int fd, const void **data, size_t len, int flags) __attribute__((weak));

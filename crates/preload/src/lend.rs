@@ -22,7 +22,8 @@ thread_local! {
 
 /// Lends the next bytes of a connected socket, `len` at most: `*data` is where they are, the result how many. They may be read, not written,
 /// until [`shunt_release`] gives them back, the descriptor is closed, handed to another program or process, or the thread borrows again.
-/// Waits as recv() does, and returns as it does at the end (0) or for an error (-1 and errno); of `flags` MSG_DONTWAIT counts.
+/// Waits as recv() does, and returns as it does at the end (0) or for an error (-1 and errno). Of `flags` MSG_DONTWAIT counts, and
+/// MSG_ZEROCOPY: EOPNOTSUPP where they would have to be copied.
 ///
 /// # Safety
 /// `data` is valid for a write.
@@ -33,6 +34,7 @@ unsafe extern "C-unwind" fn shunt_recv_zc(
     len: size_t,
     flags: c_int,
 ) -> ssize_t {
+    let in_place = flags & libc::MSG_ZEROCOPY != 0;
     let flags = flags & libc::MSG_DONTWAIT | libc::MSG_PEEK;
     if len == 0 {
         real::set_errno(libc::EINVAL);
@@ -46,6 +48,10 @@ unsafe extern "C-unwind" fn shunt_recv_zc(
     }
     let (place, count) = match table::conn(fd).and_then(|conn| io::lend(conn, fd, len)) {
         Some((place, count)) => (place, count as ssize_t),
+        None if in_place => {
+            real::set_errno(libc::EOPNOTSUPP);
+            return -1;
+        }
         None => {
             let Some(buffer) = buffer() else {
                 real::set_errno(libc::ENOMEM);

@@ -3,11 +3,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use object::elf::{FileHeader64, SHN_UNDEF, STT_FUNC, STT_GNU_IFUNC};
 use object::read::elf::{FileHeader as _, Sym as _};
 use object::{Endianness, SymbolIndex};
+
+use library::library;
+
+mod library;
 
 /// What a symbol's name contains if it may touch descriptors, or the signals and children that hooks must know of.
 const PATTERNS: &[&str] = &[
@@ -188,19 +191,4 @@ fn libc_path() -> PathBuf {
             path.to_string_lossy().contains("libc.so.6") || path.to_string_lossy().contains("libc-2")
         })
         .expect("this test is linked to glibc")
-}
-
-/// libshunt.so, built: cargo does not build a cdylib for the tests of its package.
-fn library() -> &'static Path {
-    static PATH: std::sync::OnceLock<PathBuf> = std::sync::OnceLock::new();
-    PATH.get_or_init(|| {
-        let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("it is target/tmp");
-        let status = Command::new(env!("CARGO"))
-            .args(["build", "--quiet", "--locked", "--package", "preload", "--target-dir"])
-            .arg(target)
-            .current_dir(env!("CARGO_MANIFEST_DIR"))
-            .status();
-        assert!(status.expect("cargo runs").success(), "libshunt.so does not build");
-        target.join("debug/libshunt.so")
-    })
 }

@@ -46,3 +46,13 @@ def test_urgent_data_while_offered(r, rounds):
     """An end that has offered reads urgent data, and closes: nothing of it is left unread, which would reset the connection."""
     for _ in range(5):
         r.run([r.apps / "urgent", "asleep"], env={"WARM": rounds}, timeout=60)
+
+
+@pytest.mark.parametrize("window, delayed", [(32, 31), (1, 0), (2, 1)])
+@pytest.mark.parametrize("program, name", [("epoll", "edge"), ("epoll", "stream_one_shot"), ("polling", "poll_room")])
+def test_few_credits(r, program, name, window, delayed):
+    """Over VIPL a window may be full of messages of a few bytes, or its acknowledgements late: nobody waits for ever, nor with SHUNT_GROW=off."""
+    env = {"WARM": 400, "SHUNT_STREAM": "via", "SHUNT_GROW": "off", "SHUNT_VIA_WINDOW": window, "SHUNT_VIA_DELAYED": delayed}
+    report = r.new_report()
+    r.run([r.apps / program, name], env=env, timeout=60)
+    r.accelerated(report)

@@ -194,8 +194,8 @@ fn load(session: &mut Session, round: usize) -> Result<()> {
     Ok(())
 }
 
-/// SOVIA's optimisations, one added after the other; without the ring that a connection goes on by when its window is full of small messages.
-const MANNERS: [(&str, [(&str, &str); 5]); 5] = [
+/// SOVIA's optimisations, one added after the other.
+const MANNERS: [(&str, [(&str, &str); 4]); 5] = [
     ("w = 1", manner("1", "0", "off", "off")),
     ("w = 32", manner("32", "0", "off", "off")),
     ("+ delayed acks", manner("32", "16", "off", "off")),
@@ -208,13 +208,12 @@ const fn manner(
     delayed: &'static str,
     piggyback: &'static str,
     combine: &'static str,
-) -> [(&'static str, &'static str); 5] {
+) -> [(&'static str, &'static str); 4] {
     [
         ("SHUNT_VIA_WINDOW", window),
         ("SHUNT_VIA_DELAYED", delayed),
         ("SHUNT_VIA_PIGGYBACK", piggyback),
         ("SHUNT_VIA_COMBINE", combine),
-        ("SHUNT_GROW", "off"),
     ]
 }
 

@@ -414,7 +414,8 @@ kernel's connection. The eventfd is cheaper. With off, always the byte; the resu
         scope: Scope::Anywhere,
         short: "Give connections that keep filling their ring a larger one",
         long: "Each direction of a connection starts with a small ring, 16 KB, which stays in the CPU's cache, and moves to \
-one of 256 KB when its writer keeps finding it full. With off all stay small: less memory, less bandwidth for bulk data.",
+one of 256 KB when its writer keeps finding it full. With off all stay small: less memory, less bandwidth for bulk data. A connection \
+with stream = via goes on by the ring where it would be stuck otherwise, and nowhere else, whatever this says.",
         set: |options, value| {
             if let Value::Switch(on) = value {
                 options.grow = on;

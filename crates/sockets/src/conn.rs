@@ -101,7 +101,6 @@ pub mod flag {
 #[repr(C)]
 #[derive(Debug, Default)]
 pub struct Rx {
-    pub ring: Reader,
     /// Bytes that the program has read on tcp before the ring.
     pub tcp_read: u64,
     /// Bytes still to be taken from tcp before the ring, once announced.
@@ -120,13 +119,14 @@ pub struct Rx {
     /// What is being done, for whoever has the lock next if it is not ended ([`crate::mend`]).
     pub step: u32,
     pub answered: u64,
+    /// Last: what is needed for each call lies before it, or at its beginning.
+    pub ring: Reader,
 }
 
 /// The writing direction, under its lock.
 #[repr(C)]
 #[derive(Debug, Default)]
 pub struct Tx {
-    pub ring: Writer,
     pub kicks_sent: u64,
     /// How often we have fired the peer's tripwire.
     pub fires: u64,
@@ -157,6 +157,8 @@ pub struct Tx {
     /// Bytes that had gone by tcp when the first recalled one was to be sent, +1, and its position.
     pub sent_from: u64,
     pub resend_from: u64,
+    /// Last, as in [`Rx`].
+    pub ring: Writer,
 }
 
 /// Counters that `shunt stat` shows.

@@ -15,7 +15,7 @@ pub const NAME: &CStr = c"shunt:home";
 /// Connections that a process can have at once under Shunt, if its address space is not limited (setrlimit(RLIMIT_AS)).
 pub const CONNS: usize = 1 << 16;
 /// First word of the file: "SHUNTHO" and the layout's version.
-pub const MAGIC: u64 = 0x5348_554e_5448_4f08;
+pub const MAGIC: u64 = 0x5348_554e_5448_4f09;
 /// Where the connections begin.
 pub const FIRST: usize = 4096;
 /// Bytes of the file.

@@ -28,6 +28,7 @@ pub fn events(conn: &'static Conn, fd: i32, want: u32) -> Option<u32> {
                     let third = tx.ring.capacity() as usize / 3;
                     let room = io::room_for(conn, fd, &mut tx, third).unwrap_or(usize::MAX);
                     if room >= third
+                        || conn.is_via() && room > 0 && tx.ring.unread(&conn.ends()) == Ok(0)
                         || io::stuck(conn, &tx)
                         || conn.notes() & note::CLOSED != 0
                         || conn.has(flag::BROKEN | flag::SHUT_WR)

@@ -151,8 +151,9 @@ pub struct Sender {
     acks_posted: u64,
     /// The message that is being put together: see [`Open`].
     open: u64,
-    last: Last,
+    /// The peer has broken the rules.
     broken: u32,
+    last: Last,
 }
 
 /// A message that is being put together. It has the number of the next one in its word: so it is none any more as soon as that is sent.

@@ -27,9 +27,9 @@ pub struct Ends<'a, M> {
 #[derive(Debug, Default, Clone, Copy)]
 pub struct Writer {
     ring: Producer,
-    /// Kept when the stream has grown to a ring: the peer may not have read all of it.
-    sovia: Sender,
     by: By,
+    /// Kept when the stream has grown to a ring: the peer may not have read all of it. Last, as it is long, and a ring needs none of it.
+    sovia: Sender,
 }
 
 /// The reading end.
@@ -37,8 +37,8 @@ pub struct Writer {
 #[derive(Debug, Default, Clone, Copy)]
 pub struct Reader {
     ring: Consumer,
-    sovia: Receiver,
     by: By,
+    sovia: Receiver,
 }
 
 /// Which way.

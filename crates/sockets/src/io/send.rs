@@ -326,7 +326,6 @@ fn look_for_credits(conn: &Conn) -> bool {
 /// other. Then the ring takes them.
 pub(crate) fn stuck(conn: &Conn, tx: &Held<'_, Tx>) -> bool {
     conn.is_via()
-        && process::options().grow
         && conn.tx.path() == path::SMALL
         && tx.ring.unread(&conn.ends()).is_ok_and(|unread| unread < layout::SMALL as u64)
 }

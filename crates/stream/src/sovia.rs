@@ -246,6 +246,7 @@ impl Sender {
     }
 
     /// Bytes put so far.
+    #[inline(never)]
     pub fn position(&self) -> u64 {
         self.end() + self.open().bytes as u64
     }
@@ -289,7 +290,7 @@ impl Sender {
     }
 
     /// Says before bytes are put whether messages may be joined: the program has not asked for each to go by itself.
-    #[inline(always)]
+    #[inline(never)]
     pub fn combine<M: Local + Remote>(&mut self, ends: &Ends<'_, M>, may: bool) {
         // A reader that has read everything waits for this one.
         let joins = may && self.combine != 0 && ends.mine.word(ends.back) != self.position();
@@ -297,7 +298,7 @@ impl Sender {
     }
 
     /// Room for bytes: for `want`, or fewer if there are not as many credits.
-    #[inline]
+    #[inline(never)]
     pub fn room<M: Local + Remote>(&mut self, ends: &Ends<'_, M>, want: usize) -> Result<usize, Broken> {
         self.finish(ends);
         let open = self.open().bytes;
@@ -361,6 +362,7 @@ impl Sender {
     ///
     /// # Safety
     /// `from` must be valid for `len` bytes of reads.
+    #[inline(never)]
     pub unsafe fn put<M: Local + Remote>(&mut self, ends: &Ends<'_, M>, from: *const u8, len: usize) {
         let (area, mut done) = (self.area as usize, 0);
         while done < len {
@@ -443,6 +445,7 @@ impl Sender {
     }
 
     /// Makes what was put visible; more follows at once, for which there was room.
+    #[inline(never)]
     pub fn show<M: Local + Remote>(&mut self, ends: &Ends<'_, M>) {
         let open = self.open();
         if open.bytes > 0 && !open.in_buffer {
@@ -452,7 +455,7 @@ impl Sender {
     }
 
     /// Makes what was put visible, and sends the message that is being put together, unless the next bytes may join it.
-    #[inline]
+    #[inline(never)]
     pub fn publish<M: Local + Remote>(&mut self, ends: &Ends<'_, M>) {
         self.finish(ends);
         let open = self.open();
@@ -569,7 +572,7 @@ impl Receiver {
     }
 
     /// Bytes ready, looking for messages if fewer than `want` are known; see [`crate::transport::Reader::ready`].
-    #[inline]
+    #[inline(never)]
     pub fn ready<M: Local + Remote>(
         &mut self,
         ends: &Ends<'_, M>,
@@ -636,6 +639,7 @@ impl Receiver {
 
     /// The piece that begins `skip` bytes ahead, within what [`Receiver::ready`] gave: its offset in the own segment, and its length, which
     /// may go beyond that.
+    #[inline(never)]
     pub fn piece(&self, skip: usize) -> (usize, usize) {
         let position = self.read + skip as u64;
         let mut number = self.taken;
@@ -654,6 +658,7 @@ impl Receiver {
     ///
     /// # Safety
     /// `to` must be valid for `len` bytes of writes.
+    #[inline(never)]
     pub unsafe fn peek<L: Local>(&self, mine: &L, skip: usize, to: *mut u8, len: usize) {
         let mut done = 0;
         while done < len {
@@ -666,6 +671,7 @@ impl Receiver {
     }
 
     /// Goes `len` bytes on without telling the writer: for a copy of the reading end that only looks.
+    #[inline(never)]
     pub fn skip(&mut self, len: usize) {
         self.read += len as u64;
         while self.taken < self.closed && self.last.start(self.taken + 1) <= self.read {
@@ -674,7 +680,7 @@ impl Receiver {
     }
 
     /// Reads `len` bytes. Buffers that were read whole are posted again, and acknowledged when there are more of them than may be delayed.
-    #[inline]
+    #[inline(never)]
     pub fn consume<M: Local + Remote>(&mut self, ends: &Ends<'_, M>, len: usize) {
         self.read += len as u64;
         self.settle(ends);
@@ -703,6 +709,7 @@ impl Receiver {
     }
 
     /// Tells the writer all that was read.
+    #[inline(never)]
     pub fn give_back<M: Local + Remote>(&mut self, ends: &Ends<'_, M>) {
         if ends.exchange.told.load(Ordering::Relaxed) < self.taken {
             self.acknowledge(ends);

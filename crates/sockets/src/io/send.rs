@@ -242,7 +242,6 @@ fn give(
                 if want == 0 {
                     return Tried::Bytes(0);
                 }
-                tx.ring.combine(&conn.ends(), !conn.has(flag::NODELAY) && want < SMALL_WRITE);
                 let Ok(mut room) = room_for(conn, fd, tx, want) else {
                     conn.break_off(fd);
                     return Tried::Error(Errno::ECONNRESET);
@@ -293,18 +292,14 @@ fn to_kernel(fd: i32, source: &impl Source, skip: usize, flags: i32) -> Tried {
 /// Room for `want` bytes, or less if there is less.
 #[inline(always)]
 pub(crate) fn room_for(conn: &Conn, fd: i32, tx: &mut Held<'_, Tx>, want: usize) -> Result<usize, Broken> {
-    let room = tx.ring.room(&conn.ends(), want)?;
-    if conn.is_via() { room_by_messages(conn, fd, tx, want, room) } else { Ok(room) }
+    if conn.is_via() { room_by_messages(conn, fd, tx, want) } else { tx.ring.room(&conn.ends(), want) }
 }
 
-/// As [`room_for`], where it is a window of messages: the small buffers that a program has set bound their bytes.
-fn room_by_messages(
-    conn: &Conn,
-    fd: i32,
-    tx: &mut Held<'_, Tx>,
-    want: usize,
-    mut room: usize,
-) -> Result<usize, Broken> {
+/// As [`room_for`], where it is a window of messages: small ones may be joined, and the small buffers that a program has set bound their bytes.
+#[inline(never)]
+fn room_by_messages(conn: &Conn, fd: i32, tx: &mut Held<'_, Tx>, want: usize) -> Result<usize, Broken> {
+    tx.ring.combine(&conn.ends(), !conn.has(flag::NODELAY) && want < SMALL_WRITE);
+    let mut room = tx.ring.room(&conn.ends(), want)?;
     if room == 0 && look_for_credits(conn) {
         room = tx.ring.room(&conn.ends(), want)?;
     }

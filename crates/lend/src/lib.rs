@@ -125,11 +125,14 @@ impl<S: Read + AsFd> Read for Reader<S> {
     }
 }
 
+type Recv = unsafe extern "C-unwind" fn(c_int, *mut *const c_void, usize, c_int) -> isize;
+type Release = unsafe extern "C-unwind" fn(c_int, usize) -> c_int;
+
 /// The functions of shunt.h.
 #[derive(Clone, Copy)]
 struct Calls {
-    recv: unsafe extern "C-unwind" fn(c_int, *mut *const c_void, usize, c_int) -> isize,
-    release: unsafe extern "C-unwind" fn(c_int, usize) -> c_int,
+    recv: Recv,
+    release: Release,
 }
 
 /// They are there if the program runs under Shunt.
@@ -138,7 +141,9 @@ fn calls() -> Option<Calls> {
     *CALLS.get_or_init(|| {
         let (recv, release) = (find(c"shunt_recv_zc")?, find(c"shunt_release")?);
         // SAFETY: these are the functions that shunt.h declares.
-        Some(unsafe { Calls { recv: mem::transmute(recv), release: mem::transmute(release) } })
+        let release = unsafe { mem::transmute::<*mut c_void, Release>(release) };
+        // SAFETY: as above.
+        Some(Calls { recv: unsafe { mem::transmute::<*mut c_void, Recv>(recv) }, release })
     })
 }
 

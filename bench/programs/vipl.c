@@ -1,21 +1,25 @@
 /*
  * vipl: what a program that is written for the Virtual Interface Architecture gets from libvipl.
  *
- *   vipl server --via NAME --measure WHAT [--size 64] [--buffers 2] [--vis 1] [--wait] [--touch] [--pio N] [--cpu N]
- *   vipl client --via NAME --measure WHAT [--size 64] [--buffers 2] [--vis 1] [--wait] [--pio N] [--cpu N]
- *               [--seconds 1] [--warmup 0.2]
+ *   vipl server --via NAME --measure WHAT [--size 64] [--buffers 2] [--vis 1] [--wait | --handler] [--touch] [--pio N] [--cpu N]
+ *   vipl client --via NAME --measure WHAT [--size 64] [--buffers 2] [--vis 1] [--wait | --handler] [--pio N] [--cpu N]
+ *               [--memory kept] [--seconds 1] [--warmup 0.2]
  *
  *   latency     one message under way at a time, there and back ("VIA over the CLAN network", section 4.1)
  *   bandwidth   messages one way into --buffers posted ones, credits the other way (section 4.2)
  *   load        requests over --vis connections, one under way on each; the server has them all on one completion queue
  *               and echoes what comes (section 4.3)
  *
- * Both ends poll, or, with --wait, sleep in VipRecvWait() and VipCQWait(). NAME is the discriminator; reliable delivery, as in
+ * Both ends poll, or, with --wait, sleep in VipRecvWait() and VipCQWait(), or, with --handler, are woken by a notify function
+ * that another thread runs, as SOVIA's first version was (section 3.1.2 of its paper). NAME is the discriminator; reliable delivery, as in
  * the paper. --pio: messages of more bytes than that go by DMA.
+ * --memory: where the sender of `bandwidth` has its bytes: in registered memory that it keeps (kept), in memory that is not
+ * registered, from where they are copied to such (copy), or which is registered for each send (register; section 3.1.3).
  * --touch: the receiver of `bandwidth` reads what it gets. In `load` the client polls always: the server is what is measured.
  */
 #include "common.h"
 
+#include <pthread.h>
 #include <vipl.h>
 
 enum { MOST_VIS = 256 };
@@ -29,12 +33,16 @@ struct message {
 struct run {
 	const char *name;
 	size_t size, buffers, vis;
-	bool server, wait, touch;
+	bool server, wait, handler, touch, copy, registers;
 	uint64_t warm, measure;
 	VIP_NIC_HANDLE nic;
 	VIP_MEM_HANDLE memory;
 	char *messages; /* room for --buffers receives and one send of every connection */
 	size_t stride;
+	char *source; /* for --memory copy and register */
+	pthread_mutex_t lock; /* for --handler: what came, and guards it */
+	pthread_cond_t came;
+	VIP_DESCRIPTOR *mail;
 };
 
 #define DO(call) check((call), #call)
@@ -81,12 +89,46 @@ static inline void send_message(struct run *run, VIP_VI_HANDLE vi, VIP_DESCRIPTO
 	check(result, "VipSendDone");
 }
 
+/* The handler thread's: leaves what came to the one that waits. */
+static void arrived(VIP_PVOID context, VIP_NIC_HANDLE nic, VIP_VI_HANDLE vi, VIP_DESCRIPTOR *descriptor)
+{
+	struct run *run = context;
+
+	(void)nic, (void)vi;
+	pthread_mutex_lock(&run->lock);
+	run->mail = descriptor;
+	pthread_cond_signal(&run->came);
+	pthread_mutex_unlock(&run->lock);
+}
+
+static VIP_DESCRIPTOR *from_handler(struct run *run, VIP_VI_HANDLE vi)
+{
+	VIP_DESCRIPTOR *done;
+
+	DO(VipRecvNotify(vi, run, arrived));
+	pthread_mutex_lock(&run->lock);
+	while (!run->mail)
+		pthread_cond_wait(&run->came, &run->lock);
+	done = run->mail;
+	run->mail = NULL;
+	pthread_mutex_unlock(&run->lock);
+	return done;
+}
+
 /* The next message of a connection; NULL where the other end has disconnected. */
 static inline VIP_DESCRIPTOR *receive(struct run *run, VIP_VI_HANDLE vi)
 {
 	VIP_DESCRIPTOR *done;
 	VIP_RETURN result;
 
+	if (run->handler) {
+		done = from_handler(run, vi);
+		if (done->CS.Status & VIP_STATUS_DESC_FLUSHED_ERROR)
+			return NULL;
+		if (done->CS.Status & VIP_STATUS_ERROR_MASK)
+			die("receiving: status %x", done->CS.Status);
+		return done;
+	}
 	if (run->wait)
 		result = VipRecvWait(vi, VIP_INFINITE, &done);
 	else
@@ -239,6 +281,21 @@ static void drain(struct run *run)
 	printf("{\"bytes\": %llu, \"cpu_ns\": %llu}\n", count * run->size, (unsigned long long)cpu_ns());
 }
 
+/* Sends from where --memory says. */
+static inline void send_from(struct run *run, VIP_VI_HANDLE vi, struct message *out)
+{
+	if (run->copy)
+		memcpy(out->data, run->source, run->size);
+	if (!run->registers) {
+		send_message(run, vi, &out->descriptor, run->size);
+		return;
+	}
+	out->descriptor.DS[0].Local.Data.Address = run->source;
+	DO(VipRegisterMem(run->nic, run->source, run->size, NULL, &out->descriptor.DS[0].Local.Handle));
+	send_message(run, vi, &out->descriptor, run->size);
+	DO(VipDeregisterMem(run->nic, run->source, out->descriptor.DS[0].Local.Handle));
+}
+
 static void bandwidth(struct run *run)
 {
 	VIP_VI_HANDLE vi = connected(run, 0, NULL);
@@ -259,7 +316,7 @@ static void bandwidth(struct run *run)
 				post_receive(run, vi, in);
 				credits += credit(run);
 			}
-			send_message(run, vi, &out->descriptor, run->size);
+			send_from(run, vi, out);
 			credits--;
 			sent++;
 		}
@@ -402,7 +459,7 @@ static void load(struct run *run)
 
 int main(int argc, char **argv)
 {
-	const char *what = option(argc, argv, "measure");
+	const char *what = option(argc, argv, "measure"), *memory = option(argc, argv, "memory");
 	struct run run = {
 		.name = option(argc, argv, "via"),
 		.size = (size_t)number(argc, argv, "size", 64),
@@ -410,7 +467,10 @@ int main(int argc, char **argv)
 		.vis = (size_t)number(argc, argv, "vis", 1),
 		.server = argc > 1 && strcmp(argv[1], "server") == 0,
 		.wait = flag(argc, argv, "wait"),
+		.handler = flag(argc, argv, "handler"),
 		.touch = flag(argc, argv, "touch"),
+		.lock = PTHREAD_MUTEX_INITIALIZER,
+		.came = PTHREAD_COND_INITIALIZER,
 		.warm = (uint64_t)(number(argc, argv, "warmup", 0.2) * 1e9),
 		.measure = (uint64_t)(number(argc, argv, "seconds", 1) * 1e9),
 	};
@@ -419,9 +479,14 @@ int main(int argc, char **argv)
 
 	if (!(run.server || client) || !what || !run.name || !run.buffers || !run.vis || run.vis > MOST_VIS) {
 		fprintf(stderr, "usage: vipl (server | client) --via NAME --measure (latency | bandwidth | load) [--size N]"
-				" [--buffers N] [--vis 1-256] [--wait] [--touch] [--pio N] [--cpu N] [--seconds S] [--warmup S]\n");
+				" [--buffers N] [--vis 1-256] [--wait | --handler] [--touch] [--memory (kept | copy | register)]"
+				" [--pio N] [--cpu N] [--seconds S] [--warmup S]\n");
 		return 2;
 	}
+	run.copy = memory && strcmp(memory, "copy") == 0;
+	run.registers = memory && strcmp(memory, "register") == 0;
+	if (memory && !run.copy && !run.registers && strcmp(memory, "kept") != 0)
+		die("--memory is kept, copy or register");
 	if (option(argc, argv, "pio"))
 		setenv("VIPL_PIO_BYTES", option(argc, argv, "pio"), 1);
 	raise_descriptor_limit();
@@ -430,6 +495,8 @@ int main(int argc, char **argv)
 	bytes = run.vis * (run.buffers + 1) * run.stride;
 	run.messages = allocate(bytes);
 	memset(run.messages, 0, bytes);
+	run.source = allocate(run.size + 1);
+	memset(run.source, 0, run.size + 1);
 	DO(VipOpenNic("nic0", &run.nic));
 	DO(VipRegisterMem(run.nic, run.messages, bytes, NULL, &run.memory));
 	if (run.server) {

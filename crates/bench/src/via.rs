@@ -7,6 +7,7 @@ use crate::error::{Error, Result};
 use crate::pairs::{self, Ends, Setting, number};
 use crate::results::{Place, Side, Target, Unit};
 use serde_json::Value;
+use std::ops::RangeInclusive;
 
 /// What is asked for, and the tables that come of it.
 pub const GROUP: &str = "via";
@@ -73,13 +74,22 @@ fn run(session: &Session, side: Side, program: &str, words: &[&str], client: &[&
     )
 }
 
+/// How a message goes and is waited for, and for which sizes that is measured: by the processor and polled; by DMA; slept for; and slept for
+/// by a thread that handles what comes and wakes the program's, as SOVIA's first version did it (section 3.1.2).
+const WAYS: [(&str, &[&str], RangeInclusive<usize>); 4] = [
+    ("", &[], 0..=usize::MAX),
+    (", DMA", &["--pio", "0"], 4..=64),
+    (", wait", &["--wait"], 4..=4),
+    (", handler", &["--handler"], 4..=4),
+];
+
 /// Half a round trip.
 fn latency(session: &mut Session, round: usize) -> Result<()> {
     let sides = session.sides(&[Side::Via, Side::Sovia, Side::Raw, Side::Shunt, Side::Unix, Side::Tcp]);
     for (size_name, size) in SIZES {
         let bytes = size.to_string();
-        for (how, forced, wait) in [("", None, false), (", DMA", Some("0"), false), (", wait", None, true)] {
-            if forced.is_some() && !(4..=64).contains(&size) || wait && size != 4 {
+        for (how, options, sizes) in WAYS {
+            if !sizes.contains(&size) {
                 continue;
             }
             let row = format!("{size_name}{how}");
@@ -90,8 +100,7 @@ fn latency(session: &mut Session, round: usize) -> Result<()> {
                     continue;
                 }
                 let mut words = vec!["--measure", "latency", "--size", &bytes];
-                words.extend(wait.then_some("--wait"));
-                words.extend(forced.iter().flat_map(|most| ["--pio", *most]));
+                words.extend(options);
                 let result = match side {
                     Side::Raw => {
                         pairs::raw(session, "latency", session.cpus, session.duration, &["--payload", &bytes])
@@ -112,23 +121,35 @@ fn latency(session: &mut Session, round: usize) -> Result<()> {
     Ok(())
 }
 
-/// One way. Four buffers are posted, as in the paper, or as many as hold 64 KB where that is more, for messages that are all overhead. Once
-/// without a look at what came, and once the receiver reads it, for which its processor must have it: `read`.
+/// What else is measured: the receiver reads what came, for which its processor must have it; the sender has its bytes in memory that is not
+/// registered, and copies them from there, or registers it for each message (SOVIA, section 3.1.3; SocketVIA keeps it registered, section 3.2.3).
+const MEMORY: [(&str, &[&str]); 4] = [
+    ("", &[]),
+    (", read", &["--touch"]),
+    (", copied", &["--memory", "copy"]),
+    (", registered", &["--memory", "register"]),
+];
+
+/// One way. Four buffers are posted, as in the paper, or as many as hold 64 KB where that is more, for messages that are all overhead.
 fn bandwidth(session: &mut Session, round: usize) -> Result<()> {
     let sides = session.sides(&[Side::Via, Side::Sovia, Side::Raw, Side::Shunt, Side::Unix, Side::Tcp]);
     for (size_name, size) in SIZES.into_iter().filter(|(_, size)| *size > 0) {
         let buffers = (65536 / size).clamp(4, 256).to_string();
         let bytes = size.to_string();
-        for (how, touches) in [("", false), (", read", true)] {
+        for (how, options) in MEMORY {
             let row = format!("{size_name}{how}");
             for side in Side::turns(&sides, round) {
                 let mut words = vec!["--size", &bytes];
+                match side {
+                    Side::Via => {}
+                    Side::Raw if ["", ", read"].contains(&how) => {}
+                    _ if how.is_empty() => {}
+                    // Sockets copy once more in any case, and register nothing.
+                    _ => continue,
+                }
                 if matches!(side, Side::Raw | Side::Via) {
                     words.extend(["--buffers", &buffers]);
-                    words.extend(touches.then_some("--touch"));
-                } else if touches {
-                    // Sockets copy once more in any case.
-                    continue;
+                    words.extend(options);
                 }
                 let result = match side {
                     Side::Raw => pairs::raw(session, "put", session.cpus, session.duration, &words),

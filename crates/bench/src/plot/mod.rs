@@ -43,6 +43,7 @@ pub fn draw_all(results: &Results, directory: &Path) -> Result<Vec<PathBuf>> {
                 lines::via(&metrics, "bytes", "Bandwidth", "message size", "bytes per second", &file)?
             }
             via::LOAD => lines::load(&metrics, &file)?,
+            via::STEPS => steps(&metrics, &file)?,
             "idle" => idle(&metrics, &file)?,
             "never-slower" => dots::never_slower(&metrics, &file)?,
             _ => continue,
@@ -99,6 +100,40 @@ fn latency(metrics: &[&Metric], file: &Path) -> Result<()> {
             series: series(&shown, |m, side| m.summary(side)),
             log: true,
             show: Box::new(|v| Unit::Time.show(v)),
+        },
+        file,
+    )
+}
+
+/// SOVIA's optimisations, one after the other: figure 9(b) of its paper.
+fn steps(metrics: &[&Metric], file: &Path) -> Result<()> {
+    let shown = |m: &&Metric| m.unit == Unit::BytesPerSecond;
+    let mut rows: Vec<&str> = Vec::new();
+    let mut sizes: Vec<&str> = Vec::new();
+    for metric in metrics.iter().copied().filter(shown) {
+        if !rows.contains(&metric.row.as_str()) {
+            rows.push(&metric.row);
+        }
+        if !sizes.contains(&metric.name.as_str()) {
+            sizes.push(&metric.name);
+        }
+    }
+    let of = |row: &str, size: &str| metrics.iter().find(|m| m.row == row && m.name == size);
+    let colours = [Side::Tcp, Side::Unix, Side::Sovia].map(colour);
+    let series = sizes.iter().zip(colours.into_iter().cycle()).map(|(size, colour)| Series {
+        name: format!("sends of {size}"),
+        colour,
+        values: rows.iter().map(|row| of(row, size)?.summary(Side::Sovia)).collect(),
+    });
+    bars::draw(
+        &Bars {
+            title: "Sockets over VIPL, one optimisation after the other".into(),
+            note: "one way, TCP_NODELAY off; logarithmic; median and range of the rounds".into(),
+            axis: "bytes per second".into(),
+            categories: rows.iter().map(|row| row.to_string()).collect(),
+            series: series.collect(),
+            log: true,
+            show: Box::new(|v| Unit::BytesPerSecond.show(v)),
         },
         file,
     )

@@ -11,6 +11,7 @@ pub mod connect;
 pub mod cq;
 #[cfg(not(loom))]
 pub mod descriptor;
+mod engine;
 pub mod gate;
 #[cfg(not(loom))]
 pub mod handles;

@@ -8,13 +8,14 @@
 //! The sender has the receiver's cookie first, so it knows before it moves a byte whether a descriptor is posted for it, and how long it is.
 
 use core::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use fabric::shm::Map;
 use fabric::{Local, Remote, sys};
 
 use crate::abi::{Segment as Buffer, status};
 use crate::descriptor::{self, Posted};
+use crate::engine;
 use crate::gate;
 use crate::memory::{self, Asker};
 use crate::nic::MAX_SEGMENTS;
@@ -23,21 +24,8 @@ use crate::wire::{
     Broken, Cookie, CookieReader, CookieWriter, INLINE, Kind, SLOTS, Transfer, TransferReader, TransferWriter,
 };
 
-/// Messages up to so many bytes go by programmed I/O, in two copies: below, the kernel's call, which finds and pins the receiver's pages, costs
-/// more than the second copy, if the receiver reads what it gets (`shunt bench via`).
-pub const PIO_MOST: usize = 32768;
-
 /// How many entries a sender of small messages claims at once.
 const CLAIM: u64 = 4;
-
-/// [`PIO_MOST`], or what `VIPL_PIO_BYTES` says.
-fn pio_most() -> usize {
-    static MOST: OnceLock<usize> = OnceLock::new();
-    *MOST.get_or_init(|| {
-        let said = std::env::var("VIPL_PIO_BYTES").ok().and_then(|text| text.parse().ok());
-        said.unwrap_or(PIO_MOST)
-    })
-}
 
 /// The memory of both ends of a connection, as one end has it.
 pub struct Memory {
@@ -127,7 +115,7 @@ pub struct Sender {
 
 impl Default for Sender {
     fn default() -> Sender {
-        let most = pio_most();
+        let most = engine::pio_most();
         Sender {
             inline_most: most.min(INLINE),
             eager_most: most,

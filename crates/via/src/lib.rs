@@ -11,6 +11,7 @@ pub mod connect;
 pub mod cq;
 #[cfg(not(loom))]
 pub mod descriptor;
+#[cfg(not(loom))]
 mod engine;
 pub mod gate;
 #[cfg(not(loom))]

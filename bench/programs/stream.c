@@ -1,15 +1,17 @@
 /*
  * stream: how many messages, and how many bytes, go one way in a second.
  *
- *   stream server (--tcp PORT | --unix PATH) [--size 65536] [--cpu N]
+ *   stream server (--tcp PORT | --unix PATH) [--size 65536] [--touch | --lend] [--cpu N]
  *   stream client (--tcp PORT | --unix PATH) [--size 65536] [--cpu N] [--seconds 1] [--warmup 0.1] [--check]
  *
  * The client sends messages of --size bytes with one blocking send() each; the server receives into a buffer of the same
  * size, or 64 KiB where that is more. At the end the client shuts its half down and the server answers with the number
  * of bytes that arrived: the clock stops when that answer is in, and a number that differs is an error. With --check the
- * bytes carry a pattern that the server verifies, which costs time and is off when measuring. TCP_NODELAY stays off, so
+ * bytes carry a pattern that the server verifies, which costs time and is off when measuring. --touch: the server reads what
+ * it has received; --lend: it does so where Shunt has the bytes, without a copy (shunt.h). TCP_NODELAY stays off, so
  * that TCP may put small messages together: its best case.
  */
+#include "../../crates/preload/include/shunt.h"
 #include "common.h"
 
 #define PERIOD 251u /* prime, so that no buffer size is a multiple of the pattern */
@@ -24,12 +26,15 @@ static void server(int argc, char **argv, size_t size)
 {
 	size_t room = size > 65536 ? size : 65536;
 	unsigned char *buffer = allocate(room);
-	bool check = flag(argc, argv, "check");
+	bool check = flag(argc, argv, "check"), reads = flag(argc, argv, "touch"), lends = flag(argc, argv, "lend");
 	int listener = serve(argc, argv), fd = accept_one(listener);
 	uint64_t bytes = 0, calls = 0;
 
+	if (lends && !shunt_recv_zc)
+		die("--lend is for a program that runs under Shunt");
 	for (;;) {
-		ssize_t n = recv(fd, buffer, room, 0);
+		const void *data = buffer;
+		ssize_t n = lends ? shunt_recv_zc(fd, &data, room, 0) : recv(fd, buffer, room, 0);
 
 		if (n < 0 && errno == EINTR)
 			continue;
@@ -38,10 +43,14 @@ static void server(int argc, char **argv, size_t size)
 		if (n == 0)
 			break;
 		for (ssize_t i = 0; check && i < n; i++)
-			if (buffer[i] != (bytes + (uint64_t)i) % PERIOD) {
+			if (((const unsigned char *)data)[i] != (bytes + (uint64_t)i) % PERIOD) {
 				errno = 0;
 				die("byte %llu is wrong", (unsigned long long)(bytes + (uint64_t)i));
 			}
+		if (reads || lends)
+			touch(data, (size_t)n);
+		if (lends && shunt_release(fd, (size_t)n) != 0)
+			die("shunt_release");
 		bytes += (uint64_t)n;
 		calls++;
 	}
@@ -106,7 +115,7 @@ int main(int argc, char **argv)
 	else if (argc > 1 && strcmp(argv[1], "client") == 0 && size)
 		client(argc, argv, size);
 	else {
-		fprintf(stderr, "usage: stream (server | client) (--tcp PORT | --unix PATH) [--size N] [--cpu N]"
+		fprintf(stderr, "usage: stream (server | client) (--tcp PORT | --unix PATH) [--size N] [--touch | --lend] [--cpu N]"
 				" [--seconds S] [--warmup S] [--check]\n");
 		return 2;
 	}

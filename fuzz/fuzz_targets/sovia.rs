@@ -47,7 +47,7 @@ fuzz_target!(|input: &[u8]| {
         let want = if op & 8 == 0 { arg } else { arg * 150 };
         match op % 8 {
             0 | 1 => {
-                sender.combine(&out, op & 16 != 0);
+                sender.combine(op & 16 != 0);
                 let Ok(room) = sender.room(&out, want) else {
                     assert!(!honest, "a sane peer is not broken");
                     break;

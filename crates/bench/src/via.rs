@@ -122,7 +122,7 @@ fn latency(session: &mut Session, round: usize) -> Result<()> {
 }
 
 /// What else is measured: the receiver reads what came, for which its processor must have it; the sender has its bytes in memory that is not
-/// registered, and copies them from there, or registers it for each message (SOVIA, section 3.1.3; SocketVIA keeps it registered, section 3.2.3).
+/// registered, and copies them from there, or registers it for each message (SOVIA, section 3.1.3; SocketVIA keeps it registered, section 3.3.2).
 const MEMORY: [(&str, &[&str]); 4] = [
     ("", &[]),
     (", read", &["--touch"]),
@@ -215,13 +215,16 @@ fn load(session: &mut Session, round: usize) -> Result<()> {
     Ok(())
 }
 
-/// SOVIA's optimisations, one added after the other.
-const MANNERS: [(&str, [(&str, &str); 4]); 5] = [
-    ("w = 1", manner("1", "0", "off", "off")),
-    ("w = 32", manner("32", "0", "off", "off")),
-    ("+ delayed acks", manner("32", "16", "off", "off")),
-    ("+ piggybacked", manner("32", "16", "on", "off")),
-    ("+ combined", manner("32", "16", "on", "on")),
+/// SOVIA's optimisations, one added after the other; and what the receiver does with the bytes of a stream: reads them after recv(), or where they
+/// lie (SocketVIA, section 5.1, Zero-Copy SocketVIA).
+const MANNERS: [(&str, [(&str, &str); 4], &[&str]); 7] = [
+    ("w = 1", manner("1", "0", "off", "off"), &[]),
+    ("w = 32", manner("32", "0", "off", "off"), &[]),
+    ("+ delayed acks", manner("32", "16", "off", "off"), &[]),
+    ("+ piggybacked", manner("32", "16", "on", "off"), &[]),
+    ("+ combined", manner("32", "16", "on", "on"), &[]),
+    ("read", manner("32", "16", "on", "on"), &["--touch"]),
+    ("read in place", manner("32", "16", "on", "on"), &["--lend"]),
 ];
 
 const fn manner(
@@ -243,17 +246,20 @@ fn steps(session: &mut Session, round: usize) -> Result<()> {
     if session.sides(&[Side::Sovia]).is_empty() {
         return Ok(());
     }
-    for (row, options) in MANNERS.iter().map(|(row, options)| (*row, options.as_slice())) {
+    for (row, options, receiver) in &MANNERS {
         let seconds = session.duration;
         let setting = Setting { side: Side::Sovia, ends: Ends::Both, cpus: session.cpus, seconds, options };
         let place = Place { group: STEPS, row, side: Side::Sovia, round };
-        let result = pairs::run(session, "pingpong", setting, &["--size", "4"], &[]);
-        if let Some(result) = session.record(&format!("{STEPS} {row}, 4 B"), result)? {
-            let half = number(&result, "p50_ns")? / 2.0;
-            session.results.add(&place, "4 B", Unit::Time, Target::NONE, half);
+        if receiver.is_empty() {
+            let result = pairs::run(session, "pingpong", setting, &["--size", "4"], &[]);
+            if let Some(result) = session.record(&format!("{STEPS} {row}, 4 B"), result)? {
+                let half = number(&result, "p50_ns")? / 2.0;
+                session.results.add(&place, "4 B", Unit::Time, Target::NONE, half);
+            }
         }
         for (name, size) in [("64 B", "64"), ("2 KB", "2048"), ("64 KB", "65536")] {
-            let result = pairs::run(session, "stream", setting, &["--size", size], &[]);
+            let words = [&["--size", size], *receiver].concat();
+            let result = pairs::run(session, "stream", setting, &words, &[]);
             if let Some(result) = session.record(&format!("{STEPS} {row}, {name}"), result)? {
                 let rate = number(&result, "bytes_per_second")?;
                 session.results.add(&place, name, Unit::BytesPerSecond, Target::NONE, rate);

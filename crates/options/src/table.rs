@@ -315,7 +315,7 @@ messages of their own.",
         default: "on",
         scope: Scope::Anywhere,
         short: "Let small messages go together, with stream = via",
-        long: "While the reader is busy, writes of less than 2 KB are put together in one message, unless the program has set TCP_NODELAY. \
+        long: "Writes of less than 2 KB are put together in messages, unless the program has set TCP_NODELAY. \
 Nothing is held back: what was written can be read at once. With off each write is a message of its own.",
         set: |options, value| {
             if let Value::Switch(on) = value {

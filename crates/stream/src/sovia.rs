@@ -13,8 +13,8 @@
 //! where the sender's processor copies to (programmed I/O), so a message is copied twice in all, as by way of a ring.
 //!
 //! The write position goes to the reader with each message, and the read position back, as with a ring ([`crate::transport`]). A message
-//! may be *joined*: it stays open for the next bytes while the reader is busy, and the reader finds what there is of it by the write
-//! position. That is SOVIA's combining of small messages, without its timer.
+//! may be *joined*: it stays open for the next bytes, and the reader finds what there is of it by the write position. That is SOVIA's combining
+//! of small messages, without its timer, as nothing is held back.
 //!
 //! Sender and receiver lie in memory that forked processes share. Each step is finished by one store to a counter, and whatever a holder
 //! who was killed had begun can be done again: entries, cookies and acknowledgements are numbered, and everything else follows from counts.
@@ -85,7 +85,7 @@ pub struct Manner {
     pub delayed: u32,
     /// Whether data acknowledges what came the other way.
     pub piggyback: bool,
-    /// Whether small messages are joined while the reader is busy.
+    /// Whether small messages are joined.
     pub combine: bool,
 }
 
@@ -290,11 +290,9 @@ impl Sender {
     }
 
     /// Says before bytes are put whether messages may be joined: the program has not asked for each to go by itself.
-    #[inline(never)]
-    pub fn combine<M: Local + Remote>(&mut self, ends: &Ends<'_, M>, may: bool) {
-        // A reader that has read everything waits for this one.
-        let joins = may && self.combine != 0 && ends.mine.word(ends.back) != self.position();
-        self.joins = joins.into();
+    #[inline]
+    pub fn combine(&mut self, may: bool) {
+        self.joins = (may && self.combine != 0).into();
     }
 
     /// Room for bytes: for `want`, or fewer if there are not as many credits.

@@ -143,9 +143,9 @@ impl Writer {
 
     /// Says before bytes are put whether the program lets small messages go together.
     #[inline(always)]
-    pub fn combine<M: Local + Remote>(&mut self, ends: &Ends<'_, M>, may: bool) {
+    pub fn combine(&mut self, may: bool) {
         if self.by == By::Sovia {
-            self.sovia.combine(ends, may);
+            self.sovia.combine(may);
         }
     }
 

@@ -62,7 +62,7 @@ impl End {
 
     fn send_by(&mut self, len: usize, pieces: usize, join: bool) -> Vec<u8> {
         let ends = End::ends(&self.mine, &self.theirs, &self.exchange);
-        self.sender.combine(&ends, join);
+        self.sender.combine(join);
         let mut room = self.sender.room(&ends, len).unwrap();
         if room == 0 {
             // Acknowledgements may be in data that nobody has read.
@@ -303,7 +303,7 @@ proptest! {
                 let before = end.sender.position();
                 let sender = &mut end.sender;
                 let _ = catch_unwind(AssertUnwindSafe(|| {
-                    sender.combine(&mortal, join);
+                    sender.combine(join);
                     let room = sender.room(&mortal, len).unwrap();
                     // SAFETY: a slice.
                     unsafe { sender.put(&mortal, bytes.as_ptr(), len.min(room)) };

@@ -298,7 +298,7 @@ pub(crate) fn room_for(conn: &Conn, fd: i32, tx: &mut Held<'_, Tx>, want: usize)
 /// As [`room_for`], where it is a window of messages: small ones may be joined, and the small buffers that a program has set bound their bytes.
 #[inline(never)]
 fn room_by_messages(conn: &Conn, fd: i32, tx: &mut Held<'_, Tx>, want: usize) -> Result<usize, Broken> {
-    tx.ring.combine(&conn.ends(), !conn.has(flag::NODELAY) && want < SMALL_WRITE);
+    tx.ring.combine(!conn.has(flag::NODELAY) && want < SMALL_WRITE);
     let mut room = tx.ring.room(&conn.ends(), want)?;
     if room == 0 && look_for_credits(conn) {
         room = tx.ring.room(&conn.ends(), want)?;

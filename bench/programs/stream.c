@@ -11,8 +11,8 @@
  * it has received; --lend: it does so where Shunt has the bytes, without a copy (shunt.h). TCP_NODELAY stays off, so
  * that TCP may put small messages together: its best case.
  */
-#include "../../crates/preload/include/shunt.h"
 #include "common.h"
+#include "../../crates/preload/include/shunt.h"
 
 #define PERIOD 251u /* prime, so that no buffer size is a multiple of the pattern */
 

@@ -43,6 +43,12 @@ def test_example(program, name):
     run([PROGRAMS / program, name])
 
 
+# Wherever buffers lie, messages go alike.
+@pytest.mark.parametrize("program, name", [one for one in examples() if one.values[0] in ("transfer", "cq")])
+def test_example_with_allocated_memory(program, name):
+    run([PROGRAMS / program, name], env=os.environ | {"POOLS": "allocated"})
+
+
 # `make checked` runs all of them, elsewhere one of each program is enough.
 CHECKED = os.environ.get("CHECKED") == "full"
 ONE_OF_EACH = {"calls": "posted_memory", "connect": "peers", "cq": "many_waited", "states": "disconnected", "transfer": "segments"}

@@ -1,7 +1,8 @@
 /*
  * vipl: what a program that is written for the Virtual Interface Architecture gets from libvipl.
  *
- *   vipl server --via NAME --measure WHAT [--size 64] [--buffers 2] [--vis 1] [--wait | --handler] [--touch] [--pio N] [--cpu N]
+ *   vipl server --via NAME --measure WHAT [--size 64] [--buffers 2] [--vis 1] [--wait | --handler] [--touch] [--allocate]
+ *               [--pio N] [--cpu N]
  *   vipl client --via NAME --measure WHAT [--size 64] [--buffers 2] [--vis 1] [--wait | --handler] [--pio N] [--cpu N]
  *               [--memory kept] [--seconds 1] [--warmup 0.2]
  *
@@ -15,7 +16,8 @@
  * the paper. --pio: messages of more bytes than that go by DMA.
  * --memory: where the sender of `bandwidth` has its bytes: in registered memory that it keeps (kept), in memory that is not
  * registered, from where they are copied to such (copy), or which is registered for each send (register; section 3.1.3).
- * --touch: the receiver of `bandwidth` reads what it gets. In `load` the client polls always: the server is what is measured.
+ * --touch: the receiver of `bandwidth` reads what it gets; --allocate: it has its buffers of
+ * VipAllocateMem(), so that the sender maps them, and not of malloc(). In `load` the client polls always: the server is what is measured.
  */
 #include "common.h"
 
@@ -33,7 +35,7 @@ struct message {
 struct run {
 	const char *name;
 	size_t size, buffers, vis;
-	bool server, wait, handler, touch, copy, registers;
+	bool server, wait, handler, touch, allocate, copy, registers;
 	uint64_t warm, measure;
 	VIP_NIC_HANDLE nic;
 	VIP_MEM_HANDLE memory;
@@ -469,6 +471,7 @@ int main(int argc, char **argv)
 		.wait = flag(argc, argv, "wait"),
 		.handler = flag(argc, argv, "handler"),
 		.touch = flag(argc, argv, "touch"),
+		.allocate = flag(argc, argv, "allocate"),
 		.lock = PTHREAD_MUTEX_INITIALIZER,
 		.came = PTHREAD_COND_INITIALIZER,
 		.warm = (uint64_t)(number(argc, argv, "warmup", 0.2) * 1e9),
@@ -479,7 +482,7 @@ int main(int argc, char **argv)
 
 	if (!(run.server || client) || !what || !run.name || !run.buffers || !run.vis || run.vis > MOST_VIS) {
 		fprintf(stderr, "usage: vipl (server | client) --via NAME --measure (latency | bandwidth | load) [--size N]"
-				" [--buffers N] [--vis 1-256] [--wait | --handler] [--touch] [--memory (kept | copy | register)]"
+				" [--buffers N] [--vis 1-256] [--wait | --handler] [--touch] [--allocate] [--memory (kept | copy | register)]"
 				" [--pio N] [--cpu N] [--seconds S] [--warmup S]\n");
 		return 2;
 	}
@@ -493,11 +496,18 @@ int main(int argc, char **argv)
 	pin_by_option(argc, argv);
 	run.stride = sizeof(struct message) + (run.size + 63) / 64 * 64;
 	bytes = run.vis * (run.buffers + 1) * run.stride;
-	run.messages = allocate(bytes);
-	memset(run.messages, 0, bytes);
 	run.source = allocate(run.size + 1);
 	memset(run.source, 0, run.size + 1);
 	DO(VipOpenNic("nic0", &run.nic));
+	if (run.allocate) {
+		VIP_PVOID messages;
+
+		DO(VipAllocateMem(run.nic, bytes, &messages));
+		run.messages = messages;
+	} else {
+		run.messages = allocate(bytes);
+	}
+	memset(run.messages, 0, bytes);
 	DO(VipRegisterMem(run.nic, run.messages, bytes, NULL, &run.memory));
 	if (run.server) {
 		printf("{\"ready\": \"%s\"}\n", run.name);

@@ -5,6 +5,7 @@
 
 use std::collections::VecDeque;
 use std::ffi::c_void;
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, LazyLock};
 
@@ -12,6 +13,7 @@ use fabric::Local;
 use fabric::shm::Map;
 use libfuzzer_sys::fuzz_target;
 use via::abi::Descriptor;
+use via::arena::{Arena, Theirs};
 use via::descriptor::Posted;
 use via::memory::{Asker, Attributes, Regions, Rights};
 use via::queue::{Manner, ReceiveQueue, SendQueue};
@@ -33,6 +35,8 @@ struct World {
     regions: Regions,
     area: &'static mut Area,
     handle: u32,
+    /// The peer's arena. Whatever cookies it writes, and RDMA is told, may point there.
+    theirs: Theirs,
 }
 
 // SAFETY: the fuzzer has one thread.
@@ -52,7 +56,12 @@ static WORLD: LazyLock<World> = LazyLock::new(|| {
     for index in 0..DESCRIPTORS {
         regions.register(NIC, start + BUFFERS + index * BUFFER, USED, attributes).expect("room for a region");
     }
-    World { regions, area, handle }
+    let arena = Box::leak(Box::new(Arena::new().expect("a memfd")));
+    // SAFETY: the arena keeps it open, and is never dropped.
+    let memfd = unsafe { BorrowedFd::borrow_raw(arena.memfd()) }.try_clone_to_owned().expect("a descriptor");
+    let [_, bytes] = arena.place();
+    let theirs = Theirs::open(memfd, [0, bytes]).expect("an arena");
+    World { regions, area, handle, theirs }
 });
 
 fuzz_target!(|input: &[u8]| {
@@ -81,6 +90,7 @@ fuzz_target!(|input: &[u8]| {
         regions: regions.expect("a memfd"),
         asker: ASKER,
         rights: Rights { write: true, read: true },
+        arena: Some(world.theirs.clone()),
         queues: [None; 2],
     });
     let (mut send, mut receive) = (SendQueue::default(), ReceiveQueue::default());
@@ -177,6 +187,7 @@ fuzz_target!(|input: &[u8]| {
         assert_eq!(Some(done.descriptor), sent.pop_front());
     }
     assert!(received.is_empty() && sent.is_empty());
+    world.theirs.map().discard(0, world.theirs.map().len());
     for index in 0..DESCRIPTORS {
         let guard = &area[BUFFERS + index * BUFFER + USED..][..BUFFER - USED];
         assert!(guard.iter().all(|&byte| byte == GUARD), "a guard was written");

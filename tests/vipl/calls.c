@@ -81,6 +81,37 @@ static void memory(void) {
     EQUAL(VipRegisterMem(NULL, area, 10, NULL, &one), VIP_INVALID_PARAMETER);
 }
 
+/* What the library has allocated is memory like any other, and zero; it goes back only when no region has any of it. */
+static void allocated_memory(void) {
+    VIP_PVOID one, two, again;
+    VIP_MEM_HANDLE region;
+    VIP_NIC_HANDLE second;
+    OK(VipAllocateMem(nic, 1, &one));
+    OK(VipAllocateMem(nic, 100000, &two));
+    EQUAL((uintptr_t)one % 4096, 0);
+    for (int i = 0; i < 100000; i++) EQUAL(((char *)two)[i], 0);
+    memset(two, 7, 100000);
+    OK(VipRegisterMem(nic, (char *)two + 50000, 10, NULL, &region));
+    EQUAL(VipFreeMem(nic, two), VIP_ERROR_RESOURCE);
+    OK(VipFreeMem(nic, one));
+    EQUAL(VipFreeMem(nic, one), VIP_INVALID_PARAMETER);
+    OK(VipDeregisterMem(nic, (char *)two + 50000, region));
+    EQUAL(VipFreeMem(nic, (char *)two + 4096), VIP_INVALID_PARAMETER);
+    EQUAL(VipFreeMem(nic, NULL), VIP_INVALID_PARAMETER);
+    EQUAL(VipFreeMem(NULL, two), VIP_INVALID_PARAMETER);
+    OK(VipOpenNic("nic0", &second));
+    EQUAL(VipFreeMem(second, two), VIP_INVALID_PARAMETER);
+    OK(VipFreeMem(nic, two));
+    OK(VipAllocateMem(second, 100000, &again));
+    CHECK(again == one || again == two);
+    for (int i = 0; i < 100000; i++) EQUAL(((char *)again)[i], 0);
+    OK(VipCloseNic(second)); /* with it what it has allocated */
+    EQUAL(VipAllocateMem(second, 1, &one), VIP_INVALID_PARAMETER);
+    EQUAL(VipAllocateMem(nic, 0, &one), VIP_INVALID_PARAMETER);
+    EQUAL(VipAllocateMem(nic, 1, NULL), VIP_INVALID_PARAMETER);
+    EQUAL(VipAllocateMem(nic, ~0UL, &one), VIP_ERROR_RESOURCE);
+}
+
 static void posted_memory(void) {
     struct pool pool = make_pool(2, 100, NULL);
     VIP_VI_HANDLE vi = make_vi(VIP_SERVICE_UNRELIABLE, NULL, NULL);
@@ -424,6 +455,7 @@ const struct example examples[] = {
     {"nics", NULL, nics, ALONE},
     {"tags", NULL, tags, ALONE},
     {"memory", NULL, memory, ALONE},
+    {"allocated_memory", NULL, allocated_memory, ALONE},
     {"posted_memory", NULL, posted_memory, ALONE},
     {"vis", NULL, vis, ALONE},
     {"idle", NULL, idle, ALONE},

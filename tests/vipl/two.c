@@ -36,9 +36,19 @@ double now(void) {
     return time.tv_sec + time.tv_nsec * 1e-9;
 }
 
+bool allocates(void) {
+    return getenv("POOLS") && strcmp(getenv("POOLS"), "allocated") == 0;
+}
+
 struct pool make_pool(size_t count, size_t room, VIP_PROTECTION_HANDLE ptag) {
     struct pool pool = {.count = count, .room = room, .stride = (sizeof(VIP_DESCRIPTOR) + room + 63) & ~(size_t)63};
-    pool.base = aligned_alloc(64, count * pool.stride);
+    if (allocates()) {
+        VIP_PVOID base;
+        OK(VipAllocateMem(nic, count * pool.stride, &base));
+        pool.base = base;
+    } else {
+        pool.base = aligned_alloc(64, count * pool.stride);
+    }
     CHECK(pool.base);
     memset(pool.base, 0, count * pool.stride);
     VIP_MEM_ATTRIBUTES with = {ptag, VIP_TRUE, VIP_TRUE};
@@ -49,7 +59,8 @@ struct pool make_pool(size_t count, size_t room, VIP_PROTECTION_HANDLE ptag) {
 
 void drop_pool(struct pool *pool) {
     OK(VipDeregisterMem(nic, pool->base, pool->handle));
-    free(pool->base);
+    if (allocates()) OK(VipFreeMem(nic, pool->base));
+    else free(pool->base);
 }
 
 VIP_DESCRIPTOR *posted(struct pool *pool, size_t index) {

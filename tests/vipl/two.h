@@ -63,7 +63,9 @@ void meet(void); /* both sides arrive before either goes on */
 double now(void); /* seconds, monotonic */
 double patience(void); /* how many seconds a second is here: $PATIENCE, where valgrind slows everything down */
 
-/* Registered memory with descriptors in it, each with `room` bytes of data right behind it, as programs like to have it. */
+/* Registered memory with descriptors in it, each with `room` bytes of data right behind it, as programs like to have it. From malloc(), or, with
+ * POOLS=allocated in the environment, from VipAllocateMem(). */
+bool allocates(void);
 struct pool {
     char *base;
     size_t count, room, stride;

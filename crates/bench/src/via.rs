@@ -121,11 +121,14 @@ fn latency(session: &mut Session, round: usize) -> Result<()> {
     Ok(())
 }
 
-/// What else is measured: the receiver reads what came, for which its processor must have it; the sender has its bytes in memory that is not
+/// What else is measured: the receiver reads what came, for which its processor must have it; it has its buffers of the library, so that the
+/// sender maps them; the sender has its bytes in memory that is not
 /// registered, and copies them from there, or registers it for each message (SOVIA, section 3.1.3; SocketVIA keeps it registered, section 3.3.2).
-const MEMORY: [(&str, &[&str]); 4] = [
+const MEMORY: [(&str, &[&str]); 6] = [
     ("", &[]),
     (", read", &["--touch"]),
+    (", allocated", &["--allocate"]),
+    (", allocated, read", &["--allocate", "--touch"]),
     (", copied", &["--memory", "copy"]),
     (", registered", &["--memory", "register"]),
 ];
@@ -141,15 +144,18 @@ fn bandwidth(session: &mut Session, round: usize) -> Result<()> {
             for side in Side::turns(&sides, round) {
                 let mut words = vec!["--size", &bytes];
                 match side {
-                    Side::Via => {}
-                    Side::Raw if ["", ", read"].contains(&how) => {}
+                    Side::Via => {
+                        words.extend(["--buffers", &buffers]);
+                        words.extend(options);
+                    }
+                    // Its buffers are mapped by both in any case.
+                    Side::Raw if !options.contains(&"--memory") => {
+                        words.extend(["--buffers", &buffers]);
+                        words.extend(options.iter().filter(|option| **option != "--allocate"));
+                    }
                     _ if how.is_empty() => {}
                     // Sockets copy once more in any case, and register nothing.
                     _ => continue,
-                }
-                if matches!(side, Side::Raw | Side::Via) {
-                    words.extend(["--buffers", &buffers]);
-                    words.extend(options);
                 }
                 let result = match side {
                     Side::Raw => pairs::raw(session, "put", session.cpus, session.duration, &words),

@@ -25,6 +25,7 @@ use rustix::net::{
 
 use crate::abi::{Return, ViAttributes};
 use crate::agent::{self, Socket};
+use crate::arena::Theirs;
 use crate::cq::Until;
 use crate::handles::{Found, Kind, Place, Pool};
 use crate::memory::{Asker, Rights, TABLE};
@@ -91,6 +92,8 @@ struct Hello {
     /// can reach the other's memory.
     bits: u64,
     slots: [u64; 2],
+    /// Where its arena is, and how long; 0 if there is none.
+    arena: [u64; 2],
     /// An address in its process, and what stands there: whoever reads it has a way to its memory.
     probe: [u64; 2],
     from: Address,
@@ -98,7 +101,7 @@ struct Hello {
 }
 
 /// "VIACONN" and the version of everything that two ends share.
-const MAGIC: u64 = 0x5649_4143_4f4e_4e02;
+const MAGIC: u64 = 0x5649_4143_4f4e_4e03;
 const BYTES: usize = size_of::<Hello>();
 
 mod kind {
@@ -122,6 +125,7 @@ impl Hello {
             ptag: 0,
             bits: 0,
             slots: [0; 2],
+            arena: [0; 2],
             probe: probe(),
             from: *from,
             to: *to,
@@ -135,6 +139,7 @@ impl Hello {
                 | u64::from(attributes.enable_rdma_read != 0) << 1
                 | u64::from(offer.queues[0].is_some()) << 2
                 | u64::from(offer.queues[1].is_some()) << 3;
+            hello.arena = nic::arena().map_or([0; 2], |arena| arena.place());
             hello.slots = offer.queues.map(|queue| queue.map_or(0, |(_, slot)| slot as u64));
         }
         hello
@@ -196,14 +201,15 @@ impl Line {
         let mut fds = Vec::new();
         if let Some(offer) = offer {
             let Ok(regions) = nic::regions() else { return false };
-            let numbers = [Some(offer.segment.memfd()), Some(regions.memfd())];
+            let arena = nic::arena().map(|arena| arena.memfd());
+            let numbers = [Some(offer.segment.memfd()), Some(regions.memfd()), arena];
             let queues = offer.queues.map(|queue| queue.map(|(memfd, _)| memfd));
             fds.extend(numbers.into_iter().chain(queues).flatten().map(|fd| {
                 // SAFETY: it is open: the segment and the queues are held by the Virtual Interface, which the caller has.
                 unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) }
             }));
         }
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(5))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(&fds)) {
             return false;
@@ -217,7 +223,7 @@ impl Line {
     fn receive(&self, until: Until) -> Result<Option<Heard>, Return> {
         wait_for(&[self.0.as_raw_fd()], until)?;
         let mut bytes = [0u8; BYTES];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(5))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
         let read =
@@ -259,11 +265,16 @@ impl Line {
             pid,
             direct: AtomicBool::new(is_reached(pid, hello.probe)),
             regions: Map::NONE,
+            arena: None,
             asker: Asker { nic: hello.nic as *mut c_void, ptag: hello.ptag as *mut c_void },
             rights: Rights { write: hello.bits & 1 != 0, read: hello.bits & 2 != 0 },
             queues: [None; 2],
         };
         memory.regions = open_map(fds.next()?, TABLE)?;
+        if hello.arena[1] != 0 {
+            // Who has no room for it does without.
+            memory.arena = Theirs::open(fds.next()?, hello.arena);
+        }
         for (index, queue) in memory.queues.iter_mut().enumerate() {
             if hello.bits >> (2 + index) & 1 != 0 {
                 let slot = usize::try_from(hello.slots[index]).ok().filter(|&slot| slot < hints::SLOTS)?;

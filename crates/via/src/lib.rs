@@ -6,6 +6,8 @@ pub mod abi;
 #[cfg(not(loom))]
 pub mod agent;
 #[cfg(not(loom))]
+pub mod arena;
+#[cfg(not(loom))]
 pub mod connect;
 #[cfg(not(loom))]
 pub mod cq;

@@ -211,6 +211,16 @@ impl Regions {
         })
     }
 
+    /// Whether a region has any of `length` bytes at `address`.
+    pub fn any_in(&self, address: usize, length: usize) -> bool {
+        let used = self.free.lock().unwrap_or_else(PoisonError::into_inner).used;
+        (0..used as usize).map(|index| index * at::RECORD).any(|record| {
+            let start = self.table.word(record + at::ADDRESS) as usize;
+            let end = start.saturating_add(self.table.word(record + at::LENGTH) as usize);
+            self.table.word(record + at::TURN) & TURN_ONE != 0 && start < address + length && address < end
+        })
+    }
+
     /// Whether all of `length` bytes at `address` lie in the region and `asker` may touch them; if so they are held until
     /// [`Regions::release`]. For each descriptor that is posted, and each buffer that it names.
     #[inline]

@@ -10,6 +10,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use fabric::sync::{AtomicU64, Ordering};
 
 use crate::abi::{NicAttributes, Return, reliability};
+use crate::arena::Arena;
 use crate::handles::{Found, Kind, Place, Pool};
 use crate::memory::{self, Attributes, Regions};
 use crate::{agent, cq, vi};
@@ -91,6 +92,9 @@ pub fn close(handle: *mut c_void) -> Result<(), Return> {
     cq::close(handle);
     agent::forget_nic(handle);
     regions()?.close(handle);
+    if let Some(arena) = arena() {
+        arena.close(handle);
+    }
     for (_, ptag) in PTAGS.all().filter(|(_, ptag)| ptag.nic.load(Ordering::Acquire) == handle as u64) {
         PTAGS.take_back(&ptag);
     }
@@ -166,6 +170,19 @@ pub fn deregister(nic: *mut c_void, address: usize, handle: u32) -> Result<(), R
     Ok(())
 }
 
+/// `VipAllocateMem`; see [`Arena::allocate`].
+pub fn allocate(nic: *mut c_void, length: usize) -> Result<*mut c_void, Return> {
+    find(nic)?;
+    arena().ok_or(Return::ErrorResource)?.allocate(nic, length)
+}
+
+/// `VipFreeMem`; see [`Arena::free`]. `ErrorResource` while a region has any of it.
+pub fn free(nic: *mut c_void, address: usize) -> Result<(), Return> {
+    find(nic)?;
+    let regions = regions()?;
+    arena().ok_or(Return::InvalidParameter)?.free(nic, address, |start, bytes| regions.any_in(start, bytes))
+}
+
 /// `VipQueryMem`; see [`Regions::query`].
 pub fn query_memory(nic: *mut c_void, address: usize, handle: u32) -> Result<Attributes, Return> {
     find(nic)?;
@@ -215,6 +232,12 @@ pub(crate) fn regions() -> Result<&'static Regions, Return> {
     }
     let made = Regions::new().map_err(|_| Return::ErrorResource)?;
     Ok(REGIONS.get_or_init(|| made))
+}
+
+/// The process's memory that peers map, made with the regions. None if there is no room for it.
+pub(crate) fn arena() -> Option<&'static Arena> {
+    static ARENA: OnceLock<Option<Arena>> = OnceLock::new();
+    ARENA.get_or_init(|| Arena::new().ok()).as_ref()
 }
 
 /// The address from which this host would send to others; nothing is sent.

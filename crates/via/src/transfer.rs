@@ -5,6 +5,9 @@
 //! ones, wherever the program has them (process_vm_writev); RDMA goes the same way. Registered memory needs not be shared for that. Where
 //! the kernel refuses it, large messages go the way of small ones, and wait for room; there is no RDMA then.
 //!
+//! Buffers that the program has of the library ([`crate::arena`]) are mapped by the peer: messages that do not fit into their entries, and
+//! RDMA, are copied straight to them, and from them, by the sender's processor.
+//!
 //! The sender has the receiver's cookie first, so it knows before it moves a byte whether a descriptor is posted for it, and how long it is.
 
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -14,6 +17,7 @@ use fabric::shm::Map;
 use fabric::{Local, Remote, sys};
 
 use crate::abi::{Segment as Buffer, status};
+use crate::arena::Theirs;
 use crate::descriptor::{self, Posted};
 use crate::engine;
 use crate::gate;
@@ -39,6 +43,8 @@ pub struct Memory {
     pub direct: AtomicBool,
     /// The peer's region table.
     pub regions: Map,
+    /// The peer's memory that is mapped here as well.
+    pub arena: Option<Theirs>,
     /// The peer's Virtual Interface: what it may touch, in its own process.
     pub asker: Asker,
     /// Whether it lets us write, and read, its memory by RDMA.
@@ -61,6 +67,13 @@ impl Memory {
     #[inline]
     pub fn is_direct(&self) -> bool {
         self.direct.load(Ordering::Relaxed)
+    }
+
+    /// Where `length` bytes of the peer at `address` are, if they are mapped here.
+    #[inline]
+    fn mapped(&self, address: u64, length: usize) -> Option<(&Map, usize)> {
+        let arena = self.arena.as_ref()?;
+        Some((arena.map(), arena.offset(address, length)?))
     }
 
     /// How much is used of either end's eager buffer.
@@ -211,16 +224,24 @@ impl Sender {
             }
             return Sent::Done;
         }
+        if !cookie.scattered
+            && let Some((map, offset)) = memory.mapped(cookie.place, length)
+        {
+            if !enter(memory) {
+                return Sent::Lost;
+            }
+            // SAFETY: the caller vouches for the buffers, which are so long together.
+            unsafe { put_all(map, offset, buffers) };
+            gate::leave(&memory.theirs, at::BUSY);
+            self.put(memory, cookie, entry(Kind::Placed, 0), immediate, core::ptr::null());
+            return Sent::Done;
+        }
         let direct = memory.is_direct();
         if (length <= self.eager_most || !direct)
             && let Some(place) = self.eager_room(memory, length)
         {
-            let mut to = at::EAGER + place;
-            for buffer in buffers {
-                // SAFETY: the caller vouches for the buffer.
-                unsafe { memory.theirs.put(to, buffer.address as *const u8, buffer.length as usize) };
-                to += buffer.length as usize;
-            }
+            // SAFETY: the caller vouches for the buffers.
+            unsafe { put_all(&memory.theirs, at::EAGER + place, buffers) };
             self.put(memory, cookie, entry(Kind::Eager, place), immediate, core::ptr::null());
             return Sent::Done;
         }
@@ -373,6 +394,25 @@ unsafe fn gather(from: &[Buffer], mut to: *mut u8) {
     }
 }
 
+/// Puts buffers one behind the other.
+///
+/// # Safety
+/// The buffers must be mapped.
+#[inline]
+unsafe fn put_all(map: &Map, mut to: usize, buffers: &[Buffer]) {
+    for buffer in buffers {
+        // SAFETY: the caller vouches for the buffer.
+        unsafe { map.put(to, buffer.address as *const u8, buffer.length as usize) };
+        to += buffer.length as usize;
+    }
+}
+
+/// Passes the gate before the peer's buffers; false if it is shut.
+#[inline]
+fn enter(memory: &Memory) -> bool {
+    gate::enter(memory.mine.map(), at::SHUT, &memory.theirs, at::BUSY)
+}
+
 /// # Safety
 /// The buffers must be mapped.
 unsafe fn write_to_cookie(memory: &Memory, from: &[Buffer], length: usize, cookie: &Cookie) -> Sent {
@@ -393,7 +433,7 @@ unsafe fn write_to_cookie(memory: &Memory, from: &[Buffer], length: usize, cooki
         // SAFETY: the caller vouches for the buffers.
         unsafe { copy(memory.pid, from, to, length, true) }
     };
-    if !memory.is_direct() || !gate::enter(memory.mine.map(), at::SHUT, &memory.theirs, at::BUSY) {
+    if !memory.is_direct() || !enter(memory) {
         return Sent::Lost;
     }
     let done = through();
@@ -404,7 +444,8 @@ unsafe fn write_to_cookie(memory: &Memory, from: &[Buffer], length: usize, cooki
 /// # Safety
 /// The buffers must be mapped.
 unsafe fn rdma(memory: &Memory, posted: &Posted, remote: descriptor::Remote, write: bool) -> Sent {
-    if !memory.is_direct() || !gate::enter(memory.mine.map(), at::SHUT, &memory.theirs, at::BUSY) {
+    let mapped = memory.mapped(remote.address, posted.length);
+    if mapped.is_none() && !memory.is_direct() || !enter(memory) {
         return Sent::Lost;
     }
     let may = if write { memory.rights.write } else { memory.rights.read };
@@ -413,6 +454,19 @@ unsafe fn rdma(memory: &Memory, posted: &Posted, remote: descriptor::Remote, wri
         || !memory::allows(&memory.regions, memory.asker, remote.handle, remote.address, posted.length, write)
     {
         Sent::Forbidden
+    } else if let Some((map, offset)) = mapped {
+        if write {
+            // SAFETY: the caller vouches for the buffers.
+            unsafe { put_all(map, offset, posted.segments()) };
+        } else {
+            // SAFETY: as above.
+            unsafe {
+                scatter(posted.segments(), posted.length, |from, to, count| {
+                    map.get(offset + from, to, count)
+                });
+            }
+        }
+        Sent::Done
     } else {
         let to = [Buffer { address: remote.address, handle: 0, length: posted.length as u32 }];
         // SAFETY: the caller vouches for the buffers.

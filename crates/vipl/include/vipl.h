@@ -295,6 +295,11 @@ VIP_RETURN VipQueryMem(VIP_NIC_HANDLE NicHandle, VIP_PVOID Address, VIP_MEM_HAND
 VIP_RETURN VipSetMemAttributes(VIP_NIC_HANDLE NicHandle, VIP_PVOID Address, VIP_MEM_HANDLE MemHandle,
                                VIP_MEM_ATTRIBUTES *MemAttribs);
 
+/* Beyond the standard: memory that peers map, zeroed, from the beginning of a page on. To be registered like any other; messages into it, and RDMA,
+ * are copied once and without a call of the kernel. VIP_ERROR_RESOURCE: there is no room, or it is still registered. It goes with the NIC. */
+VIP_RETURN VipAllocateMem(VIP_NIC_HANDLE NicHandle, VIP_ULONG Length, VIP_PVOID *VirtualAddress);
+VIP_RETURN VipFreeMem(VIP_NIC_HANDLE NicHandle, VIP_PVOID VirtualAddress);
+
 /* Virtual Interfaces. Each queue may be bound to a completion queue, or to none (null). */
 
 VIP_RETURN VipCreateVi(VIP_NIC_HANDLE NicHandle, VIP_VI_ATTRIBUTES *ViAttribs, VIP_CQ_HANDLE SendCQHandle, VIP_CQ_HANDLE RecvCQHandle,

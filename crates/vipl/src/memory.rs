@@ -32,6 +32,19 @@ pub extern "C" fn VipDeregisterMem(nic: Handle, address: *mut c_void, region: u3
 /// # Safety
 /// `to` is null or may be written.
 #[unsafe(no_mangle)]
+pub unsafe extern "C" fn VipAllocateMem(nic: Handle, length: c_ulong, to: *mut *mut c_void) -> Return {
+    // SAFETY: the caller vouches for `to`.
+    unsafe { given(to, || nic::allocate(nic, length as usize)) }
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn VipFreeMem(nic: Handle, address: *mut c_void) -> Return {
+    told(nic::free(nic, address.addr()))
+}
+
+/// # Safety
+/// `to` is null or may be written.
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn VipQueryMem(
     nic: Handle,
     address: *mut c_void,

@@ -223,7 +223,7 @@ fn load(session: &mut Session, round: usize) -> Result<()> {
 
 /// SOVIA's optimisations, one added after the other; and what the receiver does with the bytes of a stream: reads them after recv(), or where they
 /// lie (SocketVIA, section 5.1, Zero-Copy SocketVIA).
-const MANNERS: [(&str, [(&str, &str); 4], &[&str]); 7] = [
+const MANNERS: [(&str, Manner, &[&str]); 7] = [
     ("w = 1", manner("1", "0", "off", "off"), &[]),
     ("w = 32", manner("32", "0", "off", "off"), &[]),
     ("+ delayed acks", manner("32", "16", "off", "off"), &[]),
@@ -233,12 +233,15 @@ const MANNERS: [(&str, [(&str, &str); 4], &[&str]); 7] = [
     ("read in place", manner("32", "16", "on", "on"), &["--lend"]),
 ];
 
+/// Options of Shunt, by their variables.
+type Manner = [(&'static str, &'static str); 4];
+
 const fn manner(
     window: &'static str,
     delayed: &'static str,
     piggyback: &'static str,
     combine: &'static str,
-) -> [(&'static str, &'static str); 4] {
+) -> Manner {
     [
         ("SHUNT_VIA_WINDOW", window),
         ("SHUNT_VIA_DELAYED", delayed),

@@ -159,8 +159,7 @@ impl Theirs {
         let kept = match mappings.get(&key).and_then(Weak::upgrade) {
             Some(kept) => kept,
             None => {
-                let map =
-                    Map::open(file.as_raw_fd(), usize::try_from(bytes).ok()?).ok()?;
+                let map = Map::open(file.as_raw_fd(), usize::try_from(bytes).ok()?).ok()?;
                 let kept = Arc::new(Mapped(map));
                 mappings.insert(key, Arc::downgrade(&kept));
                 kept

@@ -453,6 +453,15 @@ static void load(struct run *run)
 		}
 	}
 	seconds = (double)(now - start) / 1e9;
+	/* Each has one answer to come: the server could not send it any more if the connection were gone. */
+	for (size_t i = 0; i < run->vis; i++) {
+		VIP_DESCRIPTOR *in;
+		VIP_RETURN result;
+
+		while ((result = VipRecvDone(vis[i], &in)) == VIP_NOT_DONE)
+			relax();
+		check(result, "VipRecvDone");
+	}
 	printf("{\"vis\": %zu, \"seconds\": %.6f, \"requests_per_second\": %.1f}\n", run->vis, seconds,
 	       (double)(count - before) / seconds);
 	for (size_t i = 0; i < run->vis; i++)

@@ -21,8 +21,13 @@ use crate::{agent, vi};
 
 /// Virtual Interfaces of a completion queue.
 pub const MAX_VIS: usize = hints::SLOTS;
-/// Watched Virtual Interfaces that may stay so while nothing is done in them: it costs a look, and saves a hint.
+/// Watched Virtual Interfaces that may always stay so while nothing is done in them.
 const IDLE_WATCHED: usize = 4;
+/// Looks in vain that one that is not in vain makes up for: a look costs a line of memory that this processor has, a hint three that go
+/// from one to the other.
+const LOOKS: usize = 16;
+/// So many of them can be saved up.
+const MOST_LOOKS: usize = 4 * MAX_VIS;
 /// Where the hints lie in a completion queue's memory.
 const HINTS: usize = 0;
 
@@ -38,8 +43,8 @@ struct Inner {
     /// By number: the handle of a Virtual Interface.
     members: Vec<Option<Member>>,
     watched: VecDeque<u16>,
-    /// Of the watched ones, those that were found empty one after the other.
-    idle: usize,
+    /// How many looks in vain there may be before those where nothing is done are watched no more.
+    looks: usize,
 }
 
 // SAFETY: handles are numbers.
@@ -55,7 +60,7 @@ static CQS: Pool<Cq> = Pool::new(Kind::Cq, &PLACES);
 static PLACES: [Place<Cq>; MAX_CQS] = [const {
     Place::new(Cq {
         nic: AtomicU64::new(0),
-        inner: Lock::new(Inner { memory: None, members: Vec::new(), watched: VecDeque::new(), idle: 0 }),
+        inner: Lock::new(Inner { memory: None, members: Vec::new(), watched: VecDeque::new(), looks: 0 }),
     })
 }; MAX_CQS];
 
@@ -76,7 +81,7 @@ pub fn create(nic: *mut c_void, entries: usize) -> Result<*mut c_void, Return> {
     }
     inner.members.clear();
     inner.watched.clear();
-    inner.idle = 0;
+    inner.looks = 0;
     cq.nic.store(nic as u64, Ordering::Release);
     Ok(handle)
 }
@@ -178,14 +183,18 @@ impl Inner {
                 left -= 1;
                 let slot = self.watched.pop_front()?;
                 let Some(member) = self.members.get(usize::from(slot)).copied().flatten() else { continue };
-                let patient = !last && self.watched.len() < IDLE_WATCHED;
+                let patient = !last && (self.looks > 0 || self.watched.len() < IDLE_WATCHED);
                 match vi::tell(member.vi, handle, patient) {
                     vi::Told::Done { receive } => {
+                        self.looks = (self.looks + LOOKS).min(MOST_LOOKS);
                         self.watched.push_back(slot);
                         return Some((member.vi, receive));
                     }
-                    vi::Told::Nothing if patient => self.watched.push_back(slot),
-                    vi::Told::Nothing => self.set_watched(slot, false),
+                    vi::Told::Nothing if patient => {
+                        self.looks = self.looks.saturating_sub(1);
+                        self.watched.push_back(slot);
+                    }
+                    vi::Told::Nothing => member_of(&mut self.members, slot, |member| member.watched = false),
                 }
             }
             if !self.take_hints() {
@@ -196,33 +205,29 @@ impl Inner {
 
     /// Puts those on the list for which there are hints. False if there is none that was not there.
     fn take_hints(&mut self) -> bool {
-        let Some((map, _)) = self.memory else { return false };
+        let Inner { memory: Some((map, _)), members, watched, .. } = self else { return false };
         let mut found = false;
-        let mut hinted = [0u16; MAX_VIS];
-        let mut count = 0;
         hints::take(
-            &map,
+            map,
             HINTS,
             |_| {},
             |slot| {
-                hinted[count] = slot as u16;
-                count += 1;
+                member_of(members, slot as u16, |member| {
+                    if !core::mem::replace(&mut member.watched, true) {
+                        watched.push_back(slot as u16);
+                        found = true;
+                    }
+                });
             },
         );
-        for &slot in &hinted[..count] {
-            if self.members.get(usize::from(slot)).copied().flatten().is_some_and(|member| !member.watched) {
-                self.set_watched(slot, true);
-                self.watched.push_back(slot);
-                found = true;
-            }
-        }
         found
     }
+}
 
-    fn set_watched(&mut self, slot: u16, watched: bool) {
-        if let Some(Some(member)) = self.members.get_mut(usize::from(slot)) {
-            member.watched = watched;
-        }
+/// Does something with the member of that number, if there is one.
+fn member_of(members: &mut [Option<Member>], slot: u16, act: impl FnOnce(&mut Member)) {
+    if let Some(Some(member)) = members.get_mut(usize::from(slot)) {
+        act(member);
     }
 }
 

@@ -15,7 +15,7 @@ use libfuzzer_sys::fuzz_target;
 use via::abi::Descriptor;
 use via::arena::{Arena, Theirs};
 use via::descriptor::Posted;
-use via::memory::{Asker, Attributes, Regions, Rights};
+use via::memory::{Asker, Attributes, Regions, Rights, Table};
 use via::queue::{Manner, ReceiveQueue, SendQueue};
 use via::segment::{BYTES, Segment};
 use via::transfer::Memory;
@@ -87,7 +87,7 @@ fuzz_target!(|input: &[u8]| {
         theirs,
         pid: std::process::id(),
         direct: AtomicBool::new(false),
-        regions: regions.expect("a memfd"),
+        regions: Table::of(regions.expect("a memfd")).expect("a table"),
         asker: ASKER,
         rights: Rights { write: true, read: true },
         arena: Some(world.theirs.clone()),

@@ -28,7 +28,7 @@ use crate::agent::{self, Socket};
 use crate::arena::Theirs;
 use crate::cq::Until;
 use crate::handles::{Found, Kind, Place, Pool};
-use crate::memory::{Asker, Rights, TABLE};
+use crate::memory::{Asker, Rights, TABLE, Table};
 use crate::nic::{self, ADDRESS, MAX_DISCRIMINATOR};
 use crate::segment;
 use crate::transfer::{Hints, Memory};
@@ -259,18 +259,23 @@ impl Line {
         let pid = peer.pid.as_raw_nonzero().get() as u32;
         let mut fds = fds.into_iter();
         let theirs = open_map(fds.next()?, segment::BYTES)?;
+        let regions = fds.next().and_then(|fd| Table::of(open_map(fd, TABLE)?));
+        let Some(regions) = regions else {
+            // SAFETY: nobody has it.
+            unsafe { theirs.unmap() };
+            return None;
+        };
         let mut memory = Memory {
             mine: offer.segment.clone(),
             theirs,
             pid,
             direct: AtomicBool::new(is_reached(pid, hello.probe)),
-            regions: Map::NONE,
+            regions,
             arena: None,
             asker: Asker { nic: hello.nic as *mut c_void, ptag: hello.ptag as *mut c_void },
             rights: Rights { write: hello.bits & 1 != 0, read: hello.bits & 2 != 0 },
             queues: [None; 2],
         };
-        memory.regions = open_map(fds.next()?, TABLE)?;
         if hello.arena[1] != 0 {
             // Who has no room for it does without.
             memory.arena = Theirs::open(fds.next()?, hello.arena);

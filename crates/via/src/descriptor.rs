@@ -2,7 +2,7 @@
 //! it must not, changes nothing. Results are written at the end, the status last.
 
 use crate::abi::{ControlSegment, DESCRIPTOR_ALIGNMENT, Descriptor, Segment, control, status};
-use crate::memory::{Asker, Regions};
+use crate::memory::{Asker, Region, Regions};
 use crate::nic::{MAX_SEGMENTS, MAX_TRANSFER};
 
 /// Segments that are kept in place; those of longer descriptors lie elsewhere.
@@ -67,6 +67,7 @@ impl Posted {
     ///
     /// # Safety
     /// Registered memory must be mapped: what `regions` says that lies in a region is read.
+    #[inline(always)]
     pub unsafe fn read(
         regions: &Regions,
         asker: Asker,
@@ -76,10 +77,15 @@ impl Posted {
         most: usize,
     ) -> Result<Posted, Unusable> {
         let address = descriptor.addr();
-        let usable = if receives { Regions::hold } else { Regions::may };
-        if !address.is_multiple_of(DESCRIPTOR_ALIGNMENT)
-            || !usable(regions, asker, region, address, size_of::<ControlSegment>())
-        {
+        if !address.is_multiple_of(DESCRIPTOR_ALIGNMENT) {
+            return Err(Unusable);
+        }
+        let home = if receives { regions.hold(asker, region) } else { regions.find(asker, region) };
+        let Some(home) = home else { return Err(Unusable) };
+        if !home.covers(address as u64, size_of::<ControlSegment>()) {
+            if receives {
+                regions.release(region);
+            }
             return Err(Unusable);
         }
         // SAFETY: it lies in a registered region, which the caller vouches for, and is aligned.
@@ -112,7 +118,7 @@ impl Posted {
             posted.errors = status::FORMAT_ERROR;
             return Ok(posted);
         }
-        if !regions.covers(asker.nic, region, behind, count * size_of::<Segment>()) {
+        if !home.covers(behind as u64, count * size_of::<Segment>()) {
             posted.errors = status::PROTECTION_ERROR;
             return Ok(posted);
         }
@@ -130,7 +136,7 @@ impl Posted {
             posted.operation =
                 if op == control::OP_RDMAWRITE { Operation::Write(to) } else { Operation::Read(to) };
         }
-        posted.take_segments(regions, asker, usize::from(remote)..count, segment_at);
+        posted.take_segments(regions, asker, home, usize::from(remote)..count, segment_at);
         if posted.errors == 0 && !receives {
             // What is received may be longer than one message can be.
             if posted.length != head.length as usize || posted.length > most.min(MAX_TRANSFER) {
@@ -140,10 +146,12 @@ impl Posted {
         Ok(posted)
     }
 
+    #[inline(always)]
     fn take_segments(
         &mut self,
         regions: &Regions,
         asker: Asker,
+        home: Region,
         range: core::ops::Range<usize>,
         segment_at: impl Fn(usize) -> Segment,
     ) {
@@ -151,14 +159,12 @@ impl Posted {
             self.more = Some(Box::new([Segment::default(); MAX_SEGMENTS]));
         }
         for segment in range.map(segment_at) {
-            let (address, length) = (segment.address as usize, segment.length as usize);
+            let length = segment.length as usize;
             // Most lie in the descriptor's own region, which is held already, and may be touched.
             let may = if segment.handle == self.region {
-                regions.covers(asker.nic, self.region, address, length)
-            } else if self.held {
-                regions.hold(asker, segment.handle, address, length)
+                home.covers(segment.address, length)
             } else {
-                regions.may(asker, segment.handle, address, length)
+                self.may_touch(regions, asker, &segment)
             };
             if !may {
                 self.errors = status::PROTECTION_ERROR;
@@ -174,7 +180,20 @@ impl Posted {
         }
     }
 
+    /// Whether a buffer in another region may be touched; that is held, too, then, if the descriptor's is.
+    #[inline(never)]
+    fn may_touch(&self, regions: &Regions, asker: Asker, segment: &Segment) -> bool {
+        let (handle, length) = (segment.handle, segment.length as usize);
+        let found = if self.held { regions.hold(asker, handle) } else { regions.find(asker, handle) };
+        let may = found.is_some_and(|region| region.covers(segment.address, length));
+        if self.held && found.is_some() && !may {
+            regions.release(handle);
+        }
+        may
+    }
+
     /// Its buffers.
+    #[inline]
     pub fn segments(&self) -> &[Segment] {
         match &self.more {
             Some(more) => &more[..usize::from(self.count)],
@@ -201,6 +220,7 @@ impl Posted {
 
     /// Says in the descriptor how it went, and gives back the memory that was held. `op` is of [`status`], `immediate` what came with a
     /// message. The status is written last: programs poll it.
+    #[inline(always)]
     pub fn complete(&mut self, regions: &Regions, op: u32, length: usize, immediate: Option<u32>) {
         let head = self.descriptor.cast::<ControlSegment>();
         let told = if immediate.is_some() { status::IMMEDIATE } else { 0 };
@@ -219,16 +239,15 @@ impl Posted {
 
     /// Holds its memory: it is not done before the program's call returns. An error is noted if the program has deregistered it meanwhile.
     pub fn hold(&mut self, regions: &Regions, asker: Asker) {
-        let (address, region) = (self.descriptor.addr(), self.region);
-        self.held = regions.hold(asker, region, address, size_of::<ControlSegment>());
+        let home = regions.hold(asker, self.region);
+        self.held = home.is_some();
         let count = usize::from(core::mem::take(&mut self.count));
         let (few, more) = (self.few, self.more.take());
         let segment_at = |index: usize| more.as_ref().map_or_else(|| few[index], |more| more[index]);
         self.length = 0;
-        if self.held {
-            self.take_segments(regions, asker, 0..count, segment_at);
-        } else {
-            self.errors |= status::PROTECTION_ERROR;
+        match home {
+            Some(home) => self.take_segments(regions, asker, home, 0..count, segment_at),
+            None => self.errors |= status::PROTECTION_ERROR,
         }
     }
 

@@ -83,7 +83,7 @@ impl<T: 'static> Pool<T> {
     }
 
     /// What a handle names, if it does.
-    #[inline]
+    #[inline(always)]
     pub fn find(&self, handle: *mut c_void) -> Option<Found<T>> {
         let bits = handle as u64;
         if bits >> KIND_SHIFT != self.kind as u64 {
@@ -130,7 +130,7 @@ impl<T: 'static> Pool<T> {
 
 impl<T> Found<T> {
     /// Whether the handle still names it: to be asked under the lock that whoever destroys it takes.
-    #[inline]
+    #[inline(always)]
     pub fn stands(&self) -> bool {
         self.place.turn.load(Ordering::Acquire) == self.turn
     }

@@ -10,7 +10,8 @@ use core::ffi::c_void;
 use std::sync::{Mutex, PoisonError};
 
 use fabric::shm::Map;
-use fabric::{Local, sys};
+use fabric::sync::{AtomicU64, Ordering};
+use fabric::sys;
 
 use crate::abi::Return;
 
@@ -61,7 +62,7 @@ unsafe impl Sync for Asker {}
 
 /// The regions of this process.
 pub struct Regions {
-    table: Map,
+    table: Table,
     memfd: i32,
     free: Mutex<Free>,
 }
@@ -72,17 +73,38 @@ struct Free {
     bytes: usize,
 }
 
-/// A record's words, in bytes from its beginning.
-mod at {
+/// A region table: the process's own, or a peer's.
+#[derive(Debug, Clone, Copy)]
+pub struct Table(Map);
+
+/// What it says of a region: a line of memory.
+#[repr(C, align(64))]
+struct Record {
     /// The turn (odd while registered) in the upper half, how many posted descriptors use the region in the lower.
-    pub const TURN: usize = 0;
-    pub const ADDRESS: usize = 8;
-    pub const LENGTH: usize = 16;
-    pub const NIC: usize = 24;
-    pub const PTAG: usize = 32;
+    turn: AtomicU64,
+    address: AtomicU64,
+    length: AtomicU64,
+    nic: AtomicU64,
+    ptag: AtomicU64,
     /// Bit 0: peers may write; bit 1: they may read.
-    pub const RIGHTS: usize = 40;
-    pub const RECORD: usize = 64;
+    rights: AtomicU64,
+}
+
+/// A region that stands, as it was when it was looked up.
+#[derive(Debug, Clone, Copy)]
+pub struct Region {
+    start: u64,
+    length: u64,
+}
+
+impl Region {
+    /// Whether all of `length` bytes at `address` lie in it.
+    #[inline(always)]
+    pub fn covers(&self, address: u64, length: usize) -> bool {
+        address
+            .checked_sub(self.start)
+            .is_some_and(|ahead| ahead <= self.length && length as u64 <= self.length - ahead)
+    }
 }
 
 const INDEX_BITS: u32 = REGIONS.trailing_zeros();
@@ -91,9 +113,9 @@ const TURN_ONE: u64 = 1 << 32;
 impl Regions {
     /// An empty table; fails without memory or descriptors.
     pub fn new() -> Result<Regions, sys::Errno> {
-        let (table, memfd) = Map::create(c"via-regions", TABLE)?;
+        let (map, memfd) = Map::create(c"via-regions", TABLE)?;
         let free = Mutex::new(Free { given_back: Vec::new(), used: 0, bytes: 0 });
-        Ok(Regions { table, memfd, free })
+        Ok(Regions { table: Table(map), memfd, free })
     }
 
     /// The table, for peers.
@@ -129,35 +151,35 @@ impl Regions {
             None => return Err(Return::ErrorResource),
         };
         free.bytes += length;
-        let record = index as usize * at::RECORD;
-        self.table.set_word(record + at::ADDRESS, address as u64);
-        self.table.set_word(record + at::LENGTH, length as u64);
-        self.table.set_word(record + at::NIC, nic as u64);
-        self.set(record, attributes);
+        let record = self.table.at(index);
+        record.address.store(address as u64, Ordering::Release);
+        record.length.store(length as u64, Ordering::Release);
+        record.nic.store(nic as u64, Ordering::Release);
+        record.set(attributes);
         // Last: whoever sees the turn sees the rest.
-        let turn = self.table.word(record + at::TURN) + TURN_ONE;
-        self.table.set_word(record + at::TURN, turn);
+        let turn = record.turn.load(Ordering::Acquire) + TURN_ONE;
+        record.turn.store(turn, Ordering::Release);
         Ok(handle(index, turn))
     }
 
     /// `VipDeregisterMem`: the region's handle is worth nothing from now on. `InvalidParameter` if the region does not begin at
     /// `address`; `ErrorResource` while descriptors that use it are posted.
     pub fn deregister(&self, nic: *mut c_void, address: usize, handle: u32) -> Result<(), Return> {
-        let (record, turn) = self.record(nic, handle).ok_or(Return::InvalidParameter)?;
-        if self.table.word(record + at::ADDRESS) != address as u64 {
+        let (record, turn) = self.table.find(nic, handle).ok_or(Return::InvalidParameter)?;
+        if record.address.load(Ordering::Acquire) != address as u64 {
             return Err(Return::InvalidParameter);
         }
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         let unused = turn >> 32 << 32;
-        match self.table.replace_word(record + at::TURN, unused, unused + TURN_ONE) {
-            Ok(()) => {}
+        match record.replace_turn(unused, unused + TURN_ONE) {
+            Ok(_) => {}
             Err(now) if now >> 32 == turn >> 32 => return Err(Return::ErrorResource),
             Err(_) => return Err(Return::InvalidParameter),
         }
-        free.bytes -= self.table.word(record + at::LENGTH) as usize;
+        free.bytes -= record.length.load(Ordering::Acquire) as usize;
         // A handle that comes back after 2^17 turns of one place could be taken for an old one: such a place is not given out again.
         if turn >> 32 < u64::from(u32::MAX >> INDEX_BITS) {
-            free.given_back.push((record / at::RECORD) as u32);
+            free.given_back.push(index(handle));
         }
         Ok(())
     }
@@ -166,25 +188,25 @@ impl Regions {
     pub fn close(&self, nic: *mut c_void) {
         let used = self.free.lock().unwrap_or_else(PoisonError::into_inner).used;
         for index in 0..used {
-            let record = index as usize * at::RECORD;
-            let turn = self.table.word(record + at::TURN) >> 32 << 32;
-            if turn & TURN_ONE == 0 || self.table.word(record + at::NIC) != nic as u64 {
+            let record = self.table.at(index);
+            let turn = record.turn.load(Ordering::Acquire) >> 32 << 32;
+            if turn & TURN_ONE == 0 || record.nic.load(Ordering::Acquire) != nic as u64 {
                 continue;
             }
-            while self.table.word(record + at::TURN) != turn {
+            while record.turn.load(Ordering::Acquire) != turn {
                 self.release(handle(index, turn));
             }
-            let address = self.table.word(record + at::ADDRESS) as usize;
+            let address = record.address.load(Ordering::Acquire) as usize;
             let _ = self.deregister(nic, address, handle(index, turn));
         }
     }
 
     /// `VipQueryMem`: the attributes of the region that `address` lies in.
     pub fn query(&self, nic: *mut c_void, address: usize, handle: u32) -> Result<Attributes, Return> {
-        let (record, _) = self.inside(nic, address, handle)?;
-        let rights = self.table.word(record + at::RIGHTS);
+        let record = self.inside(nic, address, handle)?;
+        let rights = record.rights.load(Ordering::Acquire);
         Ok(Attributes {
-            ptag: self.table.word(record + at::PTAG) as *mut c_void,
+            ptag: record.ptag.load(Ordering::Acquire) as *mut c_void,
             rights: Rights { write: rights & 1 != 0, read: rights & 2 != 0 },
         })
     }
@@ -197,124 +219,134 @@ impl Regions {
         handle: u32,
         to: Attributes,
     ) -> Result<(), Return> {
-        let (record, _) = self.inside(nic, address, handle)?;
-        self.set(record, to);
+        self.inside(nic, address, handle)?.set(to);
         Ok(())
     }
 
     /// Whether a region has this protection tag.
     pub fn any_with(&self, ptag: *mut c_void) -> bool {
-        let used = self.free.lock().unwrap_or_else(PoisonError::into_inner).used;
-        (0..used as usize).map(|index| index * at::RECORD).any(|record| {
-            self.table.word(record + at::TURN) & TURN_ONE != 0
-                && self.table.word(record + at::PTAG) == ptag as u64
-        })
+        self.any(|record| record.ptag.load(Ordering::Acquire) == ptag as u64)
     }
 
     /// Whether a region has any of `length` bytes at `address`.
     pub fn any_in(&self, address: usize, length: usize) -> bool {
-        let used = self.free.lock().unwrap_or_else(PoisonError::into_inner).used;
-        (0..used as usize).map(|index| index * at::RECORD).any(|record| {
-            let start = self.table.word(record + at::ADDRESS) as usize;
-            let end = start.saturating_add(self.table.word(record + at::LENGTH) as usize);
-            self.table.word(record + at::TURN) & TURN_ONE != 0 && start < address + length && address < end
+        self.any(|record| {
+            let start = record.address.load(Ordering::Acquire) as usize;
+            let end = start.saturating_add(record.length.load(Ordering::Acquire) as usize);
+            start < address + length && address < end
         })
     }
 
-    /// Whether all of `length` bytes at `address` lie in the region and `asker` may touch them; if so they are held until
-    /// [`Regions::release`]. For each descriptor that is posted, and each buffer that it names.
-    #[inline]
-    pub fn hold(&self, asker: Asker, handle: u32, address: usize, length: usize) -> bool {
-        let Some((record, mut turn)) = self.record(asker.nic, handle) else { return false };
-        loop {
-            match self.table.replace_word(record + at::TURN, turn, turn + 1) {
-                Ok(()) => break,
-                Err(now) if now >> 32 == turn >> 32 => turn = now,
-                Err(_) => return false,
-            }
-        }
-        // Only now can it not be deregistered.
-        let may = has_tag(&self.table, record, asker) && lies_in(&self.table, record, address as u64, length);
-        if !may {
-            self.release(handle);
-        }
-        may
+    fn any(&self, is_it: impl Fn(&Record) -> bool) -> bool {
+        let used = self.free.lock().unwrap_or_else(PoisonError::into_inner).used;
+        (0..used)
+            .map(|index| self.table.at(index))
+            .any(|record| record.turn.load(Ordering::Acquire) & TURN_ONE != 0 && is_it(record))
     }
 
-    /// Whether the bytes lie in a region of that NIC handle.
-    #[inline]
-    pub fn covers(&self, nic: *mut c_void, handle: u32, address: usize, length: usize) -> bool {
-        self.record(nic, handle)
-            .is_some_and(|(record, _)| lies_in(&self.table, record, address as u64, length))
+    /// The region, if it stands and `asker` may touch it; it is held then until [`Regions::release`]. For each descriptor that is posted to
+    /// stay, and each region that it names.
+    #[inline(always)]
+    pub fn hold(&self, asker: Asker, handle: u32) -> Option<Region> {
+        let (record, mut turn) = self.table.find(asker.nic, handle)?;
+        while let Err(now) = record.replace_turn(turn, turn + 1) {
+            if now >> 32 != turn >> 32 {
+                return None;
+            }
+            turn = now;
+        }
+        // Only now can it not be deregistered.
+        if !record.has_tag(asker) {
+            self.release(handle);
+            return None;
+        }
+        Some(record.region())
     }
 
     /// As [`Regions::hold`], but nothing is held: for what is over before the program's call returns.
-    #[inline]
-    pub fn may(&self, asker: Asker, handle: u32, address: usize, length: usize) -> bool {
-        self.record(asker.nic, handle).is_some_and(|(record, _)| {
-            has_tag(&self.table, record, asker) && lies_in(&self.table, record, address as u64, length)
-        })
+    #[inline(always)]
+    pub fn find(&self, asker: Asker, handle: u32) -> Option<Region> {
+        let (record, _) = self.table.find(asker.nic, handle)?;
+        record.has_tag(asker).then(|| record.region())
     }
 
     /// Gives back what [`Regions::hold`] has held.
-    #[inline]
+    #[inline(always)]
     pub fn release(&self, handle: u32) {
-        let record = (handle as usize & (REGIONS - 1)) * at::RECORD;
-        let mut turn = self.table.word(record + at::TURN);
-        while let Err(now) = self.table.replace_word(record + at::TURN, turn, turn - 1) {
-            turn = now;
-        }
+        self.table.at(index(handle)).turn.fetch_sub(1, Ordering::AcqRel);
     }
 
-    fn set(&self, record: usize, attributes: Attributes) {
-        let rights = u64::from(attributes.rights.write) | u64::from(attributes.rights.read) << 1;
-        self.table.set_word(record + at::PTAG, attributes.ptag as u64);
-        self.table.set_word(record + at::RIGHTS, rights);
-    }
-
-    fn inside(&self, nic: *mut c_void, address: usize, handle: u32) -> Result<(usize, u64), Return> {
-        let (record, turn) = self.record(nic, handle).ok_or(Return::InvalidParameter)?;
-        let start = self.table.word(record + at::ADDRESS);
-        let length = self.table.word(record + at::LENGTH);
-        let is_inside = (address as u64).checked_sub(start).is_some_and(|ahead| ahead < length);
-        if is_inside { Ok((record, turn)) } else { Err(Return::InvalidParameter) }
-    }
-
-    #[inline]
-    fn record(&self, nic: *mut c_void, handle: u32) -> Option<(usize, u64)> {
-        record(&self.table, nic, handle)
+    fn inside(&self, nic: *mut c_void, address: usize, handle: u32) -> Result<&Record, Return> {
+        let (record, _) = self.table.find(nic, handle).ok_or(Return::InvalidParameter)?;
+        if record.region().covers(address as u64, 1) { Ok(record) } else { Err(Return::InvalidParameter) }
     }
 }
 
 /// Bytes of a region table.
-pub const TABLE: usize = REGIONS * at::RECORD;
+pub const TABLE: usize = REGIONS * size_of::<Record>();
 
-/// Whether a peer's region table lets us write to (or read from) its memory by RDMA, over a connection to its Virtual Interface `asker`.
-pub fn allows(table: &Map, asker: Asker, handle: u32, address: u64, length: usize, write: bool) -> bool {
-    let Some((record, _)) = record(table, asker.nic, handle) else { return false };
-    let right = if write { 1 } else { 2 };
-    table.word(record + at::RIGHTS) & right != 0
-        && has_tag(table, record, asker)
-        && lies_in(table, record, address, length)
+impl Table {
+    /// The table that lies in such a segment, if it is one.
+    pub fn of(map: Map) -> Option<Table> {
+        (map.len() >= TABLE).then_some(Table(map))
+    }
+
+    /// Whether it lets us, over a connection to its Virtual Interface `asker`, write to (or read from) that memory by RDMA.
+    pub fn allows(&self, asker: Asker, handle: u32, address: u64, length: usize, write: bool) -> bool {
+        let Some((record, _)) = self.find(asker.nic, handle) else { return false };
+        let right = if write { 1 } else { 2 };
+        record.rights.load(Ordering::Acquire) & right != 0
+            && record.has_tag(asker)
+            && record.region().covers(address, length)
+    }
+
+    /// Unmaps it.
+    ///
+    /// # Safety
+    /// No copy of it may be used afterwards.
+    pub unsafe fn unmap(self) {
+        // SAFETY: the caller vouches for it.
+        unsafe { self.0.unmap() };
+    }
+
+    #[inline(always)]
+    fn at(&self, index: u32) -> &Record {
+        let index = index as usize & (REGIONS - 1);
+        // SAFETY: the map has as many records, is aligned to a page, and outlives self's users; it is only accessed atomically.
+        unsafe { &*self.0.base().cast::<Record>().add(index) }
+    }
+
+    /// The record that a handle of that NIC handle names, if the region stands, and its turn.
+    #[inline(always)]
+    fn find(&self, nic: *mut c_void, handle: u32) -> Option<(&Record, u64)> {
+        let record = self.at(index(handle));
+        let turn = record.turn.load(Ordering::Acquire);
+        let stands = turn & TURN_ONE != 0 && self::handle(index(handle), turn) == handle;
+        (stands && record.nic.load(Ordering::Acquire) == nic as u64).then_some((record, turn))
+    }
 }
 
-#[inline]
-fn record(table: &Map, nic: *mut c_void, handle: u32) -> Option<(usize, u64)> {
-    let record = (handle as usize & (REGIONS - 1)) * at::RECORD;
-    let turn = table.word(record + at::TURN);
-    let stands = turn & TURN_ONE != 0 && self::handle(record as u32 / at::RECORD as u32, turn) == handle;
-    (stands && table.word(record + at::NIC) == nic as u64).then_some((record, turn))
-}
+impl Record {
+    #[inline(always)]
+    fn has_tag(&self, asker: Asker) -> bool {
+        asker.ptag.is_null() || self.ptag.load(Ordering::Acquire) == asker.ptag as u64
+    }
 
-#[inline]
-fn has_tag(table: &Map, record: usize, asker: Asker) -> bool {
-    asker.ptag.is_null() || table.word(record + at::PTAG) == asker.ptag as u64
-}
+    #[inline(always)]
+    fn region(&self) -> Region {
+        Region { start: self.address.load(Ordering::Acquire), length: self.length.load(Ordering::Acquire) }
+    }
 
-#[inline]
-fn lies_in(table: &Map, record: usize, address: u64, length: usize) -> bool {
-    let (start, all) = (table.word(record + at::ADDRESS), table.word(record + at::LENGTH));
-    address.checked_sub(start).is_some_and(|ahead| ahead <= all && length as u64 <= all - ahead)
+    #[inline(always)]
+    fn replace_turn(&self, old: u64, new: u64) -> Result<u64, u64> {
+        self.turn.compare_exchange(old, new, Ordering::AcqRel, Ordering::Acquire)
+    }
+
+    fn set(&self, attributes: Attributes) {
+        let rights = u64::from(attributes.rights.write) | u64::from(attributes.rights.read) << 1;
+        self.ptag.store(attributes.ptag as u64, Ordering::Release);
+        self.rights.store(rights, Ordering::Release);
+    }
 }
 
 impl Drop for Regions {
@@ -323,6 +355,12 @@ impl Drop for Regions {
         // SAFETY: whoever uses the table borrows it from here.
         unsafe { self.table.unmap() };
     }
+}
+
+/// The number of the record that a handle names.
+#[inline(always)]
+fn index(handle: u32) -> u32 {
+    handle & (REGIONS as u32 - 1)
 }
 
 /// The turn is odd while the region stands: so no handle is 0.
@@ -382,16 +420,20 @@ mod tests {
             (asks(OTHER), start, 1, false),
             (Asker { nic: OTHER, ptag: TAG }, start, 1, false),
         ] {
-            assert_eq!(regions.hold(asker, handle, address, length), may, "{asker:?} {address:x} {length}");
-            if may {
+            let found =
+                regions.find(asker, handle).is_some_and(|region| region.covers(address as u64, length));
+            assert_eq!(found, may, "{asker:?} {address:x} {length}");
+            if let Some(held) = regions.hold(asker, handle) {
+                assert_eq!(held.covers(address as u64, length), may, "{asker:?} {address:x} {length}");
                 assert_eq!(regions.deregister(NIC, start, handle), Err(Return::ErrorResource));
                 regions.release(handle);
             }
         }
-        assert!(!regions.hold(asks(TAG), 0, start, 1));
-        assert!(!regions.hold(asks(TAG), handle ^ 1, start, 1));
+        for wrong in [0, handle ^ 1] {
+            assert!(regions.hold(asks(TAG), wrong).is_none() && regions.find(asks(TAG), wrong).is_none());
+        }
         assert_eq!(regions.deregister(NIC, start, handle), Ok(()));
-        assert!(!regions.hold(asks(TAG), handle, start, 1));
+        assert!(regions.hold(asks(TAG), handle).is_none() && regions.find(asks(TAG), handle).is_none());
     }
 
     #[test]
@@ -425,11 +467,11 @@ mod tests {
                 threads.spawn(|| {
                     for _ in 0..2_000 {
                         let handle = regions.register(NIC, start, 4096, tagged()).unwrap();
-                        assert!(regions.hold(asks(TAG), handle, start, 64));
+                        assert!(regions.hold(asks(TAG), handle).is_some());
                         assert_eq!(regions.deregister(NIC, start, handle), Err(Return::ErrorResource));
                         regions.release(handle);
                         assert_eq!(regions.deregister(NIC, start, handle), Ok(()));
-                        assert!(!regions.hold(asks(TAG), handle, start, 64));
+                        assert!(regions.hold(asks(TAG), handle).is_none());
                     }
                 });
             }

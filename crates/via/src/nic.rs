@@ -225,11 +225,18 @@ pub(crate) fn check_ptag(nic: *mut c_void, handle: *mut c_void) -> Result<(), Re
 }
 
 /// The process's regions, made when it opens its first NIC.
+#[inline(always)]
 pub(crate) fn regions() -> Result<&'static Regions, Return> {
-    static REGIONS: OnceLock<Regions> = OnceLock::new();
-    if let Some(regions) = REGIONS.get() {
-        return Ok(regions);
+    match REGIONS.get() {
+        Some(regions) => Ok(regions),
+        None => make_regions(),
     }
+}
+
+static REGIONS: OnceLock<Regions> = OnceLock::new();
+
+#[cold]
+fn make_regions() -> Result<&'static Regions, Return> {
     let made = Regions::new().map_err(|_| Return::ErrorResource)?;
     Ok(REGIONS.get_or_init(|| made))
 }

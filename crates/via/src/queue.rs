@@ -116,7 +116,7 @@ impl SendQueue {
     ///
     /// # Safety
     /// Its buffers must be mapped.
-    #[inline]
+    #[inline(always)]
     pub unsafe fn post(
         &mut self,
         regions: &Regions,
@@ -224,7 +224,7 @@ impl SendQueue {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn finish(&mut self, regions: &Regions, mut posted: Posted, length: usize) {
         let op = posted.op();
         posted.complete(regions, op, length, None);
@@ -265,7 +265,7 @@ impl ReceiveQueue {
     }
 
     /// Takes a descriptor, and tells the peer of it.
-    #[inline]
+    #[inline(always)]
     pub fn post(&mut self, mut posted: Posted) {
         let slot = match &self.memory {
             Some(memory) if posted.errors == 0 => Some(self.receiver.post(memory, &mut posted)),
@@ -286,7 +286,7 @@ impl ReceiveQueue {
     ///
     /// # Safety
     /// Its buffers must be mapped.
-    #[inline]
+    #[inline(always)]
     pub unsafe fn go_on(&mut self, regions: &Regions) -> Result<bool, Broken> {
         let next = self.waiting.get(1).and_then(|(_, slot)| *slot);
         let Some((posted, slot)) = self.waiting.front_mut() else { return Ok(false) };

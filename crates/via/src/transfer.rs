@@ -42,7 +42,7 @@ pub struct Memory {
     /// Whether the kernel lets either at the memory of the other one.
     pub direct: AtomicBool,
     /// The peer's region table.
-    pub regions: Map,
+    pub regions: memory::Table,
     /// The peer's memory that is mapped here as well.
     pub arena: Option<Theirs>,
     /// The peer's Virtual Interface: what it may touch, in its own process.
@@ -85,13 +85,14 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        for map in [Some(self.theirs), Some(self.regions)]
-            .into_iter()
-            .chain(self.queues.map(|queue| queue.map(|queue| queue.map)))
-            .flatten()
-        {
-            // SAFETY: whoever uses the memory borrows it from here.
-            unsafe { map.unmap() };
+        // SAFETY: whoever uses the memory borrows it from here.
+        unsafe {
+            self.theirs.unmap();
+            self.regions.unmap();
+        }
+        for queue in self.queues.iter().flatten() {
+            // SAFETY: as above.
+            unsafe { queue.map.unmap() };
         }
     }
 }
@@ -159,7 +160,7 @@ impl Sender {
     ///
     /// # Safety
     /// The buffers must be mapped.
-    #[inline]
+    #[inline(always)]
     pub unsafe fn send(&mut self, memory: &Memory, posted: &Posted, splits: bool) -> Sent {
         loop {
             let Some(cookie) = self.cookies.look(memory.mine.map(), at::COOKIES) else {
@@ -171,24 +172,46 @@ impl Sender {
                 self.put(memory, &cookie, entry, posted.immediate, core::ptr::null());
                 return Sent::TooLong;
             }
-            let continues = left > room;
-            let length = left.min(room);
-            let mut parts = [Buffer::default(); MAX_SEGMENTS];
-            let buffers = if length == posted.length {
-                posted.segments()
-            } else {
-                part_of(posted.segments(), self.part, length, &mut parts)
-            };
-            let immediate = posted.immediate.filter(|_| !continues);
-            // SAFETY: the caller vouches for the buffers.
-            match unsafe { self.send_part(memory, &cookie, buffers, length, immediate, continues) } {
-                Sent::Done if continues => self.part += length,
-                // What has gone stays gone: it goes on with the same part.
-                Sent::NoRoom => return Sent::NoRoom,
-                sent => {
-                    self.part = 0;
-                    return sent;
-                }
+            if left <= room && left == posted.length {
+                // SAFETY: the caller vouches for the buffers.
+                return unsafe {
+                    self.send_part(memory, &cookie, posted.segments(), left, posted.immediate, false)
+                };
+            }
+            // SAFETY: as above.
+            if let Some(sent) = unsafe { self.send_split(memory, &cookie, posted, left.min(room)) } {
+                return sent;
+            }
+        }
+    }
+
+    /// Sends the next `length` bytes of a message that goes into several descriptors. None if there are more.
+    ///
+    /// # Safety
+    /// The buffers must be mapped.
+    #[inline(never)]
+    unsafe fn send_split(
+        &mut self,
+        memory: &Memory,
+        cookie: &Cookie,
+        posted: &Posted,
+        length: usize,
+    ) -> Option<Sent> {
+        let continues = self.part + length < posted.length;
+        let mut parts = [Buffer::default(); MAX_SEGMENTS];
+        let buffers = part_of(posted.segments(), self.part, length, &mut parts);
+        let immediate = posted.immediate.filter(|_| !continues);
+        // SAFETY: the caller vouches for the buffers.
+        match unsafe { self.send_part(memory, cookie, buffers, length, immediate, continues) } {
+            Sent::Done if continues => {
+                self.part += length;
+                None
+            }
+            // What has gone stays gone: it goes on with the same part.
+            Sent::NoRoom => Some(Sent::NoRoom),
+            sent => {
+                self.part = 0;
+                Some(sent)
             }
         }
     }
@@ -451,7 +474,7 @@ unsafe fn rdma(memory: &Memory, posted: &Posted, remote: descriptor::Remote, wri
     let may = if write { memory.rights.write } else { memory.rights.read };
     // Looked up behind the gate: whoever takes a region back waits for those who are through.
     let sent = if !may
-        || !memory::allows(&memory.regions, memory.asker, remote.handle, remote.address, posted.length, write)
+        || !memory.regions.allows(memory.asker, remote.handle, remote.address, posted.length, write)
     {
         Sent::Forbidden
     } else if let Some((map, offset)) = mapped {
@@ -562,6 +585,7 @@ impl Receiver {
     ///
     /// # Panics
     /// If there are more than [`SLOTS`].
+    #[inline(always)]
     pub fn post(&mut self, memory: &Memory, posted: &mut Posted) -> u16 {
         let unused = SLOTS - self.free.len();
         let slot = self.free.pop().expect("no more descriptors are posted than there are slots");
@@ -579,7 +603,7 @@ impl Receiver {
     ///
     /// # Safety
     /// The buffers must be mapped.
-    #[inline]
+    #[inline(always)]
     pub unsafe fn receive(
         &mut self,
         memory: &Memory,
@@ -588,7 +612,11 @@ impl Receiver {
         next: Option<u16>,
     ) -> Result<Option<Received>, Broken> {
         let mine = memory.mine.map();
-        let Some(transfer) = self.transfers.look(mine, at::TRANSFERS, slot)? else { return Ok(None) };
+        let Some(transfer) = self.transfers.look(mine, at::TRANSFERS, slot)? else {
+            // The answer to what comes needs a cookie, which the peer writes meanwhile.
+            memory.mine.foresee_cookie();
+            return Ok(None);
+        };
         memory.mine.foresee_cookie();
         if let Some(next) = next {
             self.transfers.foresee(mine, at::TRANSFERS, next);

@@ -7,7 +7,7 @@ use super::*;
 ///
 /// # Safety
 /// Registered memory must be mapped.
-#[inline]
+#[inline(always)]
 pub unsafe fn post_send(handle: *mut c_void, descriptor: *mut Descriptor, region: u32) -> Result<(), Return> {
     let vi = find(handle)?;
     let regions = nic::regions()?;
@@ -133,7 +133,7 @@ pub fn go_on_sending(handle: *mut c_void) {
 }
 
 /// Tells the peer that a message has come. True if its library's thread is to be woken.
-#[inline]
+#[inline(always)]
 fn tell_peer(memory: Option<&Arc<Memory>>) -> bool {
     let Some(memory) = memory else { return false };
     let armed = transfer::notify(memory, at::TRIP);
@@ -152,7 +152,7 @@ fn tell_others(memory: &Memory, armed: u64, queue: usize) -> bool {
 }
 
 /// Something is done in the send queue, by this process itself.
-#[inline]
+#[inline(always)]
 pub(super) fn send_done_now(queue: &mut Queue<SendQueue>) {
     let Some(list) = &queue.list else { return };
     if let Some(bound) = &queue.bound
@@ -198,7 +198,7 @@ fn hint_own(bound: &Bound) {
 ///
 /// # Safety
 /// Registered memory must be mapped.
-#[inline]
+#[inline(always)]
 pub unsafe fn post_receive(
     handle: *mut c_void,
     descriptor: *mut Descriptor,
@@ -281,7 +281,7 @@ pub fn send_done(handle: *mut c_void) -> Result<Taken, Return> {
 }
 
 /// `VipRecvDone`: the first descriptor of the receive queue, if it is done.
-#[inline]
+#[inline(always)]
 pub fn receive_done(handle: *mut c_void) -> Result<Taken, Return> {
     let vi = find(handle)?;
     let regions = nic::regions()?;

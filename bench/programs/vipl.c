@@ -215,23 +215,25 @@ static void latency(struct run *run)
 	VIP_VI_HANDLE vi = connected(run, 0, NULL);
 	struct message *out = message(run, 0, run->buffers);
 	uint64_t start = now_ns(), before = start, began = start, cpu = 0;
+	VIP_DESCRIPTOR *in = NULL;
 	uint32_t serial = 0;
 	bool measuring = false;
 
 	for (;;) {
-		VIP_DESCRIPTOR *in;
 		uint64_t after;
 
 		serial++;
 		memcpy(out->data, &serial, run->size < sizeof serial ? run->size : sizeof serial);
 		send_message(run, vi, &out->descriptor, run->size);
+		/* Another buffer is posted for the answer, so this can wait until the message is on its way. */
+		if (in)
+			post_receive(run, vi, in);
 		in = receive(run, vi);
 		errno = 0;
 		if (!in)
 			die("the server has disconnected");
 		if (memcmp(((struct message *)in)->data, out->data, run->size) != 0)
 			die("message %u came back changed", serial);
-		post_receive(run, vi, in);
 		after = now_ns();
 		if (measuring)
 			histogram_add(&times, after - before);

@@ -62,7 +62,7 @@ pub struct Transfer {
 }
 
 /// What is told of a descriptor that was posted to receive.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Cookie {
     /// Bytes that its buffers hold together, or 2 MiB - 1 if that is less.
     pub room: u32,
@@ -99,7 +99,14 @@ pub struct CookieWriter {
 pub struct CookieReader {
     next: u64,
     many: bool,
+    /// The next ones, as far as they were in the line that was fetched last: the receiver goes on writing there, which takes it away.
+    known: [Cookie; KNOWN],
+    first: u8,
+    count: u8,
 }
+
+/// Cookies that are taken out of a line of memory at once, at most.
+const KNOWN: usize = if cfg!(loom) { 2 } else { 4 };
 
 // An entry of the transfer queue: its number (32 bits), kind, whether there is immediate data, and whether it goes on; length and
 // immediate data; the bytes, or in their first word the place.
@@ -292,26 +299,32 @@ impl CookieReader {
     /// The next cookie of the own queue at `base`, if the peer has posted a descriptor for another message; left where it is.
     #[inline(always)]
     pub fn look<L: Local>(&mut self, local: &L, base: usize) -> Option<Cookie> {
+        if self.count == 0 {
+            self.fetch(local, base);
+        }
+        (self.count > 0).then(|| self.known[usize::from(self.first) % KNOWN])
+    }
+
+    /// Takes what there is out of the line in which the next cookie is, or will be.
+    #[inline(always)]
+    fn fetch<L: Local>(&mut self, local: &L, base: usize) {
         let mut at = cookie_at(base, self.next, self.many);
-        let mut first = local.word(at);
-        if first & 0xffff_ffff != (self.next + 1) & 0xffff_ffff {
-            if self.many || local.word(base) != self.next + 1 {
-                return None;
-            }
+        let mut next = cookie(local, at, self.next);
+        if next.is_none() && !self.many && local.word(base) == self.next + 1 {
             self.many = true;
             at = cookie_at(base, self.next, true);
-            first = local.word(at);
-            if first & 0xffff_ffff != (self.next + 1) & 0xffff_ffff {
-                return None;
-            }
+            next = cookie(local, at, self.next);
         }
-        let room = (first >> 32 & ROOM) as u32;
-        Some(Cookie {
-            room,
-            slot: slot_in(first),
-            scattered: first & SCATTERED != 0,
-            place: local.word(at + 8),
-        })
+        self.first = 0;
+        while let Some(cookie_there) = next {
+            self.known[usize::from(self.count)] = cookie_there;
+            self.count += 1;
+            let (number, ahead) = (self.next + u64::from(self.count), 16 * usize::from(self.count));
+            let same = usize::from(self.count) < KNOWN
+                && cookie_at(base, number, self.many) == at + ahead
+                && (at + ahead) / LINE == at / LINE;
+            next = if same { cookie(local, at + ahead, number) } else { None };
+        }
     }
 
     /// The slot that the cookie `ahead` places behind the next one names, if it is there.
@@ -321,17 +334,38 @@ impl CookieReader {
         (first & 0xffff_ffff == (self.next + ahead + 1) & 0xffff_ffff).then(|| slot_in(first))
     }
 
-    /// Where in the queue at `base` the next one is, or will be.
+    /// Where in the queue at `base` the next one is, or will be, that was not fetched yet.
+    #[inline(always)]
     pub fn place(&self, base: usize) -> usize {
-        cookie_at(base, self.next, self.many)
+        cookie_at(base, self.next + u64::from(self.count), self.many)
     }
 
     /// Uses it up.
     #[inline(always)]
     pub fn advance(&mut self) {
         self.next += 1;
+        self.first += 1;
+        self.count -= 1;
     }
 }
+
+/// The cookie at `at`, if it is that number.
+#[inline(always)]
+fn cookie<L: Local>(local: &L, at: usize, number: u64) -> Option<Cookie> {
+    let first = local.word(at);
+    if first & 0xffff_ffff != (number + 1) & 0xffff_ffff {
+        return None;
+    }
+    Some(Cookie {
+        room: (first >> 32 & ROOM) as u32,
+        slot: slot_in(first),
+        scattered: first & SCATTERED != 0,
+        place: local.word(at + 8),
+    })
+}
+
+/// Bytes that go from one processor to the other together.
+const LINE: usize = 64;
 
 fn slot_in(first: u64) -> u16 {
     (first >> 53) as u16 & (1023.min(SLOTS - 1)) as u16

@@ -1,7 +1,7 @@
 //! What a managed connection is ready for, as poll() would say of tcp. From the rings where the bytes are in rings, from the kernel
 //! where they are not.
 
-use fabric::sys;
+use fabric::{Local, sys};
 
 use crate::conn::{Conn, flag, path, state};
 use crate::kicks::By;
@@ -47,7 +47,9 @@ pub fn events(conn: &'static Conn, fd: i32, want: u32) -> Option<u32> {
         io::progress(conn, fd, &mut rx);
         ring = matches!(conn.rx.path(), path::SMALL | path::BIG);
         if ring && conn.word(W) != rx.ring.position() {
-            rx.ring.foresee(&conn.ends());
+            for place in rx.ring.ahead() {
+                conn.mine().foresee(place);
+            }
             got |= IN;
         } else if !ring {
             ask |= IN | RDHUP;

@@ -32,14 +32,15 @@ impl Seen {
     /// What the peer has put, now.
     #[inline(always)]
     pub(crate) fn now(conn: &Conn) -> Seen {
+        Seen { back: conn.word(R), ..Seen::to_read(conn) }
+    }
+
+    /// As far as it matters to who reads. How far the peer has read is in a line of its own, which stays with the peer as long as nobody looks.
+    #[inline(always)]
+    fn to_read(conn: &Conn) -> Seen {
         let paths =
             conn.word(SMALL_AT) ^ conn.word(BIG_AT).rotate_left(20) ^ conn.word(TCP_AT).rotate_left(40);
-        Seen {
-            front: conn.word(W),
-            back: conn.word(R),
-            notes: conn.word(NOTES),
-            paths: paths ^ conn.word(STATE) << 60,
-        }
+        Seen { front: conn.word(W), back: 0, notes: conn.word(NOTES), paths: paths ^ conn.word(STATE) << 60 }
     }
 }
 
@@ -200,9 +201,9 @@ const WOKEN_NS: u64 = 1_000_000_000;
 /// was closed while it slept, so that [`Conn::descriptor`] is the one to go on with.
 #[cold]
 pub fn readable(conn: &'static Conn, fd: i32, orphan: &mut bool) -> Result<(), Errno> {
-    let (seen, mut learned) = {
+    let (seen, ahead, mut learned) = {
         let Some(rx) = conn.lock_rx(fd) else { return Err(Errno::EINTR) };
-        let seen = Seen::now(conn);
+        let seen = Seen::to_read(conn);
         let ring = matches!(conn.rx.path(), path::SMALL | path::BIG);
         if ring
             && (seen.front != rx.ring.position()
@@ -214,10 +215,14 @@ pub fn readable(conn: &'static Conn, fd: i32, orphan: &mut bool) -> Result<(), E
         if conn.rx.path() == path::TCP && conn.word(SMALL_AT) != 0 && rx.tcp_left.is_none() {
             return Ok(());
         }
-        (seen, rx.learned)
+        (seen, ring.then(|| rx.ring.ahead()), rx.learned)
     };
     let limit = process::spin_ticks();
-    let spun = learned.spin(limit, meet(conn), || Seen::now(conn) != seen);
+    let spun = learned.spin(limit, meet(conn), || {
+        // The bytes come together with the word that tells of them.
+        ahead.iter().flatten().for_each(|&place| conn.mine().foresee(place));
+        Seen::to_read(conn) != seen
+    });
     let before = ticks();
     let result = if spun == Spun::Won { Ok(()) } else { sleep_readable(conn, fd, seen, orphan) };
     match spun {
@@ -240,7 +245,7 @@ pub fn readable(conn: &'static Conn, fd: i32, orphan: &mut bool) -> Result<(), E
 fn sleep_readable(conn: &'static Conn, fd: i32, seen: Seen, orphan: &mut bool) -> Result<(), Errno> {
     let waiter = Waiter::new(conn);
     arm(conn, trip::RX, trip::KICK, 0);
-    if Seen::now(conn) != seen {
+    if Seen::to_read(conn) != seen {
         // Left armed, which costs one wake-up for nothing: to take it back could undo what another thread has just armed.
         drop(waiter);
         if conn.has(flag::LEFT) {

@@ -182,12 +182,6 @@ impl Consumer {
         self.read
     }
 
-    /// Says that the program is about to read.
-    #[inline(always)]
-    pub fn foresee<L: Local>(&self, local: &L) {
-        local.foresee(self.data as usize + (self.read & (self.capacity - 1)) as usize);
-    }
-
     /// Bytes that are known to be ready, without a look at the peer's position.
     pub fn known(&self) -> u64 {
         self.written - self.read

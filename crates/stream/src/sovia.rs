@@ -146,6 +146,8 @@ pub struct Sender {
     sent: u64,
     /// Messages acknowledged, as far as known.
     acknowledged: u64,
+    /// Messages for which buffers are known to be posted.
+    expected: u64,
     /// Acknowledgements taken, and descriptors posted for them.
     acks: u64,
     acks_posted: u64,
@@ -305,17 +307,25 @@ impl Sender {
             self.take_acknowledgements(ends)?;
         }
         let may = messages.min(self.credits());
-        if self.broken != 0 || may > 0 && !self.expects(&ends.mine, may) {
+        if self.broken != 0 || may > 0 && !self.expects(&ends.mine) {
             return Err(Broken);
         }
         Ok((may * MTU).saturating_sub(open))
     }
 
-    /// Whether the peer has posted as many buffers as it must have.
+    /// Whether the peer has posted as many buffers as it must have: for all messages for which there are credits. Looked up once when there
+    /// are more, as the peer goes on writing in those lines.
     #[inline]
-    fn expects<L: Local>(&self, mine: &L, messages: usize) -> bool {
-        let cookies = CookieReader::at(self.sent);
-        cookies.slot_of(mine, self.area as usize + at::COOKIES, messages as u64 - 1).is_some()
+    fn expects<L: Local>(&mut self, mine: &L) -> bool {
+        let last = self.acknowledged + u64::from(self.window);
+        if self.expected < last {
+            let cookies = CookieReader::at(last - 1);
+            if cookies.slot_of(mine, self.area as usize + at::COOKIES, 0).is_none() {
+                return false;
+            }
+            self.expected = last;
+        }
+        true
     }
 
     #[cold]
@@ -415,7 +425,7 @@ impl Sender {
 
     /// Begins a message. False if the peer has not posted what it must have: nothing goes any more.
     fn begin<L: Local>(&mut self, mine: &L, in_entry: bool) -> bool {
-        if self.credits() == 0 || !self.expects(mine, 1) {
+        if self.credits() == 0 || !self.expects(mine) {
             self.broken = 1;
             return false;
         }
@@ -633,6 +643,12 @@ impl Receiver {
         compiler_fence(Ordering::SeqCst);
         self.closed += 1;
         Ok(true)
+    }
+
+    /// Where the next bytes will be if their message is open, and where its entry will be.
+    pub fn ahead(&self) -> [usize; 2] {
+        let (area, slot) = (self.area as usize, (self.closed % MOST as u64) as u16);
+        [self.piece(0).0, wire::words_at(area + at::MESSAGES, slot)]
     }
 
     /// The piece that begins `skip` bytes ahead, within what [`Receiver::ready`] gave: its offset in the own segment, and its length, which

@@ -240,11 +240,13 @@ impl Reader {
         }
     }
 
-    /// Says that the program is about to read.
-    #[inline(always)]
-    pub fn foresee<M: Local + Remote>(&self, ends: &Ends<'_, M>) {
-        if self.by == By::Ring {
-            self.ring.foresee(&ends.mine);
+    /// Where in the own segment the next bytes will be, and what tells of them besides the write position. For those who wait for them, and
+    /// those who say that the program is about to read: they let these lines come beforehand.
+    #[inline]
+    pub fn ahead(&self) -> [usize; 2] {
+        match self.by {
+            By::Ring => [self.ring.piece().0; 2],
+            By::Sovia => self.sovia.ahead(),
         }
     }
 

@@ -383,7 +383,8 @@ fn cookie_at(base: usize, number: u64, many: bool) -> usize {
 /// Bytes of an entry of the transfer queue: two lines. The model checker's segments have their words first and their bytes behind them.
 pub const ENTRY: usize = if cfg!(loom) { 24 } else { 128 };
 
-fn words_at(base: usize, slot: u16) -> usize {
+/// Where the entry in slot `slot` of the transfer queue at `base` begins.
+pub fn words_at(base: usize, slot: u16) -> usize {
     base + slot as usize * ENTRY
 }
 

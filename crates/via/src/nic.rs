@@ -173,7 +173,8 @@ pub fn deregister(nic: *mut c_void, address: usize, handle: u32) -> Result<(), R
 /// `VipAllocateMem`; see [`Arena::allocate`].
 pub fn allocate(nic: *mut c_void, length: usize) -> Result<*mut c_void, Return> {
     find(nic)?;
-    arena().ok_or(Return::ErrorResource)?.allocate(nic, length)
+    let arena = ARENA.get_or_init(|| Arena::new().ok()).as_ref();
+    arena.ok_or(Return::ErrorResource)?.allocate(nic, length)
 }
 
 /// `VipFreeMem`; see [`Arena::free`]. `ErrorResource` while a region has any of it.
@@ -241,11 +242,12 @@ fn make_regions() -> Result<&'static Regions, Return> {
     Ok(REGIONS.get_or_init(|| made))
 }
 
-/// The process's memory that peers map, made with the regions. None if there is no room for it.
+/// The process's memory that peers map, if it has allocated any: only then, as tools like valgrind keep books of all that is mapped.
 pub(crate) fn arena() -> Option<&'static Arena> {
-    static ARENA: OnceLock<Option<Arena>> = OnceLock::new();
-    ARENA.get_or_init(|| Arena::new().ok()).as_ref()
+    ARENA.get().and_then(Option::as_ref)
 }
+
+static ARENA: OnceLock<Option<Arena>> = OnceLock::new();
 
 /// The address from which this host would send to others; nothing is sent.
 fn host_address() -> Ipv4Addr {

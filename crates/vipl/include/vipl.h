@@ -296,7 +296,8 @@ VIP_RETURN VipSetMemAttributes(VIP_NIC_HANDLE NicHandle, VIP_PVOID Address, VIP_
                                VIP_MEM_ATTRIBUTES *MemAttribs);
 
 /* Beyond the standard: memory that peers map, zeroed, from the beginning of a page on. To be registered like any other; messages into it, and RDMA,
- * are copied once and without a call of the kernel. VIP_ERROR_RESOURCE: there is no room, or it is still registered. It goes with the NIC. */
+ * are copied once and without a call of the kernel. VIP_ERROR_RESOURCE: there is no room, or it is still registered. It goes with the NIC.
+ * To be allocated before the first connection is made that is to profit. */
 VIP_RETURN VipAllocateMem(VIP_NIC_HANDLE NicHandle, VIP_ULONG Length, VIP_PVOID *VirtualAddress);
 VIP_RETURN VipFreeMem(VIP_NIC_HANDLE NicHandle, VIP_PVOID VirtualAddress);
 

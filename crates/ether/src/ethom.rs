@@ -5,6 +5,7 @@
 //! A queue that is full is waited for, for [`PATIENCE`] at most: TCP sends in bursts, and a receiver that has a processor soon has room. One
 //! that is still full then belongs to a peer that does not run: until that one reads again, frames to it are dropped at once, so that it holds up nobody else.
 
+use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd};
@@ -302,7 +303,8 @@ impl Meeting {
         // Whoever had it is gone, or would hold the lock.
         let _ = fs::remove_file(&path);
         let listener = seqpacket(&path, true).map_err(|error| said(&path, error))?;
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o600))?;
+        // Who comes is told by SO_PEERCRED; the mode would keep out root, which has given up its right over other users' files.
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o666))?;
         Ok(Meeting { folder, path, listener, _lock: lock })
     }
 
@@ -310,6 +312,8 @@ impl Meeting {
     fn keep(self, net: &Net) {
         let mut strangers: Vec<Stranger> = Vec::new();
         let mut next = 0;
+        // Why hosts could not be called, so that each reason is told once.
+        let mut told: HashMap<u16, io::ErrorKind> = HashMap::new();
         while !net.is_stopped() {
             let peers = net.peers.current();
             let now = sys::now();
@@ -322,7 +326,16 @@ impl Meeting {
                     let asked =
                         |stranger: &Stranger| stranger.offered.as_ref().is_some_and(|(_, id)| *id == peer.id);
                     if !strangers.iter().any(asked) {
-                        strangers.extend(self.call(net, peer.id));
+                        match self.call(net, peer.id) {
+                            Ok(stranger) => strangers.extend(stranger),
+                            Err(error) if told.insert(peer.id, error.kind()) != Some(error.kind()) => {
+                                eprintln!(
+                                    "shunt ether: {}: cannot call host {}: {error}",
+                                    net.settings.name, peer.id
+                                );
+                            }
+                            Err(_) => {}
+                        }
                     }
                 }
             }
@@ -361,11 +374,19 @@ impl Meeting {
     }
 
     /// Connects to a host, if it is there.
-    fn call(&self, net: &Net, id: u16) -> Option<Stranger> {
-        let socket = seqpacket(&self.folder.join(format!("{id:02}.sock")), false).ok()?;
-        let end = End::new(&net.settings).ok()?;
-        end.offer(&socket, &net.settings, net.me, id).ok()?;
-        Some(Stranger { socket, offered: Some((end, id)), until: sys::now() + MANNERS })
+    fn call(&self, net: &Net, id: u16) -> io::Result<Option<Stranger>> {
+        use io::ErrorKind::{BrokenPipe, ConnectionRefused, ConnectionReset, NotFound, WouldBlock};
+        let absent = [BrokenPipe, ConnectionRefused, ConnectionReset, NotFound, WouldBlock];
+        let offered = seqpacket(&self.folder.join(format!("{id:02}.sock")), false).and_then(|socket| {
+            let end = End::new(&net.settings)?;
+            end.offer(&socket, &net.settings, net.me, id)?;
+            Ok(Stranger { socket, offered: Some((end, id)), until: sys::now() + MANNERS })
+        });
+        match offered {
+            Ok(stranger) => Ok(Some(stranger)),
+            Err(error) if absent.contains(&error.kind()) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// Takes what a stranger says; then it is a peer, or nobody.

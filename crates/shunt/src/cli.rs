@@ -240,9 +240,8 @@ fn passed_on(command: Command) -> Command {
     )
 }
 
-/// Shown after the help of `shunt ether`.
-const ETHER_STATUS: &str = "Exit status:
-  0  done
+/// Shown after the help of `shunt ether`, and in its man pages.
+pub const ETHER_STATUS: &str = "  0  done
   1  it failed, or no daemon answers
   2  wrong usage
   3  the table is wrong";
@@ -285,7 +284,7 @@ fn ether() -> Command {
              (ETHOM). TIPC, bridges, bonds, VLANs and IP run on top as on any Ethernet.\n\nThe table is one file, the same on each host; \
              docs/ether.md explains it. The address of host NN is 02:45:54:48:00:NN.",
         )
-        .after_help(ETHER_STATUS)
+        .after_help(format!("Exit status:\n{ETHER_STATUS}"))
         .subcommand_required(true)
         .arg_required_else_help(true)
         .disable_help_subcommand(true)
@@ -296,7 +295,7 @@ fn ether() -> Command {
                     "Makes the interfaces of the nets that this host is on and carries their frames, in the foreground, until SIGTERM or \
                      SIGINT. Needs CAP_NET_ADMIN and drops every other right. SIGHUP reads the table again.",
                 )
-                .after_help(ETHER_STATUS)
+                .after_help(format!("Exit status:\n{ETHER_STATUS}"))
                 .arg(
                     Arg::new("host")
                         .long("host")
@@ -305,18 +304,18 @@ fn ether() -> Command {
                 )
                 .arg(table()),
         )
-        .subcommand(Command::new("check").about("Say what is wrong with a table").after_help(ETHER_STATUS).arg(table()))
+        .subcommand(Command::new("check").about("Say what is wrong with a table").after_help(format!("Exit status:\n{ETHER_STATUS}")).arg(table()))
         .subcommand(
             asks(Command::new("reload").about("Have the daemons read their table again"))
                 .long_about(
                     "Has the daemons read their table again. Hosts come and go without disturbing the others; a net whose own settings \
                      changed gets a new interface. If the table is wrong, nothing changes.",
                 )
-                .after_help(ETHER_STATUS),
+                .after_help(format!("Exit status:\n{ETHER_STATUS}")),
         )
         .subcommand(
             asks(Command::new("stat").about("Show peers, what went to and fro, and what was dropped for which reason"))
-                .after_help(ETHER_STATUS)
+                .after_help(format!("Exit status:\n{ETHER_STATUS}"))
                 .arg(flag("json").help("Print JSON").conflicts_with("prometheus"))
                 .arg(flag("prometheus").help("Print what Prometheus reads")),
         )
@@ -326,7 +325,7 @@ fn ether() -> Command {
                     "Writes the frames of a daemon as pcapng, for tcpdump -r and Wireshark, until it is interrupted or COUNT have \
                      passed. What the daemon could not write fast enough is counted as dump_lost in stat --json.",
                 )
-                .after_help(ETHER_STATUS)
+                .after_help(format!("Exit status:\n{ETHER_STATUS}"))
                 .arg(
                     Arg::new("write")
                         .long("write")
@@ -354,7 +353,7 @@ fn ether() -> Command {
                 )
                 .arg(Arg::new("net").value_name("NET").help("Only this net")),
         )
-        .subcommand(asks(Command::new("stop").about("End the daemons")).after_help(ETHER_STATUS))
+        .subcommand(asks(Command::new("stop").about("End the daemons")).after_help(format!("Exit status:\n{ETHER_STATUS}")))
 }
 
 fn help() -> Command {

@@ -14,6 +14,7 @@ CARGO   := scripts/cargo
 
 FUZZ_SECONDS ?= 600
 SOAK_SECONDS ?= 600
+ETHER_SOAK_SECONDS ?= 1800
 PERTURB_SECONDS ?= 600
 BENCH        ?= all
 PLOTS        ?= build/plots
@@ -28,9 +29,10 @@ mandir    := $(DESTDIR)$(PREFIX)/share/man
 bashdir   := $(DESTDIR)$(PREFIX)/share/bash-completion/completions
 zshdir    := $(DESTDIR)$(PREFIX)/share/zsh/site-functions
 fishdir   := $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d
+unitdir   := $(DESTDIR)$(PREFIX)/lib/systemd/system
 docdir    := $(DESTDIR)$(PREFIX)/share/doc/shunt
 
-.PHONY: help build programs demo test bench install uninstall models fuzz soak conformance perturb switched-off checked check fmt fresh dist clean
+.PHONY: help build programs demo test bench install uninstall models fuzz soak ether-soak conformance perturb switched-off checked check fmt fresh dist clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -72,6 +74,10 @@ soak: build ## random checksummed traffic for SOAK_SECONDS, with forks, closes a
 	@scripts/bootstrap.sh test
 	@TEST_ONLY=soak scripts/test.sh
 
+ether-soak: build ## shunt ether with random frames and hosts that are killed, ETHER_SOAK_SECONDS for each driver (an hour in all)
+	@scripts/bootstrap.sh test
+	@ETHER_SOAK_SECONDS=$(ETHER_SOAK_SECONDS) PYTEST_PATHS=tests/test_ether.py PYTEST_ARGS="-s -k random_frames" TEST_ONLY=blackbox scripts/test.sh
+
 conformance: build ## other people's test suites, plain against Shunt against forced TCP; the table goes to build/conformance.txt
 	@scripts/bootstrap.sh conformance
 	@TEST_ONLY=conformance scripts/test.sh
@@ -98,7 +104,7 @@ fmt: ## formats the Rust code
 
 install: ## command, libraries, bench programs, man pages, completions, into DESTDIR/PREFIX (after make build)
 	@test -x $(RELEASE)/shunt || { echo "make install: nothing is built yet; run 'make build' first" >&2; exit 1; }
-	install -d $(bindir) $(libdir) $(execdir) $(mandir)/man1 $(mandir)/man5 $(bashdir) $(zshdir) $(fishdir) $(docdir)
+	install -d $(bindir) $(libdir) $(execdir) $(mandir)/man1 $(mandir)/man5 $(bashdir) $(zshdir) $(fishdir) $(docdir) $(unitdir)
 	install -m 755 $(RELEASE)/shunt $(bindir)/shunt
 	install -m 755 $(RELEASE)/libshunt.so $(libdir)/libshunt.so
 	install -d $(vipldir)/pkgconfig $(incdir)
@@ -118,10 +124,12 @@ install: ## command, libraries, bench programs, man pages, completions, into DES
 	    *.fish) install -m 644 $$file $(abspath $(fishdir))/$$file ;; \
 	    *) install -m 644 $$file $(abspath $(bashdir))/shunt ;; \
 	    esac; done
+	sed -e 's|/usr/bin/shunt|$(PREFIX)/bin/shunt|' packaging/shunt-ether@.service >$(unitdir)/shunt-ether@.service
 	install -m 644 -t $(docdir) README.md CHANGELOG.md LICENSE-MIT LICENSE-APACHE docs/*.md
 
 uninstall: ## removes what install put
 	rm -f $(bindir)/shunt $(mandir)/man1/shunt.1 $(mandir)/man1/shunt-*.1 $(mandir)/man5/shunt.conf.5 $(mandir)/man5/shunt.rules.5
+	rm -f $(unitdir)/shunt-ether@.service
 	rm -f $(bashdir)/shunt $(zshdir)/_shunt $(fishdir)/shunt.fish
 	rm -f $(vipldir)/libvipl.so $(vipldir)/pkgconfig/vipl.pc $(incdir)/vipl.h $(incdir)/shunt.h
 	rm -rf $(libdir) $(execdir) $(docdir)

@@ -5,12 +5,59 @@
 
 mod plain;
 
+use fabric::frames::{self, Next};
 use fabric::queue::{BYTES, Consumer, MESSAGE, Producer};
 use plain::Plain;
 use proptest::prelude::*;
 use std::collections::VecDeque;
 
 const BACK: usize = BYTES;
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: if cfg!(miri) { 2 } else { 200 }, failure_persistence: None, ..Default::default() })]
+
+    /// Frames of any length come out as they went in, in order, however the two ends take turns; what is not published is not seen.
+    #[test]
+    fn a_queue_of_frames_is_a_queue(runs in prop::collection::vec((0..3u8, 0..600usize), 1..200)) {
+        const SIZE: usize = 2048;
+        let memory = Plain::new(frames::bytes(SIZE) + 8);
+        let back = frames::bytes(SIZE);
+        let (mut producer, mut consumer) = (frames::Producer::new(SIZE), frames::Consumer::new(SIZE));
+        let (mut model, mut seen, mut count) = (VecDeque::new(), 0, 0u8);
+        for (what, len) in runs {
+            match what {
+                0 => {
+                    count = count.wrapping_add(1);
+                    let frame = vec![count; len];
+                    let (a, b) = frame.split_at(len / 3);
+                    let put = producer.put(&memory, 0, &memory, back, &[a, b]);
+                    // At the worst the rest of the buffer is too short for it.
+                    prop_assert!(put || producer.waiting() + 2 * (len + 128) > SIZE);
+                    if put {
+                        model.push_back(frame);
+                    }
+                }
+                1 => {
+                    prop_assert_eq!(producer.publish(&memory, 0), model.len() > seen);
+                    seen = model.len();
+                }
+                _ => match consumer.next(&memory, 0) {
+                    Next::Empty => prop_assert_eq!(seen, 0),
+                    Next::Broken => prop_assert!(false),
+                    Next::Frame { offset, len } => {
+                        prop_assert!(seen > 0);
+                        let mut frame = vec![0; len];
+                        // SAFETY: the target has that length.
+                        unsafe { memory.get(offset, frame.as_mut_ptr(), len) };
+                        prop_assert_eq!(Some(frame), model.pop_front());
+                        seen -= 1;
+                        consumer.done(&memory, back, len);
+                    }
+                },
+            }
+        }
+    }
+}
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: if cfg!(miri) { 2 } else { 200 }, failure_persistence: None, ..Default::default() })]

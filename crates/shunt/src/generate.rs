@@ -42,6 +42,9 @@ fn man_pages(dir: &Path) -> io::Result<()> {
     page(&root, "shunt", dir)?;
     for command in root.get_subcommands().filter(|command| !command.is_hide_set()) {
         page(command, &format!("shunt-{}", command.get_name()), dir)?;
+        for below in command.get_subcommands() {
+            page(below, &format!("shunt-{}-{}", command.get_name(), below.get_name()), dir)?;
+        }
     }
     for (name, page) in [("shunt.conf.5", options_page()), ("shunt.rules.5", rules_page())] {
         let mut file = File::create(dir.join(name))?;
@@ -61,13 +64,18 @@ fn page(command: &Command, name: &str, dir: &Path) -> io::Result<()> {
     man.render_synopsis_section(&mut file)?;
     man.render_description_section(&mut file)?;
     man.render_options_section(&mut file)?;
-    if name == "shunt" {
+    if command.has_subcommands() {
         man.render_subcommands_section(&mut file)?;
     }
     let mut rest = Roff::new();
-    if name == "shunt-run" {
+    let status = match name {
+        "shunt-run" => Some(cli::EXIT_STATUS),
+        _ if name.starts_with("shunt-ether") => Some(cli::ETHER_STATUS),
+        _ => None,
+    };
+    if let Some(status) = status {
         rest.control("SH", ["EXIT STATUS"]);
-        for line in cli::EXIT_STATUS.lines() {
+        for line in status.lines() {
             let (code, meaning) = line.trim().split_once(' ').unwrap_or((line, ""));
             rest.control("TP", []).text([bold(code)]).text([roman(meaning.trim())]);
         }

@@ -1,0 +1,32 @@
+//! What comes by ETHOS's wire and before ETHOM's frames, and the table of hosts: any bytes are let in as what they must be, or dropped for a
+//! reason; any text is a table or an error.
+#![no_main]
+
+use ether::frame::{HEADER, Header};
+use ether::table::Table;
+use ether::vnet::{self, Vnet};
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|input: &[u8]| {
+    let Some((choice, rest)) = input.split_first() else { return };
+    if choice % 2 == 0 {
+        if let Ok(text) = std::str::from_utf8(rest)
+            && let Ok(table) = Table::parse(text, "table")
+        {
+            assert!(!table.nets.is_empty() && !table.hosts.is_empty());
+            assert!(table.hosts.iter().all(|host| (1..=65_534).contains(&host.id) && !host.nets.is_empty()));
+            assert!(table.nets.iter().all(|net| net.mtu <= net.driver.most() && net.queue.is_power_of_two()));
+        }
+        return;
+    }
+    let me = u16::from(*choice);
+    if let Ok(header) = Header::admit(rest, rest.len(), 1472, Some(me + 1), me) {
+        assert!((HEADER..=1472).contains(&rest.len()) && !header.from.is_group());
+        assert!(header.from.host().is_none_or(|id| id == me + 1));
+    }
+    let _ = ether::ethos::is_hello(rest);
+    if let Some((offload, frame)) = rest.split_first_chunk() {
+        let fits = Vnet::parse(offload).fits(frame.len(), 1472);
+        assert!(!fits || frame.len() <= vnet::LONGEST);
+    }
+});

@@ -257,7 +257,8 @@ pub fn prometheus(reports: &[Report]) -> String {
             }
         }
     }
-    let of_net: [(&str, &str, &str, fn(&NetReport) -> u64); 3] = [
+    type NetValue = fn(&NetReport) -> u64;
+    let of_net: [(&str, &str, &str, NetValue); 3] = [
         ("shunt_ether_carrier", "gauge", "Whether the interface has its carrier.", |net| {
             u64::from(net.carrier)
         }),

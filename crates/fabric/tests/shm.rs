@@ -5,6 +5,7 @@
 
 mod plain;
 
+use fabric::Local as _;
 use fabric::frames::{self, Next};
 use fabric::queue::{BYTES, Consumer, MESSAGE, Producer};
 use plain::Plain;

@@ -8,8 +8,8 @@
  *
  *   latency     one message under way at a time, there and back ("VIA over the CLAN network", section 4.1)
  *   bandwidth   messages one way into --buffers posted ones, credits the other way (section 4.2)
- *   load        requests over --vis connections, one under way on each; the server has them all on one completion queue
- *               and echoes what comes (section 4.3)
+ *   load        requests over --vis connections, one under way on each; each end has them all on one completion queue,
+ *               and the server echoes what comes (section 4.3)
  *
  * Both ends poll, or, with --wait, sleep in VipRecvWait() and VipCQWait(), or, with --handler, are woken by a notify function
  * that another thread runs, as SOVIA's first version was (section 3.1.2 of its paper). NAME is the discriminator; reliable delivery, as in
@@ -59,6 +59,12 @@ static inline void check(VIP_RETURN result, const char *call)
 static struct message *message(struct run *run, size_t vi, size_t index)
 {
 	return (struct message *)(run->messages + (vi * (run->buffers + 1) + index) * run->stride);
+}
+
+/* The connection that a message belongs to. */
+static size_t owner(struct run *run, VIP_DESCRIPTOR *descriptor)
+{
+	return (size_t)((char *)descriptor - run->messages) / run->stride / (run->buffers + 1);
 }
 
 static void describe(struct run *run, struct message *m)
@@ -409,14 +415,16 @@ static uint32_t scatter(uint32_t *state)
 static void load(struct run *run)
 {
 	VIP_VI_HANDLE vis[MOST_VIS];
-	size_t order[MOST_VIS];
+	size_t order[MOST_VIS], under_way = run->vis;
 	uint64_t begin, start = 0, count = 0, before = 0, now = 0;
 	uint32_t random = 88172645;
+	VIP_CQ_HANDLE queue;
 	bool over = false;
 	double seconds;
 
+	DO(VipCreateCQ(run->nic, run->vis * run->buffers, &queue));
 	for (size_t i = 0; i < run->vis; i++) {
-		vis[i] = connected(run, i, NULL);
+		vis[i] = connected(run, i, queue);
 		order[i] = i;
 	}
 	for (size_t i = run->vis; i > 1; i--) {
@@ -428,23 +436,25 @@ static void load(struct run *run)
 	begin = now_ns();
 	for (size_t i = 0; i < run->vis; i++)
 		send_message(run, vis[order[i]], &message(run, order[i], run->buffers)->descriptor, run->size);
-	for (uint64_t turn = 0; !over; turn++) {
-		for (size_t i = 0; i < run->vis; i++) {
-			size_t at = order[i];
-			VIP_DESCRIPTOR *in;
-			VIP_RETURN result = VipRecvDone(vis[at], &in);
+	/* At the end the answers that are to come are waited for: the server could not send them any more if the connections were gone. */
+	while (under_way) {
+		VIP_BOOLEAN is_receive;
+		VIP_DESCRIPTOR *in;
+		VIP_VI_HANDLE vi;
+		VIP_RETURN result;
 
-			if (result == VIP_NOT_DONE) {
-				if (run->vis == 1)
-					relax();
-				continue;
-			}
-			check(result, "VipRecvDone");
-			post_receive(run, vis[at], in);
-			send_message(run, vis[at], &message(run, at, run->buffers)->descriptor, run->size);
-			count++;
+		while ((result = VipCQDone(queue, &vi, &is_receive)) == VIP_NOT_DONE)
+			relax();
+		check(result, "VipCQDone");
+		DO(VipRecvDone(vi, &in));
+		count++;
+		if (over) {
+			under_way--;
+			continue;
 		}
-		if (run->vis < 64 && turn % 64)
+		post_receive(run, vi, in);
+		send_message(run, vi, &message(run, owner(run, in), run->buffers)->descriptor, run->size);
+		if (count % 64)
 			continue;
 		now = now_ns();
 		if (!start && now - begin >= run->warm) {
@@ -452,20 +462,11 @@ static void load(struct run *run)
 			before = count;
 		} else if (start && now - start >= run->measure) {
 			over = true;
+			seconds = (double)(now - start) / 1e9;
+			printf("{\"vis\": %zu, \"seconds\": %.6f, \"requests_per_second\": %.1f}\n", run->vis, seconds,
+			       (double)(count - before) / seconds);
 		}
 	}
-	seconds = (double)(now - start) / 1e9;
-	/* Each has one answer to come: the server could not send it any more if the connection were gone. */
-	for (size_t i = 0; i < run->vis; i++) {
-		VIP_DESCRIPTOR *in;
-		VIP_RETURN result;
-
-		while ((result = VipRecvDone(vis[i], &in)) == VIP_NOT_DONE)
-			relax();
-		check(result, "VipRecvDone");
-	}
-	printf("{\"vis\": %zu, \"seconds\": %.6f, \"requests_per_second\": %.1f}\n", run->vis, seconds,
-	       (double)(count - before) / seconds);
 	for (size_t i = 0; i < run->vis; i++)
 		DO(VipDisconnect(vis[i]));
 }

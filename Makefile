@@ -30,7 +30,7 @@ zshdir    := $(DESTDIR)$(PREFIX)/share/zsh/site-functions
 fishdir   := $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d
 docdir    := $(DESTDIR)$(PREFIX)/share/doc/shunt
 
-.PHONY: help build programs demo test bench install uninstall models fuzz soak conformance perturb switched-off checked check fmt fresh dist clean
+.PHONY: help build programs demo test bench install uninstall models fuzz soak conformance qemu perturb switched-off checked check fmt fresh dist clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -75,6 +75,10 @@ soak: build ## random checksummed traffic for SOAK_SECONDS, with forks, closes a
 conformance: build ## other people's test suites, plain against Shunt against forced TCP; the table goes to build/conformance.txt
 	@scripts/bootstrap.sh conformance
 	@TEST_ONLY=conformance scripts/test.sh
+
+qemu: build ## two guests under QEMU with TIPC, bonds and `shunt ether`, all of it (what is short is in make test); figures go to build/qemu
+	@scripts/bootstrap.sh test
+	@TEST_ONLY=qemu scripts/test.sh
 
 perturb: build ## all black-box tests and PERTURB_SECONDS of soak, with threads held up at random between steps on shared memory
 	@scripts/bootstrap.sh test

@@ -32,7 +32,7 @@ BUILD = modes.ROOT / "build/qemu"
 # What Debian calls the kernel that it would install, and what else may be had in the same way.
 KERNEL_PACKAGE = os.environ.get("QEMU_KERNEL_PACKAGE", "linux-image-amd64")
 # With what these need, which the modules themselves say.
-MODULES = ["virtio_pci", "virtio_net", "e1000", "tun", "tipc", "bonding", "8021q", "bridge", "veth"]
+MODULES = ["virtio_pci", "virtio_net", "e1000", "tun", "tipc", "bonding", "8021q", "bridge", "veth", "dummy"]
 TOOLS = ["ip", "tipc", "bridge", "ping"]
 # Seconds for a boot; three are usual.
 BOOT = 60
@@ -293,7 +293,7 @@ class Guest:
         """Runs a script to its end, and returns what it printed. status: the one wanted, None for any, and then (status, text)."""
         self.serial.sendall(base64.b64encode(script.encode()) + b"\n")
         found = self.read_until(END, time.monotonic() + seconds * PATIENCE, f"this did not end within {seconds * PATIENCE} s:\n{script}")
-        text, ended = found[0].decode(errors="replace"), int(found[1][1])
+        text, ended = found[0].decode(errors="replace").removesuffix("\n"), int(found[1][1])
         if status is None:
             return ended, text
         assert ended == status, f"{self.name}: status {ended}, wanted {status}:\n{script}\n{text}{self.tail()}"
@@ -373,8 +373,9 @@ class Guest:
             rm -rf /root/* /tmp/*.log
         """)
         self.until("! grep -q '^tipc ' /proc/modules || rmmod tipc", 10, "TIPC can be unloaded")
-        left = self.run("ls /sys/class/net; for p in /proc/[0-9]*; do [ ! -s $p/exe ] || readlink $p/exe; done")
-        return left
+        left = self.run("cd /sys/class/net && ls -d * | grep -v -e ^eth -e ^lo$ -e bonding_masters; ps -o pid,args | grep -v ' \\['", status=None)[1]
+        unwanted = [line for line in left.splitlines() if line.strip() and not re.search(r"PID|/init|/tmp/script|grep|ps -o", line)]
+        assert not unwanted, f"{self.name}: left behind: {unwanted}"
 
     def stop(self):
         """Pulls the plug: there is nothing in a guest that would mind."""

@@ -5,12 +5,14 @@
 //! written (rule F1). A reader never reads remotely on a fast path. Everything above is written against the two traits
 //! [`Local`] and [`Remote`]; `shm` implements them for one host, and `model` over loom's atomics for the model checker (`--cfg loom`).
 //!
-//! Read in this order: [`mem`] (the traits), [`trip`] (tripwires), [`hints`], [`queue`] (message queues), `shm` and `bell`
+//! Read in this order: [`mem`] (the traits), [`trip`] (tripwires), [`hints`], [`queue`] (message queues), [`frames`] (the same for frames
+//! of any length), `shm` and `bell`
 //! (one host), [`lock`] (words that survive their owner), [`sys`] (system calls).
 #![deny(missing_docs)]
 
 #[cfg(not(loom))]
 pub mod bell;
+pub mod frames;
 pub mod hints;
 pub mod lock;
 pub mod mem;

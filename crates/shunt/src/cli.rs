@@ -30,7 +30,7 @@ pub fn command() -> Command {
         .subcommand_required(true)
         .arg_required_else_help(true)
         .disable_help_subcommand(true)
-        .subcommands([run(), stat(), doctor(), bench(), demo(), help(), generate()])
+        .subcommands([run(), stat(), doctor(), bench(), demo(), ether(), help(), generate()])
 }
 
 fn run() -> Command {
@@ -240,12 +240,129 @@ fn passed_on(command: Command) -> Command {
     )
 }
 
+/// Shown after the help of `shunt ether`.
+const ETHER_STATUS: &str = "Exit status:
+  0  done
+  1  it failed, or no daemon answers
+  2  wrong usage
+  3  the table is wrong";
+
+fn ether() -> Command {
+    let table = || {
+        Arg::new("table")
+            .value_name("TABLE")
+            .help("The table of hosts, a TOML file (docs/ether.md)")
+            .value_hint(ValueHint::FilePath)
+            .value_parser(value_parser!(std::path::PathBuf))
+            .required(true)
+    };
+    let asks = |command: Command| {
+        command
+            .arg(
+                Arg::new("dir")
+                    .long("dir")
+                    .value_name("DIR")
+                    .help(format!(
+                        "Where the daemons meet: `directory` of their table [default: {}]",
+                        ::ether::table::DIRECTORY
+                    ))
+                    .value_hint(ValueHint::DirPath)
+                    .value_parser(value_parser!(std::path::PathBuf)),
+            )
+            .arg(
+                Arg::new("host")
+                    .long("host")
+                    .value_name("ID")
+                    .help("Only the daemon of this host [default: all that are there]")
+                    .value_parser(value_parser!(u16).range(1..=65_534)),
+            )
+    };
+    Command::new("ether")
+        .about("Ethernet interfaces whose wire is UDP (ETHOS) or memory (ETHOM)")
+        .long_about(
+            "Makes TAP interfaces and carries their frames to the other hosts of a table: as UDP datagrams without a header (ETHOS, which \
+             QEMU's -netdev dgram speaks, too) or by message queues in memory between network namespaces and containers of one host \
+             (ETHOM). TIPC, bridges, bonds, VLANs and IP run on top as on any Ethernet.\n\nThe table is one file, the same on each host; \
+             docs/ether.md explains it. The address of host NN is 02:45:54:48:00:NN.",
+        )
+        .after_help(ETHER_STATUS)
+        .subcommand_required(true)
+        .arg_required_else_help(true)
+        .disable_help_subcommand(true)
+        .subcommand(
+            Command::new("run")
+                .about("Be a host: make the interfaces and carry frames, until SIGTERM or SIGINT")
+                .long_about(
+                    "Makes the interfaces of the nets that this host is on and carries their frames, in the foreground, until SIGTERM or \
+                     SIGINT. Needs CAP_NET_ADMIN and drops every other right. SIGHUP reads the table again.",
+                )
+                .after_help(ETHER_STATUS)
+                .arg(
+                    Arg::new("host")
+                        .long("host")
+                        .value_name("ID")
+                        .help("Which host of the table this is: its number or name [env: SHUNT_ETHER_HOST]"),
+                )
+                .arg(table()),
+        )
+        .subcommand(Command::new("check").about("Say what is wrong with a table").after_help(ETHER_STATUS).arg(table()))
+        .subcommand(
+            asks(Command::new("reload").about("Have the daemons read their table again"))
+                .long_about(
+                    "Has the daemons read their table again. Hosts come and go without disturbing the others; a net whose own settings \
+                     changed gets a new interface. If the table is wrong, nothing changes.",
+                )
+                .after_help(ETHER_STATUS),
+        )
+        .subcommand(
+            asks(Command::new("stat").about("Show peers, what went to and fro, and what was dropped for which reason"))
+                .after_help(ETHER_STATUS)
+                .arg(flag("json").help("Print JSON").conflicts_with("prometheus"))
+                .arg(flag("prometheus").help("Print what Prometheus reads")),
+        )
+        .subcommand(
+            asks(Command::new("dump").about("Write frames as they pass, as pcapng"))
+                .long_about(
+                    "Writes the frames of a daemon as pcapng, for tcpdump -r and Wireshark, until it is interrupted or COUNT have \
+                     passed. What the daemon could not write fast enough is counted as dump_lost in stat --json.",
+                )
+                .after_help(ETHER_STATUS)
+                .arg(
+                    Arg::new("write")
+                        .long("write")
+                        .short('w')
+                        .value_name("FILE")
+                        .help("Where to [default: standard output]")
+                        .value_hint(ValueHint::FilePath)
+                        .value_parser(value_parser!(std::path::PathBuf)),
+                )
+                .arg(
+                    Arg::new("count")
+                        .long("count")
+                        .short('c')
+                        .value_name("COUNT")
+                        .help("End after so many frames")
+                        .value_parser(value_parser!(u64).range(1..)),
+                )
+                .arg(
+                    Arg::new("snap")
+                        .long("snap")
+                        .value_name("BYTES")
+                        .help("Keep so much of each frame")
+                        .default_value("262144")
+                        .value_parser(value_parser!(u32).range(1..=262_144)),
+                )
+                .arg(Arg::new("net").value_name("NET").help("Only this net")),
+        )
+        .subcommand(asks(Command::new("stop").about("End the daemons")).after_help(ETHER_STATUS))
+}
+
 fn help() -> Command {
     Command::new("help").about("Explain a subcommand, or the options").arg(
         Arg::new("topic")
             .value_name("TOPIC")
             .help("A subcommand, `options`, or `rules`")
-            .value_parser(["options", "rules", "run", "stat", "doctor", "bench", "demo"]),
+            .value_parser(["options", "rules", "run", "stat", "doctor", "bench", "demo", "ether"]),
     )
 }
 

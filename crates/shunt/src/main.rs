@@ -3,6 +3,7 @@
 
 mod cli;
 mod doctor;
+mod ether;
 mod generate;
 mod help;
 mod homes;
@@ -31,6 +32,7 @@ fn main() -> ExitCode {
         Some(("doctor", matches)) => doctor::main(matches),
         Some(("bench", matches)) => bench::main(&passed_on(matches)),
         Some(("demo", matches)) => bench::demo(&passed_on(matches)),
+        Some(("ether", matches)) => ether::main(matches),
         Some(("help", matches)) => match matches.get_one::<String>("topic").map(String::as_str) {
             Some("bench") => bench::main(&["--help".into()]),
             Some("demo") => bench::demo(&["--help".into()]),

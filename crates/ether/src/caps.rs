@@ -1,0 +1,43 @@
+//! What a daemon that reads bytes from the wire may do besides: to make and change network interfaces, and no more. Root, too, gives up everything
+//! else, before the first thread starts.
+
+use std::io;
+
+use crate::sys::checked;
+
+const CAP_NET_ADMIN: u32 = 12;
+const VERSION_3: u32 = 0x2008_0522;
+
+#[repr(C)]
+struct Head {
+    version: u32,
+    pid: i32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Data {
+    effective: u32,
+    permitted: u32,
+    inheritable: u32,
+}
+
+/// Keeps CAP_NET_ADMIN alone, also over exec(). Fails where the process does not have it.
+pub fn keep_net_admin() -> io::Result<()> {
+    let mut head = Head { version: VERSION_3, pid: 0 };
+    let mut data = [Data::default(); 2];
+    // SAFETY: version 3 takes a head and two structures.
+    checked(unsafe { libc::syscall(libc::SYS_capget, &raw mut head, data.as_mut_ptr()) } as isize)?;
+    let only = 1 << CAP_NET_ADMIN;
+    if data[0].permitted & only == 0 {
+        return Err(io::Error::from_raw_os_error(libc::EPERM));
+    }
+    // SAFETY: no pointers. Without PR_SET_NO_NEW_PRIVS and the ambient set no program of ours could get anything anyway: there is none.
+    unsafe {
+        checked(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) as isize)?;
+        checked(libc::prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) as isize)?;
+    }
+    data = [Data { effective: only, permitted: only, inheritable: 0 }, Data::default()];
+    // SAFETY: as for capget.
+    checked(unsafe { libc::syscall(libc::SYS_capset, &raw mut head, data.as_ptr()) } as isize).map(drop)
+}

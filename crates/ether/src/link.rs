@@ -1,0 +1,211 @@
+//! A link between two ETHOM hosts: a segment of each end, which the other writes into, a bell of each, and a UNIX socket that stays, because its
+//! end is the peer's. The socket has a path, DIR/NET/NN.sock, and no abstract name: those are each network namespace's own,
+//! and it is namespaces and containers that we join.
+//!
+//! Whoever has the lower number connects. Both say who they are and hand over segment and bell in one message each.
+//!
+//! A segment, from its beginning: the owner's tripwire; how far the owner's own frames were read by the peer; the queue of frames to the owner.
+
+use std::io;
+use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd, RawFd};
+use std::sync::Arc;
+
+use fabric::frames::{self, Consumer, Producer};
+use fabric::shm::Map;
+use fabric::{Remote as _, trip};
+
+use crate::sys::{self, Bell};
+use crate::table::Net;
+
+/// Where the tripwire is.
+pub const TRIP: usize = 0;
+/// Where the peer says how far it has read.
+pub const BACK: usize = 64;
+/// Where the queue begins.
+pub const QUEUE: usize = 128;
+/// What the tripwire holds when the owner sleeps.
+pub const ASLEEP: u64 = trip::armed(trip::RX, trip::BELL, 0);
+
+const MAGIC: &[u8; 8] = b"ethom\0\0\x01";
+/// A message: magic, who, to whom, size of the sender's queue, name of the net.
+const HELLO: usize = 64;
+
+/// One end of what will be a link: what it hands to the other.
+#[derive(Debug)]
+pub struct End {
+    map: Map,
+    memory: OwnedFd,
+    bell: Arc<Bell>,
+    size: usize,
+}
+
+/// A link.
+#[derive(Debug)]
+pub struct Link {
+    /// The peer's number.
+    pub peer: u16,
+    socket: OwnedFd,
+    mine: Map,
+    theirs: Map,
+    my_bell: Arc<Bell>,
+    their_bell: Arc<Bell>,
+    my_size: usize,
+    their_size: usize,
+}
+
+impl End {
+    /// Makes the memory and the bell of one end.
+    pub fn new(net: &Net) -> io::Result<End> {
+        let (map, fd) = Map::create(c"shunt-ether", QUEUE + frames::bytes(net.queue)).map_err(sys::error)?;
+        // SAFETY: the memfd was made for us.
+        let memory = unsafe { OwnedFd::from_raw_fd(fd) };
+        let bell = Bell::new().inspect_err(|_| {
+            // SAFETY: nobody has used it yet.
+            unsafe { map.unmap() }
+        })?;
+        Ok(End { map, memory, bell: Arc::new(bell), size: net.queue })
+    }
+
+    /// Says who we are, and hands the end over.
+    pub fn offer(&self, socket: &OwnedFd, net: &Net, me: u16, to: u16) -> io::Result<()> {
+        let mut hello = [0u8; HELLO];
+        hello[..8].copy_from_slice(MAGIC);
+        hello[8..10].copy_from_slice(&me.to_le_bytes());
+        hello[10..12].copy_from_slice(&to.to_le_bytes());
+        hello[16..24].copy_from_slice(&(self.size as u64).to_le_bytes());
+        hello[32..32 + net.name.len()].copy_from_slice(net.name.as_bytes()); // at most 32, see the table
+        sys::send_with(socket, &hello, [self.memory.as_raw_fd(), self.bell.fd()])
+    }
+}
+
+impl std::ops::Drop for End {
+    fn drop(&mut self) {
+        let map = std::mem::replace(&mut self.map, Map::NONE);
+        // SAFETY: an end that became a link has given its map away; nobody uses the map of one that did not.
+        unsafe { map.unmap() };
+    }
+}
+
+/// What the other end has said.
+#[derive(Debug)]
+pub struct Offer {
+    /// Who it says it is.
+    pub from: u16,
+    /// Whom it means.
+    pub to: u16,
+    size: usize,
+    map: Map,
+    bell: Arc<Bell>,
+}
+
+impl Offer {
+    /// Takes the message that waits at the socket; the error says what is wrong with it.
+    pub fn take(socket: &OwnedFd, net: &Net) -> io::Result<Offer> {
+        let wrong = |what: &str| io::Error::new(io::ErrorKind::InvalidData, what);
+        let mut hello = [0u8; HELLO];
+        let (len, fds) = sys::receive_with(socket, &mut hello)?;
+        if len == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        if !sys::trusted(socket.as_raw_fd()) {
+            return Err(wrong("it runs as another user"));
+        }
+        if len != HELLO || hello[..8] != *MAGIC {
+            return Err(wrong("it speaks another version"));
+        }
+        let mut name = [0; 32];
+        name[..net.name.len()].copy_from_slice(net.name.as_bytes());
+        if hello[32..] != name {
+            return Err(wrong("it is of another net"));
+        }
+        let word = |at: usize| u16::from_le_bytes([hello[at], hello[at + 1]]);
+        let size: [u8; 8] = hello[16..24].try_into().expect("eight bytes");
+        let size = usize::try_from(u64::from_le_bytes(size)).unwrap_or(0);
+        if !size.is_power_of_two() || !(256 << 10..=64 << 20).contains(&size) {
+            return Err(wrong("its queue has no size that can be"));
+        }
+        let [memory, bell] =
+            <[OwnedFd; 2]>::try_from(fds).map_err(|_| wrong("it hands over no memory and bell"))?;
+        let bell = Bell::of(bell).ok_or_else(|| wrong("its bell is none"))?;
+        let map = Map::open(memory.as_raw_fd(), QUEUE + frames::bytes(size))
+            .map_err(|_| wrong("its memory is not sealed, or not as long as it says"))?;
+        Ok(Offer { from: word(8), to: word(10), size, map, bell: Arc::new(bell) })
+    }
+
+    /// Both ends together.
+    pub fn join(mut self, mut end: End, socket: OwnedFd) -> Link {
+        Link {
+            peer: self.from,
+            socket,
+            mine: std::mem::replace(&mut end.map, Map::NONE),
+            theirs: std::mem::replace(&mut self.map, Map::NONE),
+            my_bell: end.bell.clone(),
+            their_bell: self.bell.clone(),
+            my_size: end.size,
+            their_size: self.size,
+        }
+    }
+}
+
+impl std::ops::Drop for Offer {
+    fn drop(&mut self) {
+        let map = std::mem::replace(&mut self.map, Map::NONE);
+        // SAFETY: an offer that became a link has given its map away.
+        unsafe { map.unmap() };
+    }
+}
+
+impl Link {
+    /// The socket, which can be read when the peer is gone.
+    pub fn socket(&self) -> RawFd {
+        self.socket.as_raw_fd()
+    }
+
+    /// The bell that the peer rings.
+    pub fn bell(&self) -> &Bell {
+        &self.my_bell
+    }
+
+    /// The segment that the peer writes into.
+    pub fn mine(&self) -> &Map {
+        &self.mine
+    }
+
+    /// The peer's segment.
+    pub fn theirs(&self) -> &Map {
+        &self.theirs
+    }
+
+    /// The sending end of the queue to the peer. There may be one.
+    pub fn producer(&self) -> Producer {
+        Producer::new(self.their_size)
+    }
+
+    /// The receiving end of the queue from the peer. There may be one.
+    pub fn consumer(&self) -> Consumer {
+        Consumer::new(self.my_size)
+    }
+
+    /// Publishes what was put, and wakes the peer if it sleeps.
+    #[inline(always)]
+    pub fn publish(&self, producer: &mut Producer) {
+        if producer.publish(&self.theirs, QUEUE) && self.theirs.stimulate(TRIP, trip::RX) != 0 {
+            self.their_bell.ring();
+        }
+    }
+
+    /// Gives the link up, because the peer does what cannot be: the keeper finds the socket at its end.
+    pub fn give_up(&self) {
+        let _ = fabric::sys::shutdown(self.socket(), libc::SHUT_RDWR);
+    }
+}
+
+impl std::ops::Drop for Link {
+    fn drop(&mut self) {
+        // SAFETY: the threads that use the maps hold the link.
+        unsafe {
+            self.mine.unmap();
+            self.theirs.unmap();
+        }
+    }
+}

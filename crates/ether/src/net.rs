@@ -1,0 +1,218 @@
+//! What both drivers share of a net: its TAP device, its peers, what is let in and where a frame goes. A net has three threads: one reads the TAP
+//! device and sends, one receives and writes it, and a *keeper* looks after who is there.
+
+use std::io;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use fabric::sync::{AtomicBool, Ordering};
+
+use crate::dump::Readers;
+use crate::frame::{Drop, EXTRA, Header};
+use crate::learned::Learned;
+use crate::mac::Mac;
+use crate::peers::{Peers, Snapshot};
+use crate::stats::{self, Count, Counters, NetReport, PeerReport};
+use crate::sys::Bell;
+use crate::table::{self, Carrier, Driver, Table};
+use crate::tap::Tap;
+
+/// A net of this host.
+#[derive(Debug)]
+pub struct Net {
+    /// What the table says of it.
+    pub settings: table::Net,
+    /// This host.
+    pub me: u16,
+    /// The interface.
+    pub tap: Tap,
+    /// The other hosts.
+    pub peers: Peers,
+    /// What is behind bridges.
+    pub learned: Learned,
+    /// What belongs to no peer.
+    pub counters: Counters,
+    /// Who wants to see the frames.
+    pub readers: Readers,
+    /// How often a thread was woken.
+    pub wakes: Count,
+    /// How often a thread found work by looking.
+    pub polls: Count,
+    /// Wakes the thread that sends.
+    pub sender: Bell,
+    /// Wakes the thread that receives.
+    pub receiver: Bell,
+    /// Wakes the keeper.
+    pub keeper: Bell,
+    stop: AtomicBool,
+    carrier: AtomicBool,
+}
+
+/// Where a frame goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Route {
+    /// To the peer at this place of the snapshot.
+    One(usize),
+    /// To all of them.
+    All,
+    /// To nobody: no such host.
+    Nowhere,
+}
+
+impl Net {
+    /// Makes the net's interface. It carries nothing yet.
+    pub fn open(settings: table::Net, me: u16, table: &Table) -> io::Result<Net> {
+        let vnet = settings.driver == Driver::Ethom;
+        let tap = Tap::open(&settings.interface, Mac::of_host(me), settings.mtu, vnet, settings.offload)?;
+        let net = Net {
+            me,
+            tap,
+            peers: Peers::default(),
+            learned: Learned::default(),
+            counters: Counters::default(),
+            readers: Readers::default(),
+            wakes: Count::default(),
+            polls: Count::default(),
+            sender: Bell::new()?,
+            receiver: Bell::new()?,
+            keeper: Bell::new()?,
+            stop: AtomicBool::new(false),
+            carrier: AtomicBool::new(true),
+            settings,
+        };
+        net.set_table(table);
+        net.follow_carrier()?;
+        Ok(net)
+    }
+
+    /// Takes the hosts of a new table.
+    pub fn set_table(&self, table: &Table) {
+        let others = table.members(&self.settings.name).filter(|(host, _)| host.id != self.me);
+        self.peers.set_members(others.map(|(host, address)| (host.id, host.name.clone(), address)).collect());
+        self.wake_all();
+    }
+
+    /// The longest frame.
+    pub fn most(&self) -> usize {
+        self.settings.mtu as usize + EXTRA
+    }
+
+    /// Where a frame with this header goes.
+    #[inline(always)]
+    pub fn route(&self, peers: &Snapshot, header: &Header) -> Route {
+        if header.to.is_group() {
+            return Route::All;
+        }
+        match header.to.host() {
+            Some(id) => peers.place(id).map_or(Route::Nowhere, Route::One),
+            None if !self.settings.learn => Route::Nowhere,
+            None => match self.learned.host(header.to).and_then(|id| peers.place(id)) {
+                Some(place) => Route::One(place),
+                None => Route::All,
+            },
+        }
+    }
+
+    /// Lets a frame of `len` bytes from the peer at `place` in, of which at least the header is in `frame`; `most` is its greatest length.
+    #[inline(always)]
+    pub fn admit(
+        &self,
+        peers: &Snapshot,
+        place: usize,
+        frame: &[u8],
+        len: usize,
+        most: usize,
+    ) -> Result<Header, Drop> {
+        let peer = &peers.list[place];
+        let sender = self.settings.source_check.then_some(peer.id);
+        let header = Header::admit(frame, len, most, sender, self.me)?;
+        if self.settings.learn && header.from.host().is_none() {
+            self.learned.note(header.from, peer.id);
+        }
+        Ok(header)
+    }
+
+    /// Sets the carrier as the table asks, from whether peers are there.
+    pub fn follow_carrier(&self) -> io::Result<()> {
+        let on = match self.settings.carrier {
+            Carrier::Always => true,
+            Carrier::Peers => self.peers.current().list.iter().any(|peer| peer.is_up()),
+        };
+        if on != self.carrier.load(Ordering::Relaxed) {
+            self.tap.set_carrier(on)?;
+            self.carrier.store(on, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Whether the threads are to end.
+    pub fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Acquire)
+    }
+
+    fn wake_all(&self) {
+        for bell in [&self.sender, &self.receiver, &self.keeper] {
+            bell.ring();
+        }
+    }
+
+    /// What is said of it.
+    pub fn report(&self) -> NetReport {
+        let peers = self.peers.current();
+        let peer = |peer: &Arc<crate::peers::Peer>| {
+            let address = peer.address.map(|address| address.to_string());
+            PeerReport::new(peer.id, &peer.name, address, peer.is_up(), &peer.counters)
+        };
+        NetReport {
+            net: self.settings.name.clone(),
+            driver: self.settings.driver.name().to_string(),
+            interface: self.tap.name().to_string(),
+            mac: Mac::of_host(self.me).to_string(),
+            mtu: self.settings.mtu,
+            carrier: self.carrier.load(Ordering::Relaxed),
+            learned: self.learned.len(),
+            wakes: self.wakes.value(),
+            polls: self.polls.value(),
+            drops: stats::drops_of(&self.counters),
+            dump_lost: self.readers.lost.value(),
+            peers: peers.list.iter().map(peer).collect(),
+        }
+    }
+}
+
+/// A net whose threads run; they end when it is dropped.
+#[derive(Debug)]
+pub struct Running {
+    /// The net.
+    pub net: Arc<Net>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Running {
+    /// Opens a net and starts its threads.
+    pub fn start(settings: table::Net, me: u16, table: &Table) -> io::Result<Running> {
+        let driver = settings.driver;
+        let net = Arc::new(Net::open(settings, me, table)?);
+        let mut running = Running { net: net.clone(), threads: Vec::new() };
+        type Job = Box<dyn FnOnce() + Send>;
+        let jobs: [(&str, Job); 3] = match driver {
+            Driver::Ethos => crate::ethos::jobs(&net, table)?,
+            Driver::Ethom => crate::ethom::jobs(&net, table)?,
+        };
+        for (role, job) in jobs {
+            let name = format!("{role} {}", net.settings.interface);
+            running.threads.push(std::thread::Builder::new().name(name).spawn(job)?);
+        }
+        Ok(running)
+    }
+}
+
+impl std::ops::Drop for Running {
+    fn drop(&mut self) {
+        self.net.stop.store(true, Ordering::Release);
+        self.net.wake_all();
+        for thread in self.threads.drain(..) {
+            let _ = thread.join(); // one that panicked has said so
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! The other hosts of a net, as the threads that carry frames see them: a snapshot that is replaced whenever the table, or an ETHOM link, changes. Each
+//! thread has its own copy of the reference, and looks at one number to see whether there is a newer one.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use fabric::sync::{AtomicBool, AtomicU64, Ordering};
+
+use crate::link::Link;
+use crate::stats::Counters;
+
+/// A host other than this one.
+#[derive(Debug)]
+pub struct Peer {
+    /// Its number.
+    pub id: u16,
+    /// Its name.
+    pub name: String,
+    /// ETHOS: where it is.
+    pub address: Option<SocketAddr>,
+    /// What is counted.
+    pub counters: Counters,
+    up: AtomicBool,
+    heard: AtomicU64,
+    answered: AtomicU64,
+}
+
+impl Peer {
+    /// A host that has not been heard of yet.
+    pub fn new(id: u16, name: String, address: Option<SocketAddr>) -> Peer {
+        let (heard, answered) = (AtomicU64::new(0), AtomicU64::new(0));
+        Peer { id, name, address, counters: Counters::default(), up: AtomicBool::new(false), heard, answered }
+    }
+
+    /// Whether it is there.
+    pub fn is_up(&self) -> bool {
+        self.up.load(Ordering::Relaxed)
+    }
+
+    /// Notes whether it is there.
+    pub fn set_up(&self, up: bool) {
+        if up && !self.up.swap(up, Ordering::Relaxed) {
+            self.counters.connects.add(1);
+        }
+        self.up.store(up, Ordering::Relaxed);
+    }
+
+    /// Notes that something came from it at `now` (nanoseconds).
+    pub fn hear(&self, now: u64) {
+        self.heard.store(now, Ordering::Relaxed);
+    }
+
+    /// When something last came from it; 0 if never.
+    pub fn heard(&self) -> u64 {
+        self.heard.load(Ordering::Relaxed)
+    }
+
+    /// Whether it may be answered at `now`: not more often than each `interval`, however often it asks.
+    pub fn may_answer(&self, now: u64, interval: u64) -> bool {
+        let may = now >= self.answered.load(Ordering::Relaxed) + interval;
+        if may {
+            self.answered.store(now, Ordering::Relaxed);
+        }
+        may
+    }
+}
+
+/// The peers at one time. `links[i]` is that of `list[i]`.
+#[derive(Debug, Default, Clone)]
+pub struct Snapshot {
+    /// The peers.
+    pub list: Vec<Arc<Peer>>,
+    /// ETHOM: the links to them that there are.
+    pub links: Vec<Option<Arc<Link>>>,
+    by_id: Vec<u16>,
+    by_address: HashMap<SocketAddr, usize>,
+}
+
+const NONE: u16 = u16::MAX;
+
+impl Snapshot {
+    fn new(list: Vec<Arc<Peer>>, links: Vec<Option<Arc<Link>>>) -> Snapshot {
+        let most = list.iter().map(|peer| usize::from(peer.id) + 1).max().unwrap_or(0);
+        let mut by_id = vec![NONE; most];
+        let mut by_address = HashMap::new();
+        for (i, peer) in list.iter().enumerate() {
+            by_id[usize::from(peer.id)] = i as u16; // there are fewer than 65,535
+            by_address.extend(peer.address.map(|address| (address, i)));
+        }
+        Snapshot { list, links, by_id, by_address }
+    }
+
+    /// The place of the host with this number.
+    #[inline(always)]
+    pub fn place(&self, id: u16) -> Option<usize> {
+        self.by_id.get(usize::from(id)).filter(|place| **place != NONE).map(|place| usize::from(*place))
+    }
+
+    /// The place of the host at this address.
+    pub fn at(&self, address: &SocketAddr) -> Option<usize> {
+        self.by_address.get(address).copied()
+    }
+}
+
+/// The snapshot that holds.
+#[derive(Debug, Default)]
+pub struct Peers {
+    current: Mutex<Arc<Snapshot>>,
+    version: AtomicU64,
+}
+
+impl Peers {
+    /// The snapshot that holds.
+    pub fn current(&self) -> Arc<Snapshot> {
+        self.current.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Replaces `mine` if there is a newer one than `seen`; says whether.
+    #[inline(always)]
+    pub fn refresh(&self, mine: &mut Arc<Snapshot>, seen: &mut u64) -> bool {
+        let version = self.version.load(Ordering::Acquire);
+        if version == *seen {
+            return false;
+        }
+        *seen = version;
+        *mine = self.current();
+        true
+    }
+
+    /// The hosts of a new table. Those that were there before keep what they have.
+    pub fn set_members(&self, members: Vec<(u16, String, Option<SocketAddr>)>) {
+        self.change(|old| {
+            let (mut list, mut links) = (Vec::new(), Vec::new());
+            for (id, name, address) in members {
+                let before =
+                    old.place(id).filter(|&i| old.list[i].address == address && old.list[i].name == name);
+                links.push(before.and_then(|i| old.links[i].clone()));
+                list.push(
+                    before.map_or_else(|| Arc::new(Peer::new(id, name, address)), |i| old.list[i].clone()),
+                );
+            }
+            Snapshot::new(list, links)
+        });
+    }
+
+    /// A link to a host, or none any more. False if the host is not there.
+    pub fn set_link(&self, id: u16, link: Option<Arc<Link>>) -> bool {
+        let mut known = false;
+        self.change(|old| {
+            let mut links = old.links.clone();
+            if let Some(place) = old.place(id) {
+                old.list[place].set_up(link.is_some());
+                links[place] = link;
+                known = true;
+            }
+            Snapshot::new(old.list.clone(), links)
+        });
+        known
+    }
+
+    fn change(&self, new: impl FnOnce(&Snapshot) -> Snapshot) {
+        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        *current = Arc::new(new(&current));
+        self.version.fetch_add(1, Ordering::Release);
+    }
+}

@@ -21,6 +21,7 @@ import shutil
 import socket
 import struct
 import subprocess
+import tempfile
 import time
 from pathlib import Path
 
@@ -38,6 +39,10 @@ TOOLS = ["ip", "tipc", "bridge", "ping"]
 BOOT = 60
 # What a kernel says that no test may pass over.
 TROUBLE = re.compile(r"^.*(?:BUG:|Oops|general protection|Kernel panic|WARNING: CPU|blocked for more than|Out of memory).*$", re.M)
+# What Guest.trouble explains.
+KNOWN = re.compile(r"^[^\n]*WARNING: CPU: \d+ PID: \d+ at lib/refcount\.c:\d+ (?:(?!end trace)[^\n]*\n)*?"
+                   r"[^\n]*(?:sock_wfree|sock_alloc_send_pskb)\+(?:(?!end trace)[^\n]*\n)*?"
+                   r"[^\n]*(?:\[tipc\]|\[tun\])(?:(?!end trace)[^\n]*\n)*[^\n]*end trace", re.M)
 # How tests/qemu/init ends an answer.
 END = re.compile(rb"\n\x04(\d+)\n\Z")
 
@@ -128,7 +133,7 @@ def initramfs(name, kernel, programs=()):
     # Busybox's own shell would prefer busybox's own ip and ping.
     archive.file("bin/sh", program("dash"), 0o755)
     for path in [*map(program, TOOLS), *map(Path, programs)]:
-        archive.file(f"usr/bin/{path.name}", path, 0o755)
+        archive.data(f"usr/bin/{path.name}", stripped(path), 0o755)
     for path in [program("dash"), *map(program, TOOLS), *map(Path, programs)]:
         for library in libraries(path):
             archive.file(str(library).lstrip("/"), library, 0o755)
@@ -142,6 +147,14 @@ def initramfs(name, kernel, programs=()):
         fresh.write_bytes(archive.finished())
         fresh.rename(image)
     return image
+
+
+def stripped(path):
+    """A program without what only a debugger reads: guests have little memory, which an image takes twice."""
+    BUILD.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=BUILD) as small:
+        output(["strip", "-o", small.name, path])
+        return Path(small.name).read_bytes()
 
 
 def program(name):
@@ -345,8 +358,11 @@ class Guest:
         return f"--- console of {self.name}\n{self.said()[-most:]}"
 
     def trouble(self):
-        """Lines of the console that mean that the guest's kernel is not well."""
-        return [line.strip() for line in TROUBLE.findall(self.said())]
+        """Lines of the console that mean that the guest's kernel is not well. Not among them: TIPC counts the parts of a message into their first
+        one, for which the TAP device's socket then is given back more than it was asked for (tipc_buf_append does not orphan, Linux 6.1). Any
+        TAP device has that from the first message in parts, whoever writes to it."""
+        said = KNOWN.sub("", self.said())
+        return [line.strip() for line in TROUBLE.findall(said)]
 
     def counters(self, interface):
         """{rx_packets, rx_bytes, tx_packets, tx_bytes, ...} of an interface, as the guest's kernel counts."""

@@ -32,7 +32,7 @@ fishdir   := $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d
 unitdir   := $(DESTDIR)$(PREFIX)/lib/systemd/system
 docdir    := $(DESTDIR)$(PREFIX)/share/doc/shunt
 
-.PHONY: help build programs demo test bench install uninstall models fuzz soak ether-soak conformance perturb switched-off checked check fmt fresh dist clean
+.PHONY: help build programs demo test bench install uninstall models fuzz soak ether-soak conformance qemu perturb switched-off checked check fmt fresh dist clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -81,6 +81,10 @@ ether-soak: build ## shunt ether with random frames and hosts that are killed, E
 conformance: build ## other people's test suites, plain against Shunt against forced TCP; the table goes to build/conformance.txt
 	@scripts/bootstrap.sh conformance
 	@TEST_ONLY=conformance scripts/test.sh
+
+qemu: build ## two guests under QEMU with TIPC, bonds and `shunt ether`, all of it (what is short is in make test); figures go to build/qemu
+	@scripts/bootstrap.sh test
+	@TEST_ONLY=qemu scripts/test.sh
 
 perturb: build ## all black-box tests and PERTURB_SECONDS of soak, with threads held up at random between steps on shared memory
 	@scripts/bootstrap.sh test

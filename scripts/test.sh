@@ -39,6 +39,7 @@ main() {
     stage fuzz "fuzzers, short form" scripts/fuzz.sh "${FUZZ_SHORT_SECONDS:-10}"
     asked soak && stage soak "soak for ${SOAK_SECONDS:-600} s" soak
     asked checked && stage checked "VIPL under valgrind and AddressSanitizer, all of it" checked
+    asked qemu && stage qemu "guests under QEMU, all of it" qemu
     asked conformance && stage conformance "foreign suites in three modes, all of them" conformance
     finish
 }
@@ -121,6 +122,10 @@ soak() {
 
 checked() {
     PYTEST_PATHS=tests/test_vipl.py CHECKED=full python_tests -k "valgrind or asan"
+}
+
+qemu() {
+    PYTEST_PATHS=tests/test_ether_qemu.py QEMU_TESTS=full python_tests --modes plain -s
 }
 
 # They sleep more than they compute: two run beside one another, each in a network of its own.

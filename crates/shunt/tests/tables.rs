@@ -53,9 +53,12 @@ fn pages_are_sound() {
         .collect();
     names.sort();
     let subcommands =
-        ["bench", "demo", "doctor", "help", "run", "stat"].map(|name| format!("shunt-{name}.1"));
-    let mut expected: Vec<String> = subcommands.into_iter().collect();
+        ["bench", "demo", "doctor", "ether", "help", "run", "stat"].map(|name| format!("shunt-{name}.1"));
+    let of_ether =
+        ["check", "dump", "reload", "run", "stat", "stop"].map(|name| format!("shunt-ether-{name}.1"));
+    let mut expected: Vec<String> = subcommands.into_iter().chain(of_ether).collect();
     expected.extend(["shunt.1".into(), "shunt.conf.5".into(), "shunt.rules.5".into()]);
+    expected.sort();
     assert_eq!(names, expected);
     for name in names {
         // groff complains on standard error about what it does not understand; not every machine has it.

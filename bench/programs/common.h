@@ -175,7 +175,7 @@ UNUSED static void histogram_print(const struct histogram *h)
 	       h->count ? h->sum / (double)h->count : 0.0);
 }
 
-/* ---- sockets: `--tcp PORT` (loopback) or `--unix PATH` ---- */
+/* ---- sockets: `--tcp PORT [--host ADDRESS]` (loopback where there is no address) or `--unix PATH` ---- */
 
 UNUSED static void raise_descriptor_limit(void)
 {
@@ -189,7 +189,7 @@ UNUSED static void raise_descriptor_limit(void)
 
 UNUSED static socklen_t address(int argc, char **argv, struct sockaddr_storage *to)
 {
-	const char *path = option(argc, argv, "unix"), *port = option(argc, argv, "tcp");
+	const char *path = option(argc, argv, "unix"), *port = option(argc, argv, "tcp"), *host = option(argc, argv, "host");
 
 	memset(to, 0, sizeof *to);
 	if (path) {
@@ -206,7 +206,8 @@ UNUSED static socklen_t address(int argc, char **argv, struct sockaddr_storage *
 
 		in->sin_family = AF_INET;
 		in->sin_port = htons((uint16_t)atoi(port));
-		in->sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+		if (inet_pton(AF_INET, host ? host : "127.0.0.1", &in->sin_addr) != 1)
+			die("--host %s is not an IPv4 address", host);
 		return sizeof *in;
 	}
 	die("--tcp PORT or --unix PATH is missing");

@@ -2,12 +2,14 @@
 
 use crate::cli::BenchOptions;
 use crate::error::{Error, Result};
+use crate::ether::{self, Lan};
 use crate::host::{self, Cpus};
 use crate::pairs::{self, Ends, Setting, number};
 use crate::results::{Place, Results, Side, Target, Unit};
 use crate::temp::TempDir;
 use crate::{apps, find, ftp, idle, never, plot, report, rpc, signals, via};
 use serde_json::{Value, json};
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -20,6 +22,19 @@ pub struct Session {
     pub rounds: usize,
     pub duration: f64,
     pub results: Results,
+    /// Ethernets between two namespaces, while these are measured.
+    pub lan: Option<Lan>,
+}
+
+/// Where the ends of a connection are: the address of the server, and the network namespaces if not this one.
+pub struct Wire {
+    pub address: Ipv4Addr,
+    pub server: Option<PathBuf>,
+    pub client: Option<PathBuf>,
+}
+
+impl Wire {
+    pub const LOOPBACK: Wire = Wire { address: Ipv4Addr::LOCALHOST, server: None, client: None };
 }
 
 impl Session {
@@ -39,12 +54,19 @@ impl Session {
             rounds,
             duration,
             results,
+            lan: None,
         })
     }
 
     /// The library to put in front of this side's programs.
     pub fn library_for(&self, side: Side) -> Option<&Path> {
         self.library.as_deref().filter(|_| side.is_accelerated())
+    }
+
+    /// Loopback, unless the side is an Ethernet.
+    pub fn wire(&self, side: Side) -> Wire {
+        let wire = self.lan.as_ref().and_then(|lan| lan.wire(side));
+        wire.unwrap_or(Wire::LOOPBACK)
     }
 
     /// Without the library there is no Shunt to measure; all else still is.
@@ -153,6 +175,7 @@ fn group(session: &mut Session, what: &str, options: &BenchOptions) -> Result<()
         ftp::GROUP => ftp::measure(session),
         rpc::GROUP => rpc::measure(session),
         via::GROUP => via::measure(session),
+        ether::GROUP => ether::measure(session),
         "never-slower" => never::measure(session, &options.apps),
         "idle" => idle::measure(session, options.connections),
         other => Err(Error::Failed(format!("nothing is called {other}"))),

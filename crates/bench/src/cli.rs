@@ -17,6 +17,8 @@ WHAT (default: latency throughput)
                  of the same file
   rpc            calls of an empty ONC remote procedure with a string of 0 to 4096 bytes
   via            VIPL: latency, bandwidth, and many Virtual Interfaces on one completion queue, beside raw memory and sockets
+  ether          TCP over ETHOM and ETHOS, over veth, VXLAN, tinc, fastd, vde2 and socat, between two network namespaces
+                 of its own making, at MTU 1450, 8950 and 65000; and over ETHOM beside Shunt's sockets. Needs root
   never-slower   busy machine, one end only, short connections, rare requests, idle
   idle           many idle connections beside a few active ones
   all            everything
@@ -44,7 +46,8 @@ prints the comparison. Takes about half a minute and saves a plot, ./shunt-demo.
 ";
 
 pub const APPS: [&str; 4] = ["redis", "memcached", "nginx", "postgres"];
-const GROUPS: [&str; 8] = ["latency", "throughput", "apps", "ftp", "rpc", "via", "never-slower", "idle"];
+const GROUPS: [&str; 9] =
+    ["latency", "throughput", "apps", "ftp", "rpc", "via", "ether", "never-slower", "idle"];
 
 #[derive(Debug, PartialEq)]
 pub enum Parsed<T> {

@@ -20,6 +20,16 @@ pub fn library() -> Option<PathBuf> {
     candidates.filter(|c| c.is_file()).find_map(|c| c.canonicalize().ok())
 }
 
+/// The command `shunt`: this executable, or near it.
+pub fn command() -> Result<PathBuf> {
+    let mut candidates = std::env::current_exe()
+        .into_iter()
+        .chain(around_executable().iter().map(|d| d.join("shunt")).collect::<Vec<_>>());
+    candidates.find(|c| c.file_name().is_some_and(|name| name == "shunt") && is_executable(c)).ok_or_else(
+        || Error::Failed("there is no command `shunt` beside this one: build it with `make build`".into()),
+    )
+}
+
 /// The directory of the measuring programs: named by SHUNT_LIBEXEC, or near this executable.
 pub fn libexec() -> Result<PathBuf> {
     let has_programs = |d: &PathBuf| d.join("pingpong").is_file();

@@ -3,7 +3,7 @@
 //!
 //! The rate of a transfer is what the client says. Each transfer has a data connection of its own, and writes a new file.
 
-use crate::apps::{Address, Run, Server, accepting, free_port};
+use crate::apps::{Address, Run, Server, accepting_at, free_port};
 use crate::bench::{Session, progress};
 use crate::error::{Error, Result, failed};
 use crate::find;
@@ -13,6 +13,7 @@ use crate::stats;
 use crate::temp::TempDir;
 use std::fs::File;
 use std::io::{Read, Write};
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -58,49 +59,79 @@ impl Row {
 }
 
 pub fn measure(session: &mut Session) -> Result<()> {
+    let field = field(session, GROUP, &[Client::Lftp, Client::Tnftp], &[Side::Tcp, Side::Shunt])?;
+    let Some(field) = field else { return Ok(()) };
+    for round in 0..session.rounds {
+        progress(format_args!("ftp: round {} of {}", round + 1, session.rounds));
+        field.round(session, GROUP, round)?;
+    }
+    Ok(())
+}
+
+/// One round by one client, in a table of another group.
+pub fn beside(session: &mut Session, group: &str, sides: &[Side], round: usize) -> Result<()> {
+    match field(session, group, &[Client::Lftp], sides)? {
+        Some(field) => field.round(session, group, round),
+        None => Ok(()),
+    }
+}
+
+/// Files, what is to be done with them, and a server for each side. All servers stay: one that nobody talks to costs nothing, and the
+/// turns follow each other the closer.
+struct Field {
+    place: TempDir,
+    rows: Vec<Row>,
+    servers: Vec<(Side, Server)>,
+}
+
+fn field(session: &mut Session, group: &str, clients: &[Client], sides: &[Side]) -> Result<Option<Field>> {
     let prepared = prepare(session);
-    let Some(place) = session.record(GROUP, prepared)? else { return Ok(()) };
+    let Some(place) = session.record(group, prepared)? else { return Ok(None) };
     let mut rows = Vec::new();
-    for client in [Client::Lftp, Client::Tnftp] {
+    for client in clients {
         let found = client.program();
-        if session.record(&format!("{GROUP} with {}", client.name()), found)?.is_some() {
+        if session.record(&format!("{group} with {}", client.name()), found)?.is_some() {
             for way in [Way::Get, Way::Put] {
                 rows.extend(FILES.map(|(file, bytes)| {
                     let transfers = transfers(session.duration, bytes);
-                    Row { client, way, file, bytes, transfers }
+                    Row { client: *client, way, file, bytes, transfers }
                 }));
             }
         }
     }
-    // Both servers stay: one that nobody talks to costs nothing, and the turns follow each other the closer.
     let mut servers = Vec::new();
-    for side in session.sides(&[Side::Tcp, Side::Shunt]) {
+    for side in session.sides(sides) {
         let started = start(session, place.path(), &run(session, side));
-        if let Some(server) = session.record(&format!("{GROUP} ({})", side.title()), started)? {
+        if let Some(server) = session.record(&format!("{group} ({})", side.title()), started)? {
             servers.push((side, server));
         }
     }
-    let mut sides: Vec<Side> = servers.iter().map(|(side, _)| *side).collect();
-    sides.push(Side::Copy);
-    for round in 0..session.rounds {
-        progress(format_args!("ftp: round {} of {}", round + 1, session.rounds));
-        for row in &rows {
+    Ok(Some(Field { place, rows, servers }))
+}
+
+impl Field {
+    /// Every row by every side once, and a copy of the file.
+    fn round(&self, session: &mut Session, group: &str, round: usize) -> Result<()> {
+        let mut sides: Vec<Side> = self.servers.iter().map(|(side, _)| *side).collect();
+        sides.push(Side::Copy);
+        let place = self.place.path();
+        for row in &self.rows {
             for side in Side::turns(&sides, round) {
-                let server = servers.iter().find(|(of, _)| *of == side).map(|(_, server)| server);
+                let server = self.servers.iter().find(|(of, _)| *of == side).map(|(_, server)| server);
                 let rate = match server {
-                    Some(server) => transfer(session, place.path(), &run(session, side), server, row),
-                    None => copy(place.path(), row),
+                    Some(server) => transfer(session, place, &run(session, side), server, row),
+                    None => copy(place, row),
                 };
                 let name = row.name();
                 let Some(rate) = session.record(&format!("{name} ({})", side.title()), rate)? else {
                     continue;
                 };
-                let at = Place { group: GROUP, row: &name, side, round };
+                let at = Place { group, row: &name, side, round };
                 session.results.add(&at, "rate", Unit::BytesPerSecond, PROMISE, rate);
             }
         }
+        Ok(())
     }
-    Ok(())
 }
 
 fn run(session: &Session, side: Side) -> Run {
@@ -156,17 +187,19 @@ fn write_file(path: &Path, bytes: u64) -> std::io::Result<()> {
 fn start(session: &Session, place: &Path, run: &Run) -> Result<Server> {
     let port = free_port()?;
     let config = session.temp.path().join(format!("vsftpd-{port}.conf"));
-    std::fs::write(&config, configuration(place, port)).map_err(failed("cannot configure vsftpd"))?;
+    let wire = session.wire(run.side);
+    std::fs::write(&config, configuration(place, wire.address, port))
+        .map_err(failed("cannot configure vsftpd"))?;
     let launch = run.server(session, &find::program("vsftpd", "vsftpd")?).args([&config]);
-    accepting(launch.start()?, Address::Tcp(port))
+    accepting_at(launch.start()?, Address::Tcp(port), wire)
 }
 
 /// Transfers as vsftpd's defaults have them: files are sent with sendfile().
-fn configuration(place: &Path, port: u16) -> String {
+fn configuration(place: &Path, address: Ipv4Addr, port: u16) -> String {
     format!(
         "listen=YES
 background=NO
-listen_address=127.0.0.1
+listen_address={address}
 listen_port={port}
 run_as_launching_user=YES
 anonymous_enable=YES
@@ -204,6 +237,7 @@ fn transfer(session: &Session, place: &Path, run: &Run, server: &Server, row: &R
     let Address::Tcp(port) = server.at else {
         return Err(Error::Failed("FTP knows no UNIX sockets".into()));
     };
+    let address = session.wire(run.side).address;
     let from = source(place, row.file);
     let directory = place.join(if row.way == Way::Get { "out" } else { "in" });
     let made: Vec<PathBuf> = (0..row.transfers).map(|n| directory.join(n.to_string())).collect();
@@ -229,7 +263,7 @@ fn transfer(session: &Session, place: &Path, run: &Run, server: &Server, row: &R
             let _ = std::fs::remove_file(&log); // of the session before; mostly there is one
             let script = format!(
                 "set ftp:ssl-allow no; set xfer:log yes; set xfer:log-file {}; set xfer:use-temp-file no; \
-                 open -u anonymous,x -p {port} 127.0.0.1; {}",
+                 open -u anonymous,x -p {port} {address}; {}",
                 log.display(),
                 commands.join("; ")
             );
@@ -239,7 +273,7 @@ fn transfer(session: &Session, place: &Path, run: &Run, server: &Server, row: &R
         }
         Client::Tnftp => {
             let mut process = launch.args(["-n", "-v"]).start()?;
-            for line in [&format!("open 127.0.0.1 {port}"), "user anonymous x", "binary"] {
+            for line in [&format!("open {address} {port}"), "user anonymous x", "binary"] {
                 process.say(line)?;
             }
             for line in &commands {

@@ -10,6 +10,7 @@ mod bench;
 mod cli;
 mod demo;
 mod error;
+mod ether;
 mod find;
 mod ftp;
 mod host;

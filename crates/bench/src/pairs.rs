@@ -54,9 +54,12 @@ pub fn start(
 ) -> Result<Pair> {
     let path = session.libexec.join(program);
     let socket = session.temp.path().join(format!("{program}.sock"));
+    let wire = session.wire(setting.side);
     let launch = |role: &str, accelerated: bool, cpu: Option<usize>| {
         let library = session.library_for(setting.side).filter(|_| accelerated);
+        let place = if role == "server" { &wire.server } else { &wire.client };
         let mut launch = Launch::new(&path).args([role]).args(both).preload(library).cpu(cpu);
+        launch = launch.namespace(place.as_deref()).args(["--host", &wire.address.to_string()]);
         if setting.side == Side::Sovia {
             launch = launch.env("SHUNT_STREAM", "via");
         }

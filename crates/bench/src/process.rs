@@ -6,6 +6,7 @@ use crate::signals;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -28,6 +29,7 @@ pub struct Launch {
     cpu: Option<usize>,
     user: Option<User>,
     directory: Option<PathBuf>,
+    namespace: Option<PathBuf>,
     env: Vec<(OsString, OsString)>,
     stop: i32,
 }
@@ -42,6 +44,7 @@ impl Launch {
             cpu: None,
             user: None,
             directory: None,
+            namespace: None,
             env: vec![],
             stop: libc::SIGTERM,
         }
@@ -71,6 +74,12 @@ impl Launch {
 
     pub fn directory(mut self, directory: &Path) -> Launch {
         self.directory = Some(directory.to_path_buf());
+        self
+    }
+
+    /// In this network namespace: a file of /run/netns.
+    pub fn namespace(mut self, namespace: Option<&Path>) -> Launch {
+        self.namespace = namespace.map(Path::to_path_buf);
         self
     }
 
@@ -104,8 +113,12 @@ impl Launch {
             command.uid(user.uid).gid(user.gid);
         }
         let (cpu, stop, parent) = (self.cpu, self.stop, std::process::id());
+        let namespace = match &self.namespace {
+            Some(path) => Some(File::open(path).map_err(failed(format!("cannot open {}", path.display())))?),
+            None => None,
+        };
         // SAFETY: between fork and exec only system calls are made, on values made before.
-        unsafe { command.pre_exec(move || prepare_child(cpu, stop, parent)) };
+        unsafe { command.pre_exec(move || prepare_child(cpu, namespace.as_ref(), stop, parent)) };
         let mut child = command.spawn().map_err(failed(format!("cannot start {name}")))?;
         let stdout = child.stdout.take().expect("stdout was asked to be a pipe above");
         let (sender, lines) = channel();
@@ -124,7 +137,15 @@ impl Launch {
     }
 }
 
-fn prepare_child(cpu: Option<usize>, stop: i32, parent: u32) -> std::io::Result<()> {
+fn prepare_child(
+    cpu: Option<usize>,
+    namespace: Option<&File>,
+    stop: i32,
+    parent: u32,
+) -> std::io::Result<()> {
+    if let Some(namespace) = namespace {
+        enter(namespace)?;
+    }
     // SAFETY: plain system calls; the set is a local of the size given, the CPU index is checked against it.
     unsafe {
         if let Some(cpu) = cpu.filter(|&c| c < libc::CPU_SETSIZE as usize) {
@@ -140,6 +161,15 @@ fn prepare_child(cpu: Option<usize>, stop: i32, parent: u32) -> std::io::Result<
         }
     }
     Ok(())
+}
+
+/// Puts the calling thread, and what it starts, into a network namespace.
+pub fn enter(namespace: &File) -> std::io::Result<()> {
+    // SAFETY: a plain system call on a descriptor that is open.
+    match unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) } {
+        0 => Ok(()),
+        _ => Err(std::io::Error::last_os_error()),
+    }
 }
 
 /// Everything a finished program printed, and the processor time of it and the children it waited for.

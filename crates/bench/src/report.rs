@@ -27,7 +27,9 @@ fn table(title: &str, metrics: &[&Metric]) -> String {
     let sides: Vec<Side> =
         Side::ALL.into_iter().filter(|s| metrics.iter().any(|m| m.summary(*s).is_some())).collect();
     let subject = metrics.first().map_or(Side::Shunt, |m| m.subject());
-    let versus: Vec<Side> = sides.iter().copied().filter(|s| *s != subject).collect();
+    // Of the other Ethernets in user space it is enough to know whether they are behind.
+    let apart = [Side::Tinc, Side::Fastd, Side::Vde, Side::Socat];
+    let versus: Vec<Side> = sides.iter().copied().filter(|s| *s != subject && !apart.contains(s)).collect();
     let versus = if sides.contains(&subject) { versus } else { Vec::new() };
     let mut rows = vec![header(&sides, &versus)];
     let mut last = "";
@@ -99,6 +101,11 @@ fn remark(metric: &Metric) -> String {
     promises.extend(target.over_tcp.map(|t| format!("{t} x TCP")));
     promises.extend(target.of_raw.map(|t| format!("{t:.2} of raw")));
     promises.extend(target.kept_of_vipl.map(|t| format!("sockets keep {t:.2}")));
+    // Those that are to be beaten, and by nothing in particular, share one word.
+    promises
+        .extend(target.over.iter().filter(|(_, t)| *t > 1.0).map(|(s, t)| format!("{t:.2} x {}", s.title())));
+    let ahead: Vec<&str> = target.over.iter().filter(|(_, t)| *t == 1.0).map(|(s, _)| s.title()).collect();
+    promises.extend((!ahead.is_empty()).then(|| format!("ahead of {}", ahead.join(", "))));
     promises.extend(target.value.map(|t| metric.unit.show(t)));
     let mut promise = promises.join(", ");
     if let Some(part) = target.or_of_copy {

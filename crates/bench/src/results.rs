@@ -16,24 +16,80 @@ pub enum Side {
     Via,
     /// Shunt's sockets, whose bytes go by Virtual Interfaces.
     Sovia,
+    /// TCP over Shunt's two Ethernets, over the kernel's, and over those of others in user space.
+    Ethom,
+    Ethos,
+    Veth,
+    Vxlan,
+    Tinc,
+    Fastd,
+    Vde,
+    Socat,
 }
 
 impl Side {
-    pub const ALL: [Side; 7] =
-        [Side::Tcp, Side::Shunt, Side::Sovia, Side::Via, Side::Unix, Side::Raw, Side::Copy];
+    pub const ALL: [Side; 15] = [
+        Side::Tcp,
+        Side::Shunt,
+        Side::Sovia,
+        Side::Via,
+        Side::Unix,
+        Side::Raw,
+        Side::Copy,
+        Side::Ethom,
+        Side::Ethos,
+        Side::Veth,
+        Side::Vxlan,
+        Side::Tinc,
+        Side::Fastd,
+        Side::Vde,
+        Side::Socat,
+    ];
 
     pub fn key(self) -> &'static str {
-        ["tcp", "shunt", "unix", "raw", "copy", "vipl", "sockets_over_vipl"][self as usize]
+        match self {
+            Side::Tcp => "tcp",
+            Side::Shunt => "shunt",
+            Side::Unix => "unix",
+            Side::Raw => "raw",
+            Side::Copy => "copy",
+            Side::Via => "vipl",
+            Side::Sovia => "sockets_over_vipl",
+            Side::Ethom => "ethom",
+            Side::Ethos => "ethos",
+            Side::Veth => "veth",
+            Side::Vxlan => "vxlan",
+            Side::Tinc => "tinc",
+            Side::Fastd => "fastd",
+            Side::Vde => "vde2",
+            Side::Socat => "socat",
+        }
     }
 
     pub fn title(self) -> &'static str {
-        ["kernel TCP", "Shunt", "UNIX socket", "raw memory", "file copy", "VIPL", "Shunt over VIPL"]
-            [self as usize]
+        match self {
+            Side::Tcp => "kernel TCP",
+            Side::Shunt => "Shunt",
+            Side::Unix => "UNIX socket",
+            Side::Raw => "raw memory",
+            Side::Copy => "file copy",
+            Side::Via => "VIPL",
+            Side::Sovia => "Shunt over VIPL",
+            Side::Ethom => "ETHOM",
+            Side::Ethos => "ETHOS",
+            Side::Vxlan => "VXLAN",
+            Side::Veth | Side::Tinc | Side::Fastd | Side::Vde | Side::Socat => self.key(),
+        }
     }
 
     /// Whether its programs run with the library in front of them.
     pub fn is_accelerated(self) -> bool {
         matches!(self, Side::Shunt | Side::Sovia)
+    }
+
+    /// Whether it joins two hosts of [`crate::ether::Lan`].
+    pub fn is_ethernet(self) -> bool {
+        self as usize >= Side::Ethom as usize
     }
 
     /// The contenders in the order of their turns: each round begins with another one.
@@ -55,6 +111,8 @@ pub enum Unit {
     CpuPerRequest,
     /// Percent of one processor.
     CpuPercent,
+    /// Things that happen in a second, and had better not.
+    Events,
     Share,
 }
 
@@ -64,7 +122,7 @@ impl Unit {
         match self {
             Unit::Time => scaled(value, 1000.0, &["ns", "us", "ms", "s"]),
             Unit::CpuPerRequest => scaled(value, 1000.0, &["ns", "us", "ms", "s"]),
-            Unit::PerSecond => scaled(value, 1000.0, &["/s", "k/s", "M/s", "G/s"]),
+            Unit::PerSecond | Unit::Events => scaled(value, 1000.0, &["/s", "k/s", "M/s", "G/s"]),
             Unit::BytesPerSecond => scaled(value, 1000.0, &["B/s", "KB/s", "MB/s", "GB/s"]),
             Unit::Bytes => scaled(value, 1024.0, &["B", "KiB", "MiB", "GiB"]),
             Unit::CpuPercent => format!("{value:.2} %"),
@@ -75,7 +133,7 @@ impl Unit {
     pub fn key(self) -> &'static str {
         match self {
             Unit::Time => "ns",
-            Unit::PerSecond => "1/s",
+            Unit::PerSecond | Unit::Events => "1/s",
             Unit::BytesPerSecond => "B/s",
             Unit::Bytes => "B",
             Unit::CpuPerRequest => "cpu ns/request",
@@ -119,11 +177,13 @@ pub struct Target {
     pub kept_of_vipl: Option<f64>,
     /// A bound on its own value, for what has no ratio.
     pub value: Option<f64>,
+    /// How many times better than each of these.
+    pub over: &'static [(Side, f64)],
 }
 
 impl Target {
     pub const NONE: Target =
-        Target { over_tcp: None, of_raw: None, or_of_copy: None, kept_of_vipl: None, value: None };
+        Target { over_tcp: None, of_raw: None, or_of_copy: None, kept_of_vipl: None, value: None, over: &[] };
 
     pub fn over_tcp(times: f64) -> Target {
         Target { over_tcp: Some(times), ..Target::NONE }
@@ -148,7 +208,7 @@ pub struct Metric {
     pub name: String,
     pub unit: Unit,
     pub target: Target,
-    values: [Vec<Option<f64>>; 7],
+    values: [Vec<Option<f64>>; Side::ALL.len()],
 }
 
 impl Metric {
@@ -168,7 +228,8 @@ impl Metric {
 
     /// Whose promise it is.
     pub fn subject(&self) -> Side {
-        if self.values(Side::Via).is_empty() { Side::Shunt } else { Side::Via }
+        let measured = |side: &Side| !self.values(*side).is_empty();
+        [Side::Via, Side::Shunt, Side::Ethom].into_iter().find(measured).unwrap_or(Side::Shunt)
     }
 
     /// Whether the promise is kept; `None` where there is none, or nothing to judge by.
@@ -186,7 +247,8 @@ impl Metric {
             Some(self.advantage(Side::Sovia, Side::Via)?.median >= wanted)
         };
         let verdicts = [over_tcp, met(self.target.of_raw, Side::Raw), kept(), own()];
-        verdicts.into_iter().flatten().reduce(|a, b| a && b)
+        let others = self.target.over.iter().map(|(side, times)| met(Some(*times), *side));
+        verdicts.into_iter().chain(others).flatten().reduce(|a, b| a && b)
     }
 }
 

@@ -36,19 +36,32 @@ pub fn measure(session: &mut Session) -> Result<()> {
     let sides = session.sides(&[Side::Tcp, Side::Shunt, Side::Unix]);
     for round in 0..session.rounds {
         progress(format_args!("rpc: round {} of {}", round + 1, session.rounds));
-        for (row, size) in ARGUMENTS {
-            for side in Side::turns(&sides, round) {
-                let seconds = session.duration;
-                let setting = Setting { side, ends: Ends::Both, cpus: session.cpus, seconds, options: &[] };
-                let result = pairs::run(session, "rpc", setting, &[], &["--size", size]);
-                let what = format!("rpc {row} ({})", side.title());
-                let Some(result) = session.record(&what, result)? else { continue };
-                let place = Place { group: GROUP, row, side, round };
-                let promise = if row == "null" { PROMISE } else { Target::NONE };
-                session.results.add(&place, "p50", Unit::Time, promise, number(&result, "p50_ns")?);
-                session.results.add(&place, "mean", Unit::Time, Target::NONE, number(&result, "mean_ns")?);
-                session.results.add(&place, "p99", Unit::Time, Target::NONE, number(&result, "p99_ns")?);
-            }
+        self::round(session, GROUP, &sides, &ARGUMENTS, round)?;
+    }
+    Ok(())
+}
+
+/// One call after the other, of each kind, by each side.
+pub fn round(
+    session: &mut Session,
+    group: &str,
+    sides: &[Side],
+    arguments: &[(&str, &str)],
+    round: usize,
+) -> Result<()> {
+    for (argument, size) in arguments {
+        let row = if group == GROUP { argument.to_string() } else { format!("rpc {argument}") };
+        for side in Side::turns(sides, round) {
+            let seconds = session.duration;
+            let setting = Setting { side, ends: Ends::Both, cpus: session.cpus, seconds, options: &[] };
+            let result = pairs::run(session, "rpc", setting, &[], &["--size", size]);
+            let what = format!("{group} {row} ({})", side.title());
+            let Some(result) = session.record(&what, result)? else { continue };
+            let place = Place { group, row: &row, side, round };
+            let promise = if row == "null" { PROMISE } else { Target::NONE };
+            session.results.add(&place, "p50", Unit::Time, promise, number(&result, "p50_ns")?);
+            session.results.add(&place, "mean", Unit::Time, Target::NONE, number(&result, "mean_ns")?);
+            session.results.add(&place, "p99", Unit::Time, Target::NONE, number(&result, "p99_ns")?);
         }
     }
     Ok(())

@@ -5,13 +5,11 @@ use std::fs;
 
 /// Nanoseconds of processor time of a process, its descendants and those of them that have been reaped.
 pub fn tree_cpu_ns(pid: i32) -> u64 {
-    // SAFETY: sysconf() has no requirements.
-    let ticks = unsafe { libc::sysconf(libc::_SC_CLK_TCK) }.max(1) as u64;
     tree(pid).into_iter().filter_map(|p| fs::read_to_string(format!("/proc/{p}/stat")).ok()).fold(
         0,
         |sum, stat| {
             let [own_user, own_system, reaped_user, reaped_system] = stat_times(&stat).unwrap_or_default();
-            sum + (own_user + own_system + reaped_user + reaped_system) * (1_000_000_000 / ticks)
+            sum + (own_user + own_system + reaped_user + reaped_system) * tick_ns()
         },
     )
 }
@@ -71,6 +69,33 @@ pub fn memory(pid: i32) -> Result<Memory> {
     Ok(Memory { rss: kilobytes(&text, "Rss:") * 1024, pss: kilobytes(&text, "Pss:") * 1024 })
 }
 
+/// What the whole machine has done since it started.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Machine {
+    /// Nanoseconds of processors at work, for interrupts too.
+    pub busy_ns: u64,
+    /// Switches from one thread to another.
+    pub switches: u64,
+}
+
+pub fn machine() -> Machine {
+    machine_of(&fs::read_to_string("/proc/stat").unwrap_or_default())
+}
+
+fn machine_of(stat: &str) -> Machine {
+    let line = |name: &str| stat.lines().find_map(|l| l.strip_prefix(name)).unwrap_or("");
+    let times: Vec<u64> = line("cpu ").split_ascii_whitespace().map_while(|n| n.parse().ok()).collect();
+    // user, nice, system, (idle, waiting for devices,) interrupts of both kinds
+    let busy: u64 = [0, 1, 2, 5, 6].iter().filter_map(|i| times.get(*i)).sum();
+    Machine { busy_ns: busy * tick_ns(), switches: line("ctxt ").trim().parse().unwrap_or(0) }
+}
+
+/// Nanoseconds of a tick, in which the kernel tells times.
+fn tick_ns() -> u64 {
+    // SAFETY: sysconf() has no requirements.
+    1_000_000_000 / unsafe { libc::sysconf(libc::_SC_CLK_TCK) }.max(1) as u64
+}
+
 /// All shared memory of the machine, mapped or not, in bytes.
 pub fn machine_shmem() -> u64 {
     kilobytes(&fs::read_to_string("/proc/meminfo").unwrap_or_default(), "Shmem:") * 1024
@@ -90,6 +115,13 @@ mod tests {
         let stat = "77 (a) b (c) S 1 77 77 0 -1 4194560 1 2 3 4 11 12 13 14 20 0 1 0 5 6 7";
         assert_eq!(stat_times(stat), Some([11, 12, 13, 14]));
         assert_eq!(stat_times("nonsense"), None);
+    }
+
+    #[test]
+    fn what_the_machine_did_is_read() {
+        let stat = "cpu  1 2 3 1000 1000 4 5 1000 0 0\ncpu0 9 9 9 9\nctxt 77\n";
+        assert_eq!(machine_of(stat), Machine { busy_ns: 15 * tick_ns(), switches: 77 });
+        assert_eq!(machine_of(""), Machine::default());
     }
 
     #[test]

@@ -6,14 +6,15 @@ mod nginx;
 mod postgres;
 pub mod redis;
 
-use crate::bench::{Session, progress};
+use crate::bench::{Session, Wire, progress};
 use crate::error::{Error, Result, failed};
 use crate::host::Cpus;
 use crate::pairs::Ends;
-use crate::process::{Launch, Process, User};
+use crate::process::{self, Launch, Process, User};
 use crate::results::{Place, Side, Target, Unit};
 use crate::signals;
 use crate::usage;
+use std::fs::File;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -57,12 +58,14 @@ pub struct Run {
 impl Run {
     pub fn server(&self, session: &Session, program: &Path) -> Launch {
         let library = session.library_for(self.side).filter(|_| self.ends.server());
-        Launch::new(program).preload(library).cpu(self.cpus.server)
+        let place = session.wire(self.side).server;
+        Launch::new(program).preload(library).cpu(self.cpus.server).namespace(place.as_deref())
     }
 
     pub fn client(&self, session: &Session, program: &Path) -> Launch {
         let library = session.library_for(self.side).filter(|_| self.ends.client());
-        Launch::new(program).preload(library).cpu(self.cpus.client)
+        let place = session.wire(self.side).client;
+        Launch::new(program).preload(library).cpu(self.cpus.client).namespace(place.as_deref())
     }
 
     pub fn patience(&self) -> Duration {
@@ -201,12 +204,17 @@ pub fn free_port() -> Result<u16> {
 }
 
 /// Waits until the server takes connections.
-pub fn accepting(mut process: Process, at: Address) -> Result<Server> {
+pub fn accepting(process: Process, at: Address) -> Result<Server> {
+    accepting_at(process, at, Wire::LOOPBACK)
+}
+
+/// The same for one that may be in a network namespace.
+pub fn accepting_at(mut process: Process, at: Address, wire: Wire) -> Result<Server> {
     let end = Instant::now() + Duration::from_secs(20);
     loop {
         signals::check()?;
         let accepts = match &at {
-            Address::Tcp(port) => TcpStream::connect((Ipv4Addr::LOCALHOST, *port)).is_ok(),
+            Address::Tcp(port) => connects(&wire, *port),
             Address::Unix(path) => std::os::unix::net::UnixStream::connect(path).is_ok(),
         };
         match () {
@@ -216,6 +224,19 @@ pub fn accepting(mut process: Process, at: Address) -> Result<Server> {
             () => std::thread::sleep(Duration::from_millis(10)),
         }
     }
+}
+
+/// Whether somebody accepts there, asked by a thread beside the server: this one stays where it is.
+fn connects(wire: &Wire, port: u16) -> bool {
+    std::thread::scope(|scope| {
+        let asked = scope.spawn(|| {
+            if let Some(namespace) = &wire.server {
+                process::enter(&File::open(namespace)?)?;
+            }
+            TcpStream::connect((wire.address, port))
+        });
+        asked.join().is_ok_and(|connected| connected.is_ok())
+    })
 }
 
 /// An address for a server to be started: a free port, or a path in the temporary directory.

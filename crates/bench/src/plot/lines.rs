@@ -80,6 +80,23 @@ pub fn load(metrics: &[&Metric], file: &Path) -> Result<()> {
     })
 }
 
+/// Two measures of TCP over Ethernets, against the size of messages.
+pub fn ether(metrics: &[&Metric], title: &str, panels: [(&str, &str); 2], file: &Path) -> Result<()> {
+    let sides = taking_part(metrics);
+    picture(file, (1400, 720), |area| {
+        let legend: Vec<_> = sides.iter().map(|s| (s.title().to_string(), colour(*s))).collect();
+        let note =
+            "one connection between two network namespaces; logarithmic; median and range of the rounds";
+        let body = heading(area, title, note, &legend)?;
+        let (left, right) = body.split_horizontally(675);
+        for (half, (name, axis)) in [left, right].iter().zip(panels) {
+            let shown: Vec<&Metric> = metrics.iter().copied().filter(|m| m.name == name).collect();
+            panel(half, &shown, &sides, "message size", axis)?;
+        }
+        Ok(())
+    })
+}
+
 fn panel(area: &Area, metrics: &[&Metric], sides: &[Side], size: &str, description: &str) -> Result<()> {
     let unit = metrics.first().map_or(Unit::PerSecond, |m| m.unit);
     let summaries = metrics.iter().flat_map(|m| sides.iter().filter_map(|s| m.summary(*s)));

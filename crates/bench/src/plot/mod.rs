@@ -8,7 +8,7 @@ mod lines;
 use crate::error::{Result, failed};
 use crate::results::{Metric, Results, Side, Unit};
 use crate::stats::Summary;
-use crate::via;
+use crate::{ether, via};
 use bars::{Bars, Series};
 use plotters::style::RGBColor;
 use std::path::{Path, PathBuf};
@@ -22,6 +22,14 @@ fn colour(side: Side) -> RGBColor {
         Side::Raw | Side::Copy => RGBColor(0, 120, 90),
         Side::Via => RGBColor(170, 51, 119),
         Side::Sovia => RGBColor(230, 171, 2),
+        Side::Ethom => RGBColor(213, 94, 0),
+        Side::Ethos => RGBColor(230, 171, 2),
+        Side::Veth => RGBColor(127, 127, 127),
+        Side::Vxlan => RGBColor(60, 60, 60),
+        Side::Tinc => RGBColor(86, 160, 211),
+        Side::Fastd => RGBColor(0, 120, 90),
+        Side::Vde => RGBColor(170, 51, 119),
+        Side::Socat => RGBColor(0, 60, 150),
     }
 }
 
@@ -46,7 +54,20 @@ pub fn draw_all(results: &Results, directory: &Path) -> Result<Vec<PathBuf>> {
             via::STEPS => steps(&metrics, &file)?,
             "idle" => idle(&metrics, &file)?,
             "never-slower" => dots::never_slower(&metrics, &file)?,
-            _ => continue,
+            _ => match ether::CURVES.into_iter().find(|(name, _)| *name == group) {
+                Some((name, mtu)) => {
+                    let title = format!("TCP over Ethernets of MTU {mtu}");
+                    let panels = [(ether::HALF, "half a round trip"), (ether::NETPIPE, "bytes per second")];
+                    lines::ether(&metrics, &title, panels, &file)?;
+                    let file = directory.join(format!("{name}-load.png"));
+                    let title = format!("The machine meanwhile, MTU {mtu}");
+                    let panels =
+                        [(ether::SWITCHES, "switches per second"), (ether::BUSY, "processors at work")];
+                    lines::ether(&metrics, &title, panels, &file)?;
+                    files.push(file);
+                }
+                None => continue,
+            },
         }
         files.push(file);
     }
@@ -209,6 +230,10 @@ mod tests {
             (via::BANDWIDTH, "64 B", "bytes", Unit::BytesPerSecond),
             (via::LOAD, "4 VIs", "polled", Unit::PerSecond),
             (via::LOAD, "4 VIs", "blocking", Unit::PerSecond),
+            ("ether-1450", "64 B", ether::HALF, Unit::Time),
+            ("ether-1450", "64 B", ether::NETPIPE, Unit::BytesPerSecond),
+            ("ether-1450", "64 B", ether::SWITCHES, Unit::Events),
+            ("ether-1450", "64 B", ether::BUSY, Unit::CpuPercent),
             ("idle", "100 connections", "alone", Unit::PerSecond),
         ];
         for (group, row, name, unit) in rows {
@@ -221,7 +246,7 @@ mod tests {
         }
         let temp = TempDir::new().unwrap();
         let files = draw_all(&results, temp.path()).unwrap();
-        assert_eq!(files.len(), 10);
+        assert_eq!(files.len(), 12);
         for file in files {
             assert!(std::fs::read(&file).unwrap().starts_with(b"\x89PNG"), "{}", file.display());
         }

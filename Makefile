@@ -57,7 +57,7 @@ test: ## everything that CI runs: habits, lints, unit, black-box, short models a
 	@scripts/test.sh
 
 bench: ## Shunt, kernel TCP, UNIX sockets and raw memory in one run (BENCH=latency|throughput|apps|ftp|rpc|via|ether|all)
-	@scripts/bootstrap.sh $(or $(if $(filter all,$(BENCH)),ftp rpc,$(filter ftp rpc,$(BENCH))),build)
+	@scripts/bootstrap.sh $(or $(if $(filter all,$(BENCH)),ftp rpc ether,$(filter ftp rpc ether,$(BENCH))),build)
 	@$(MAKE) --no-print-directory build
 	@mkdir -p $(PLOTS)
 	$(RELEASE)/shunt bench $(BENCH) --plot $(PLOTS)

@@ -5,6 +5,7 @@
 #   scripts/bootstrap.sh demo      build + redis
 #   scripts/bootstrap.sh ftp       build + an FTP server and two clients, for `make bench BENCH=ftp`
 #   scripts/bootstrap.sh rpc       build + rpcgen and libtirpc, for `make bench BENCH=rpc`
+#   scripts/bootstrap.sh ether     build + Ethernets in user space, FTP and RPC, for `make bench BENCH=ether`
 #   scripts/bootstrap.sh test      build + what the tests drive, and a Python environment in build/venv
 #   scripts/bootstrap.sh conformance   test + what foreign suites need
 #   scripts/bootstrap.sh fuzz      build + a C++ compiler for libFuzzer
@@ -34,7 +35,8 @@ main() {
         fuzz) need_build; need_fuzz ;;
         ftp) need_build; need_ftp ;;
         rpc) need_build; need_rpc ;;
-        *) fail "unknown group '$group' (build, demo, ftp, rpc, test, conformance, fuzz)" ;;
+        ether) need_build; need_ether; need_ftp; need_rpc ;;
+        *) fail "unknown group '$group' (build, demo, ftp, rpc, ether, test, conformance, fuzz)" ;;
         esac
     done
     install_wanted
@@ -66,6 +68,15 @@ need_ftp() {
 need_rpc() {
     need_command rpcgen rpcsvc-proto "makes the stubs of the remote procedures that are measured"
     need_file /usr/include/tirpc/rpc/rpc.h libtirpc-dev "the library of remote procedure calls"
+}
+
+need_ether() {
+    need_command ip iproute2 "makes the network namespaces"
+    need_command ping iputils-ping "tells when they are joined"
+    need_command tincd tinc "an Ethernet in user space to compare with"
+    need_command fastd fastd "another one"
+    need_command vde_switch vde2 "another one"
+    need_command socat socat "another one"
 }
 
 need_fuzz() {

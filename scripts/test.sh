@@ -36,7 +36,7 @@ main() {
     stage over-vipl "sockets and programs by Virtual Interfaces" over_vipl
     stage perturb "soak, deaths, sets and signals with threads held up at random, ${PERTURB_SECONDS:-30} s" perturb
     stage models "loom, short form" env MODELS="${MODELS:-short}" scripts/models.sh
-    stage fuzz "fuzzers, short form" scripts/fuzz.sh "${FUZZ_SHORT_SECONDS:-10}"
+    stage fuzz "fuzzers, short form" scripts/fuzz.sh "${FUZZ_SHORT_SECONDS:-5}"
     asked soak && stage soak "soak for ${SOAK_SECONDS:-600} s" soak
     asked checked && stage checked "VIPL under valgrind and AddressSanitizer, all of it" checked
     asked qemu && stage qemu "guests under QEMU, all of it" qemu

@@ -130,17 +130,17 @@ pub fn run(options: &BenchOptions) -> ExitCode {
 }
 
 /// Groups that measure programs which not everybody has installed.
-const OPTIONAL: [&str; 2] = [ftp::GROUP, rpc::GROUP];
+const OPTIONAL: [&str; 3] = [ftp::GROUP, rpc::GROUP, ether::GROUP];
 
 fn exit_code(results: &Results, options: &BenchOptions, interrupted: bool, failed: bool) -> ExitCode {
     // An application that is not installed matters only to those who asked for it.
     let optional = |(what, why): &(String, String)| {
         let app = !options.apps_by_name && options.apps.contains(what);
         let group = what
-            .split(' ')
+            .split([' ', '-'])
             .next()
             .is_some_and(|group| OPTIONAL.contains(&group) && !options.asked_for(group));
-        (app || group) && why.contains("is not installed")
+        (app || group) && (why.contains("is not installed") || why == ether::NEEDS_ROOT)
     };
     let missed = results.metrics.iter().any(|m| m.verdict() == Some(false));
     match () {

@@ -19,6 +19,8 @@ pub const GROUP: &str = "ether";
 pub const CURVES: [(&str, u32); 3] = [("ether-1450", 1450), ("ether-8950", 8950), ("ether-65000", 65000)];
 pub const SOCKETS: &str = "ether-sockets";
 
+pub const NEEDS_ROOT: &str = "network namespaces and TAP devices need root";
+
 /// Half a round trip; size over that, as NPtcp has it; messages one way.
 pub const HALF: &str = "half round trip";
 pub const NETPIPE: &str = "bandwidth";
@@ -68,7 +70,7 @@ fn carries(side: Side, mtu: u32) -> bool {
 pub fn measure(session: &mut Session) -> Result<()> {
     let allowed = match apps::is_root() {
         true => Ok(()),
-        false => Err(Error::Failed("network namespaces and TAP devices need root".into())),
+        false => Err(Error::Failed(NEEDS_ROOT.into())),
     };
     if session.record(GROUP, allowed)?.is_none() {
         return Ok(());

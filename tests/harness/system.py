@@ -103,11 +103,18 @@ def where(pid):
 
 
 def kill_group(pid):
-    """Kills the process group that `pid` leads; every program here is started as the leader of one."""
+    """Kills what is left of the process group that `pid` led when we started it; every program here is started as the leader of one. Once
+    all of it is gone the number may be somebody else's, so only descendants of ours are killed."""
     try:
-        os.killpg(pid, signal.SIGKILL)
+        os.killpg(pid, 0)
     except (ProcessLookupError, PermissionError):
-        pass
+        return
+    for member in descendants():
+        try:
+            if os.getpgid(member) == pid:
+                os.kill(member, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
 
 
 def free_port():

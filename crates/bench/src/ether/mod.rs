@@ -137,7 +137,7 @@ fn curves(session: &mut Session, group: &str, sides: &[Side], round: usize) -> R
             let what = format!("{group} {row}, {ONE_WAY} ({})", side.title());
             let Some(result) = session.record(&what, result)? else { continue };
             let rate = number(&result, "bytes_per_second")?;
-            session.results.add(&place, ONE_WAY, Unit::BytesPerSecond, bandwidth, rate);
+            session.results.add(&place, ONE_WAY, Unit::BytesPerSecond, LARGE, rate);
         }
     }
     Ok(())

@@ -30,6 +30,7 @@ bashdir   := $(DESTDIR)$(PREFIX)/share/bash-completion/completions
 zshdir    := $(DESTDIR)$(PREFIX)/share/zsh/site-functions
 fishdir   := $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d
 unitdir   := $(DESTDIR)$(PREFIX)/lib/systemd/system
+usersdir  := $(DESTDIR)$(PREFIX)/lib/sysusers.d
 docdir    := $(DESTDIR)$(PREFIX)/share/doc/shunt
 
 .PHONY: help build programs demo test bench install uninstall models fuzz soak ether-soak conformance qemu perturb switched-off checked check fmt fresh dist clean
@@ -108,7 +109,7 @@ fmt: ## formats the Rust code
 
 install: ## command, libraries, bench programs, man pages, completions, into DESTDIR/PREFIX (after make build)
 	@test -x $(RELEASE)/shunt || { echo "make install: nothing is built yet; run 'make build' first" >&2; exit 1; }
-	install -d $(bindir) $(libdir) $(execdir) $(mandir)/man1 $(mandir)/man5 $(bashdir) $(zshdir) $(fishdir) $(docdir) $(unitdir)
+	install -d $(bindir) $(libdir) $(execdir) $(mandir)/man1 $(mandir)/man5 $(bashdir) $(zshdir) $(fishdir) $(docdir) $(unitdir) $(usersdir)
 	install -m 755 $(RELEASE)/shunt $(bindir)/shunt
 	install -m 755 $(RELEASE)/libshunt.so $(libdir)/libshunt.so
 	install -d $(vipldir)/pkgconfig $(incdir)
@@ -129,11 +130,12 @@ install: ## command, libraries, bench programs, man pages, completions, into DES
 	    *) install -m 644 $$file $(abspath $(bashdir))/shunt ;; \
 	    esac; done
 	sed -e 's|/usr/bin/shunt|$(PREFIX)/bin/shunt|' packaging/shunt-ether@.service >$(unitdir)/shunt-ether@.service
+	install -m 644 packaging/shunt-ether.sysusers $(usersdir)/shunt-ether.conf
 	install -m 644 -t $(docdir) README.md CHANGELOG.md LICENSE-MIT LICENSE-APACHE docs/*.md
 
 uninstall: ## removes what install put
 	rm -f $(bindir)/shunt $(mandir)/man1/shunt.1 $(mandir)/man1/shunt-*.1 $(mandir)/man5/shunt.conf.5 $(mandir)/man5/shunt.rules.5
-	rm -f $(unitdir)/shunt-ether@.service
+	rm -f $(unitdir)/shunt-ether@.service $(usersdir)/shunt-ether.conf
 	rm -f $(bashdir)/shunt $(zshdir)/_shunt $(fishdir)/shunt.fish
 	rm -f $(vipldir)/libvipl.so $(vipldir)/pkgconfig/vipl.pc $(incdir)/vipl.h $(incdir)/shunt.h
 	rm -rf $(libdir) $(execdir) $(docdir)

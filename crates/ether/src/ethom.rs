@@ -69,12 +69,7 @@ fn send(net: &Net) {
             len = net.tap.read(&mut frame).unwrap_or(0);
             len > 0
         }) {
-            let start = sys::now();
-            let woken = wait(&[net.tap.fd(), net.sender.fd()], None);
-            poller.slept(sys::now() - start);
-            net.wakes.add(1);
-            if woken[1] {
-                net.sender.silence();
+            if net.sleep_at(&mut poller, net.tap.fd(), &net.sender) {
                 // A link that is gone is let go of now, not with the next frame.
                 renew(net, &mut peers, &mut seen, &mut outs);
             }
@@ -91,10 +86,10 @@ fn send(net: &Net) {
         };
         net.readers.show(false, &[&frame[vnet::LEN..]]);
         match net.route(&peers, &header) {
-            Route::One(place) => pass(&peers, &mut outs, place, frame),
+            Route::One(place) => pass(net, &peers, &mut outs, place, frame),
             Route::All => {
                 for place in 0..peers.list.len() {
-                    pass(&peers, &mut outs, place, frame);
+                    pass(net, &peers, &mut outs, place, frame);
                 }
             }
             Route::Nowhere => net.counters.drop(Drop::UnknownHost),
@@ -120,7 +115,7 @@ fn renew(net: &Net, peers: &mut Arc<Snapshot>, seen: &mut u64, outs: &mut Vec<Op
 
 /// Puts a frame, with its offload header, on a peer's queue.
 #[inline(always)]
-fn pass(peers: &Snapshot, outs: &mut [Option<Out>], place: usize, frame: &[u8]) {
+fn pass(net: &Net, peers: &Snapshot, outs: &mut [Option<Out>], place: usize, frame: &[u8]) {
     let counters = &peers.list[place].counters;
     let Some(out) = &mut outs[place] else { return counters.drop(Drop::NoPeer) };
     let (mine, theirs) = (*out.link.mine(), *out.link.theirs());
@@ -179,10 +174,7 @@ fn receive(net: &Net) {
                 trip::arm(end.link.mine(), TRIP, |_| ASLEEP);
             }
             if !ins.iter().any(In::ready) {
-                let start = sys::now();
-                let woken = wait(&fds, None);
-                poller.slept(sys::now() - start);
-                net.wakes.add(1);
+                let woken = net.sleep(&mut poller, &fds);
                 for (end, _) in ins.iter().zip(&woken).filter(|(_, woken)| **woken) {
                     end.link.bell().silence();
                 }

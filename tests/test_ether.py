@@ -228,6 +228,16 @@ def test_super_frames_arrive_whole_or_in_segments(offload, mtu):
 
 # ---- life ----
 
+def test_ethom_tells_receivers_of_frames_together():
+    with Bed(3, "ethom", net='flush = "batched"') as bed:
+        bed.start()
+        for a in bed.hosts.values():
+            for b in bed.hosts.values():
+                assert a is b or a.reaches(b, count=5, size=4000)
+        transfer(bed[1], bed[2], bed[2].ip, 100_000_000)
+        transfer(bed[2], bed[1], bed[1].ip, 100_000_000)
+
+
 @pytest.mark.parametrize("driver", DRIVERS)
 def test_a_host_that_is_killed_is_linked_again_within_two_seconds(driver):
     with Bed(3, driver, net='carrier = "peers"') as bed:

@@ -1,5 +1,6 @@
 //! ETHOM: each frame goes by the message queue that its host has in the fabric ([`fabric::frames`]). The thread that reads the TAP device puts it
-//! there; one thread takes what all peers send. While frames come neither makes a system call but the TAP device's own; a bell
+//! there; one thread takes what all peers send. Receivers are told of each frame at once, or of all that the interface had, together: the paper's
+//! `send_flush_msg()` and `send_msg()`. While frames come neither makes a system call but the TAP device's own; a bell
 //! is rung only for a receiver that sleeps.
 //!
 //! A queue that is full is waited for, for [`PATIENCE`] at most: TCP sends in bursts, and a receiver that has a processor soon has room. One
@@ -22,11 +23,13 @@ use crate::net::{Net, Route};
 use crate::peers::Snapshot;
 use crate::poll::Poller;
 use crate::sys::{accept, seqpacket, wait};
-use crate::table::Table;
+use crate::table::{Flush, Table};
 use crate::vnet::{self, Vnet};
 
 /// How long a full queue is waited for, in nanoseconds.
 const PATIENCE: u64 = 500_000;
+/// Frames that are put before receivers are told of them, at most.
+const BATCH: usize = 32;
 /// Frames that are taken from one peer before the next one's turn.
 const TURN: usize = 64;
 /// How often hosts that are not there are looked for, in milliseconds.
@@ -57,16 +60,28 @@ struct Out {
     stuck: bool,
 }
 
+impl Out {
+    fn publish(&mut self) {
+        self.link.publish(&mut self.producer);
+    }
+}
+
 /// Frames of the interface, to the peers.
 fn send(net: &Net) {
     let mut frame = vec![0; vnet::LEN + vnet::LONGEST];
     let (mut peers, mut seen) = (net.peers.current(), u64::MAX);
     let mut outs: Vec<Option<Out>> = Vec::new();
     let mut poller = Poller::new(net.settings.spin);
+    // Frames that were put and that no receiver has been told of.
+    let mut untold = 0;
     while !net.is_stopped() {
         let mut len = 0;
         if !poller.look(&net.polls, || {
             len = net.tap.read(&mut frame).unwrap_or(0);
+            if untold > 0 && (len == 0 || untold >= BATCH) {
+                outs.iter_mut().flatten().for_each(Out::publish);
+                untold = 0;
+            }
             len > 0
         }) {
             if net.sleep_at(&mut poller, net.tap.fd(), &net.sender) {
@@ -94,6 +109,7 @@ fn send(net: &Net) {
             }
             Route::Nowhere => net.counters.drop(Drop::UnknownHost),
         }
+        untold += usize::from(net.settings.flush == Flush::Batched);
     }
 }
 
@@ -121,6 +137,8 @@ fn pass(net: &Net, peers: &Snapshot, outs: &mut [Option<Out>], place: usize, fra
     let (mine, theirs) = (*out.link.mine(), *out.link.theirs());
     let mut put = out.producer.put(&theirs, QUEUE, &mine, BACK, &[frame]);
     if !put && !out.stuck {
+        // It makes room only for what it knows of.
+        out.publish();
         let start = sys::now();
         while !put && sys::now() - start < PATIENCE {
             sys::yield_now();
@@ -131,7 +149,9 @@ fn pass(net: &Net, peers: &Snapshot, outs: &mut [Option<Out>], place: usize, fra
     if !put {
         return counters.drop(Drop::QueueFull);
     }
-    out.link.publish(&mut out.producer);
+    if net.settings.flush == Flush::Direct {
+        out.publish();
+    }
     counters.frames_out.add_mine(1);
     counters.bytes_out.add_mine((frame.len() - vnet::LEN) as u64);
 }

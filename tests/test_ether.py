@@ -142,7 +142,101 @@ def test_the_greatest_mtu_carries_frames_whole(driver, mtu):
         assert bed[1].reaches(bed[2], 3, mtu - 28, "-M", "do")
 
 
+# ---- super-frames ----
+
+TAKE = """
+import hashlib, socket, sys
+listener = socket.create_server((sys.argv[1], 5202), family=socket.AF_INET6 if ":" in sys.argv[1] else socket.AF_INET)
+print("listens", flush=True)
+connection, _ = listener.accept()
+said, count = hashlib.blake2b(), 0
+while data := connection.recv(1 << 20):
+    said.update(data)
+    count += len(data)
+print(count, said.hexdigest())
+"""
+GIVE = """
+import hashlib, os, random, socket, sys
+connection, left = socket.create_connection((sys.argv[1], 5202)), int(sys.argv[2])
+said, some, rng = hashlib.blake2b(), os.urandom(1 << 20), random.Random(left)
+print(left, end=" ")
+while left:
+    at = rng.randrange(1 << 19)
+    data = some[at:at + min(left, rng.randrange(1, 1 << 19))]
+    connection.sendall(data)
+    said.update(data)
+    left -= len(data)
+print(said.hexdigest())
+"""
+
+
+def transfer(source, sink, to, count):
+    """Sends bytes by TCP and compares what went with what came."""
+    listener = sink.spawn(sys.executable, "-c", TAKE, to, stdout=subprocess.PIPE, text=True)
+    assert listener.stdout.readline() == "listens\n"
+    given = source.run(sys.executable, "-c", GIVE, to, count, timeout=120).stdout
+    assert listener.communicate(timeout=30 * PATIENCE)[0] == given and given.startswith(f"{count} ")
+
+
+# Datagrams in one call, which the kernel leaves uncut where it can (UDP_SEGMENT).
+TAKE_DATAGRAMS = """
+import socket, sys
+wire = socket.socket(socket.AF_INET6 if ":" in sys.argv[1] else socket.AF_INET, socket.SOCK_DGRAM)
+wire.bind((sys.argv[1], 5203))
+wire.settimeout(10)
+print("listens", flush=True)
+print(b"".join(wire.recv(2000) for _ in range(41)) == bytes(i % 251 for i in range(40500)))
+"""
+GIVE_DATAGRAMS = """
+import socket, sys
+wire = socket.socket(socket.AF_INET6 if ":" in sys.argv[1] else socket.AF_INET, socket.SOCK_DGRAM)
+wire.setsockopt(17, 103, 1000)
+wire.sendto(bytes(i % 251 for i in range(40500)), (sys.argv[1], 5203))
+"""
+
+
+def drops(host):
+    """What was dropped by a host, for the peers that it has and for none."""
+    return {reason: count for of in (host.net(), *host.net()["peers"]) for reason, count in of["drops"].items() if count}
+
+
+@pytest.mark.parametrize("mtu", [1450, 1500, 8950])
+@pytest.mark.parametrize("offload", [(True, True), (True, False), (False, True)])
+def test_super_frames_arrive_whole_or_in_segments(offload, mtu):
+    """The wire carries 1500 bytes: with the greater MTUs the kernel does not take segments in one call, and they go one by one."""
+    with Bed(2, "ethos") as bed:
+        for host, takes in zip(bed.hosts.values(), offload):
+            bed.write(bed.hosts, f"mtu = {mtu}\noffload = {str(takes).lower()}")
+            host.start()
+        bed.until_all_see(1, 2)
+        system.until(lambda: bed[1].sees(2) and bed[2].sees(1), 5 * PATIENCE, "both know what the other takes")
+        one, two = bed[1], bed[2]
+        for source, sink in ((one, two), (two, one)):
+            transfer(source, sink, sink.ip, 50_000_000)
+            transfer(source, sink, sink.ip6, 10_000_000)
+            for to in (sink.ip, sink.ip6):
+                listener = sink.spawn(sys.executable, "-c", TAKE_DATAGRAMS, to, stdout=subprocess.PIPE, text=True)
+                assert listener.stdout.readline() == "listens\n"
+                source.run(sys.executable, "-c", GIVE_DATAGRAMS, to)
+                assert listener.communicate(timeout=30 * PATIENCE)[0] == "True\n"
+        for host, peer in ((one, 2), (two, 1)):
+            assert not drops(host), bed.show()
+            counted = host.peer(peer)
+            long = counted["bytes_in"] / counted["frames_in"] > mtu
+            assert long == all(offload), counted
+
+
 # ---- life ----
+
+def test_ethom_tells_receivers_of_frames_together():
+    with Bed(3, "ethom", net='flush = "batched"') as bed:
+        bed.start()
+        for a in bed.hosts.values():
+            for b in bed.hosts.values():
+                assert a is b or a.reaches(b, count=5, size=4000)
+        transfer(bed[1], bed[2], bed[2].ip, 100_000_000)
+        transfer(bed[2], bed[1], bed[1].ip, 100_000_000)
+
 
 @pytest.mark.parametrize("driver", DRIVERS)
 def test_a_host_that_is_killed_is_linked_again_within_two_seconds(driver):
@@ -332,6 +426,32 @@ def test_what_cannot_be_is_counted_by_ethos_and_nothing_dies():
         bed[1].reaches("10.9.1.77", 1, 56, "-w", "1")
         assert bed[1].net()["drops"]["unknown_host"] >= 1
         assert bed[1].stop() == 0
+
+
+def wrapped(inner, offload=bytes(10), kind=2):
+    """As one of Shunt's hosts sends a frame with its offload header (crates/ether/src/ethos.rs)."""
+    return inner[:12] + b"\x88\xb5shunt-ether\x01" + bytes([kind]) + offload + inner[12:]
+
+
+def test_super_frames_that_cannot_be_are_counted():
+    segments = lambda kind, size, start, offset: struct.pack("<BBHHHH", 1, kind, 0, size, start, offset)
+    good = frame(mac(1), mac(3))
+    for offload in (True, False):
+        with Bed(3, "ethos", net=f"offload = {str(offload).lower()}", members=[1, 3]) as bed:
+            bed.start(1)
+            frames = [(wrapped(good), 1), (wrapped(good, segments(0, 0, 14, 16)), 2),   # nothing left undone; a checksum
+                      (wrapped(good, b"\xff" * 10), 3), (wrapped(good, segments(1, 1000, 34, 60000)), 4),
+                      (wrapped(good, segments(3, 1000, 34, 6)), 5), (wrapped(good, segments(1, 1500, 34, 16)), 6),
+                      (wrapped(frame(mac(1), mac(3), 1473)), 7),                         # longer than the MTU, and not to be cut up
+                      (wrapped(frame(mac(1), mac(2))), 8), (wrapped(frame(mac(1), mac(1))), 9), (wrapped(frame(mac(1), b"\xff" * 6)), 10),
+                      (wrapped(good[:12]), 11), (wrapped(good[:13]), 12)]
+            lines = "".join(f"-{data.hex()} {times}\n" for data, times in frames)
+            bed[3].run(sys.executable, "-c", SEND, bed[3].outer, 7471, bed[1].outer, input=lines)
+            peer = lambda: bed[1].peer(3)
+            wanted = {"spoofed_host": 27, "runt": 23, "bad_offload": 25 if offload else 28}
+            system.until(lambda: drops(bed[1]) == wanted, 5 * PATIENCE, f"{wanted}: {drops(bed[1])}")
+            assert peer()["frames_in"] == (3 if offload else 0)
+            assert bed[1].stop() == 0
 
 
 def test_without_the_check_of_sources_anyone_may_send():

@@ -104,12 +104,12 @@ class Host(qemu.Guest):
         """Starts ETHOS over one of the cables; a daemon for each rail, so that one can die alone."""
         net = f"ethos{rail}"
         addresses = {number: f"192.168.{rail + 1}.{number}:4000" for number in (1, 2)}
-        self.run(f"cat >/root/{net}.toml <<'END'\n{table(net, 'ethos', addresses, f'/run/{net}', carrier)}\nEND")
+        self.run(f"cat >/srv/{net}.toml <<'END'\n{table(net, 'ethos', addresses, f'/run/{net}', carrier)}\nEND")
         self.start_ethos(net)
         return net
 
     def start_ethos(self, net):
-        self.background(net, f"shunt ether run --host {self.number} /root/{net}.toml")
+        self.background(net, f"shunt ether run --host {self.number} /srv/{net}.toml")
         self.until(f"shunt ether stat --dir /run/{net}", 20, f"{net} is there")
 
     def tipc(self, device, tolerance=1500):
@@ -281,7 +281,7 @@ def kill_rail(guest):
     """kill -9 of the daemon that serves a rail; its device goes with it."""
 
     def cut(rail):
-        guest.run(f"kill -9 $(grep -l /root/{rail}.toml /proc/[0-9]*/cmdline | grep -v self | cut -d/ -f3 | while read -r pid; do "
+        guest.run(f"kill -9 $(grep -l /srv/{rail}.toml /proc/[0-9]*/cmdline | grep -v self | cut -d/ -f3 | while read -r pid; do "
                   f"case $(readlink /proc/$pid/exe) in */shunt) echo $pid ;; esac; done)")
 
     return cut
@@ -333,20 +333,20 @@ if FULL:
         """ETHOM's memory is handed over by a UNIX socket, so it reaches from namespace to namespace and not, through a device that two guests share, from
         kernel to kernel. Here are two namespaces of one guest. TIPC between them would not touch the interface; TCP does, as the counters say."""
         guest = pair[0]
-        guest.run(f"cat >/root/ethom.toml <<'END'\n{table('ethom0', 'ethom', {1: None, 2: None}, '/run/ethom')}\nEND")
+        guest.run(f"cat >/srv/ethom.toml <<'END'\n{table('ethom0', 'ethom', {1: None, 2: None}, '/run/ethom')}\nEND")
         for number in (1, 2):
             guest.run(f"""
                 ip netns add n{number}
                 ip -n n{number} link set lo up
-                ip netns exec n{number} shunt ether run --host {number} /root/ethom.toml >/tmp/ethom{number}.log 2>&1 &
+                ip netns exec n{number} shunt ether run --host {number} /srv/ethom.toml >/tmp/ethom{number}.log 2>&1 &
             """)
             guest.until(f"ip -n n{number} addr add 10.0.9.{number}/24 dev ethom0", 20)
         guest.until("ip netns exec n1 ping -c 1 -W 1 10.0.9.2", 20)
         for size in (0, 56, MTU - 28):
             assert PING.search(guest.run(f"ip netns exec n1 ping -M do -c 5 -i 0.05 -W 10 -s {size} 10.0.9.2")).groups() == ("5", "5")
-        guest.run("head -c 3000000 /dev/urandom >/root/sent; ip netns exec n2 httpd -f -h /root >/tmp/httpd.log 2>&1 &")
-        guest.until("ip netns exec n1 wget -q -O /root/came http://10.0.9.2/sent", 20)
-        guest.run("cmp /root/sent /root/came")
+        guest.run("head -c 3000000 /dev/urandom >/srv/sent; ip netns exec n2 httpd -f -h /srv >/tmp/httpd.log 2>&1 &")
+        guest.until("ip netns exec n1 wget -q -O /srv/came http://10.0.9.2/sent", 20)
+        guest.run("cmp /srv/sent /srv/came")
         for number, way in ((1, "rx"), (2, "tx")):
             carried = int(guest.run(f"ip netns exec n{number} cat /sys/class/net/ethom0/statistics/{way}_bytes"))
             assert carried > 3000000, f"ethom0 of namespace {number}: {carried} bytes {way}"

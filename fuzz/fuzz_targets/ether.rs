@@ -1,10 +1,11 @@
 //! What comes by ETHOS's wire and before ETHOM's frames, and the table of hosts: any bytes are let in as what they must be, or dropped for a
-//! reason; any text is a table or an error.
+//! reason; any text is a table or an error; any super-frame is cut up, or refused.
 #![no_main]
 
-use ether::frame::{HEADER, Header};
+use ether::ethos::Own;
+use ether::frame::{EXPERIMENTAL, HEADER, Header};
 use ether::table::Table;
-use ether::vnet::{self, Vnet};
+use ether::vnet::{self, Segments, Vnet};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|input: &[u8]| {
@@ -24,9 +25,20 @@ fuzz_target!(|input: &[u8]| {
         assert!((HEADER..=1472).contains(&rest.len()) && !header.from.is_group());
         assert!(header.from.host().is_none_or(|id| id == me + 1));
     }
-    let _ = ether::ethos::is_hello(rest);
+    if Own::parse(rest).is_some() {
+        assert!(Header::parse(rest).is_ok_and(|header| header.ethertype == EXPERIMENTAL));
+    }
     if let Some((offload, frame)) = rest.split_first_chunk() {
-        let fits = Vnet::parse(offload).fits(frame.len(), 1472);
+        let (vnet, mut frame, mut segments) = (Vnet::parse(offload), frame.to_vec(), Segments::default());
+        let fits = vnet.fits(frame.len(), 1472);
         assert!(!fits || frame.len() <= vnet::LONGEST);
+        if segments.cut(&vnet, &frame, 1472).is_ok() {
+            assert!(vnet.is_super() && segments.each() <= 1472);
+            let headers = |segment: &&[u8]| segment.len() > HEADER && segment[..HEADER] == frame[..HEADER];
+            assert!(segments.groups(1, 0).all(|segment| headers(&segment) && segment.len() <= segments.each()));
+        }
+        if fits {
+            vnet.complete(&mut frame);
+        }
     }
 });

@@ -386,7 +386,7 @@ class Guest:
                 *) ip link del $name 2>/dev/null || : ;;
                 esac
             done
-            rm -rf /root/* /tmp/*.log
+            rm -rf /srv/* /tmp/*.log
         """)
         self.until("! grep -q '^tipc ' /proc/modules || rmmod tipc", 10, "TIPC can be unloaded")
         left = self.run("cd /sys/class/net && ls -d * | grep -v -e ^eth -e ^lo$ -e bonding_masters; ps -o pid,args | grep -v ' \\['", status=None)[1]

@@ -69,6 +69,25 @@ static inline void serve(int fd, uint32_t type) {
     TRY(bind(fd, (struct sockaddr *)&address, sizeof address));
 }
 
+/* Serves type by SEQPACKET, each connection in a process of its own, and type + 1 by RDM. */
+static inline _Noreturn void serve_both(uint32_t type, void (*connection)(int fd), void (*datagram)(int fd)) {
+    int listening = TRY(socket(AF_TIPC, SOCK_SEQPACKET, 0)), rdm = TRY(socket(AF_TIPC, SOCK_RDM, 0));
+    signal(SIGCHLD, SIG_IGN);
+    serve(listening, type);
+    TRY(listen(listening, 16));
+    serve(rdm, type + 1);
+    struct pollfd polled[] = {{listening, POLLIN, 0}, {rdm, POLLIN, 0}};
+    for (;;) {
+        if (poll(polled, 2, -1) < 0) continue;
+        if (polled[0].revents) {
+            int fd = TRY(accept(listening, NULL, NULL));
+            if (TRY(fork()) == 0) connection(fd);
+            close(fd);
+        }
+        if (polled[1].revents) datagram(rdm);
+    }
+}
+
 /* Until somebody in the cluster serves it, as the topology server of this node tells. */
 static inline void wait_for_service(uint32_t type, uint32_t milliseconds) {
     struct sockaddr_tipc topology = {

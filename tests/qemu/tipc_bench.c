@@ -30,27 +30,11 @@ static void serve_connection(int fd) {
     exit(GOOD);
 }
 
-_Noreturn static void server(uint32_t type) {
+static void serve_datagram(int fd) {
     struct sockaddr_tipc from;
-    int listening = TRY(socket(AF_TIPC, SOCK_SEQPACKET, 0)), rdm = TRY(socket(AF_TIPC, SOCK_RDM, 0));
-    signal(SIGCHLD, SIG_IGN);
-    serve(listening, type);
-    TRY(listen(listening, 16));
-    serve(rdm, type + 1);
-    struct pollfd polled[] = {{listening, POLLIN, 0}, {rdm, POLLIN, 0}};
-    for (;;) {
-        if (poll(polled, 2, -1) < 0) continue;
-        if (polled[0].revents) {
-            int fd = TRY(accept(listening, NULL, NULL));
-            if (TRY(fork()) == 0) serve_connection(fd);
-            close(fd);
-        }
-        if (polled[1].revents) {
-            socklen_t known = sizeof from;
-            ssize_t length = TRY(recvfrom(rdm, buffer, MOST, 0, (struct sockaddr *)&from, &known));
-            TRY(sendto(rdm, buffer, length, 0, (struct sockaddr *)&from, sizeof from));
-        }
-    }
+    socklen_t known = sizeof from;
+    ssize_t length = TRY(recvfrom(fd, buffer, MOST, 0, (struct sockaddr *)&from, &known));
+    TRY(sendto(fd, buffer, length, 0, (struct sockaddr *)&from, sizeof from));
 }
 
 static int by_time(const void *a, const void *b) {
@@ -116,7 +100,7 @@ int main(int argc, char **argv) {
     uint64_t bytes = 20000000;
     unsigned limit = 300;
 
-    if (argc == 3 && !strcmp(argv[1], "server")) server(atoi(argv[2]));
+    if (argc == 3 && !strcmp(argv[1], "server")) serve_both(atoi(argv[2]), serve_connection, serve_datagram);
     if (argc < 3 || strcmp(argv[1], "client")) goto usage;
     optind = 3;
     for (int option; (option = getopt(argc, argv, "s:n:b:l:")) != -1;) switch (option) {

@@ -87,24 +87,6 @@ static void serve_datagram(int fd) {
     if (sendto(fd, buffer, size, 0, (struct sockaddr *)&from, sizeof from) < 0) perror("an answer");
 }
 
-static _Noreturn void server(uint32_t type) {
-    int listening = TRY(socket(AF_TIPC, SOCK_SEQPACKET, 0)), rdm = TRY(socket(AF_TIPC, SOCK_RDM, 0));
-    signal(SIGCHLD, SIG_IGN);
-    serve(listening, type);
-    TRY(listen(listening, 16));
-    serve(rdm, type + 1);
-    struct pollfd polled[] = {{listening, POLLIN, 0}, {rdm, POLLIN, 0}};
-    for (;;) {
-        if (poll(polled, 2, -1) < 0) continue;
-        if (polled[0].revents) {
-            int fd = TRY(accept(listening, NULL, NULL));
-            if (TRY(fork()) == 0) serve_connection(fd);
-            close(fd);
-        }
-        if (polled[1].revents) serve_datagram(rdm);
-    }
-}
-
 /* How the client goes about it, and what came of it. */
 static struct {
     uint32_t type, limit;
@@ -197,7 +179,7 @@ static int client(void) {
 int main(int argc, char **argv) {
     char usual[] = "64,65,100,999,1400,1472,1500,4096,16384,40000,60000";
     plan.count = parse_sizes(usual, sizeof(struct head), plan.sizes);
-    if (argc == 3 && !strcmp(argv[1], "server")) server(atoi(argv[2]));
+    if (argc == 3 && !strcmp(argv[1], "server")) serve_both(atoi(argv[2]), serve_connection, serve_datagram);
     if (argc < 4 || strcmp(argv[1], "client")) goto usage;
     plan.type = atoi(argv[2]);
     plan.stream = !strcmp(argv[3], "seqpacket");

@@ -1,5 +1,6 @@
 //! ETHOM: each frame goes by the message queue that its host has in the fabric ([`fabric::frames`]). The thread that reads the TAP device puts it
-//! there; one thread takes what all peers send. While frames come neither makes a system call but the TAP device's own; a bell
+//! there; one thread takes what all peers send. Receivers are told of each frame at once, or of all that the interface had, together: the paper's
+//! `send_flush_msg()` and `send_msg()`. While frames come neither makes a system call but the TAP device's own; a bell
 //! is rung only for a receiver that sleeps.
 //!
 //! A queue that is full is waited for, for [`PATIENCE`] at most: TCP sends in bursts, and a receiver that has a processor soon has room. One
@@ -22,11 +23,13 @@ use crate::net::{Net, Route};
 use crate::peers::Snapshot;
 use crate::poll::Poller;
 use crate::sys::{accept, seqpacket, wait};
-use crate::table::Table;
+use crate::table::{Flush, Table};
 use crate::vnet::{self, Vnet};
 
 /// How long a full queue is waited for, in nanoseconds.
 const PATIENCE: u64 = 500_000;
+/// Frames that are put before receivers are told of them, at most.
+const BATCH: usize = 32;
 /// Frames that are taken from one peer before the next one's turn.
 const TURN: usize = 64;
 /// How often hosts that are not there are looked for, in milliseconds.
@@ -57,24 +60,31 @@ struct Out {
     stuck: bool,
 }
 
+impl Out {
+    fn publish(&mut self) {
+        self.link.publish(&mut self.producer);
+    }
+}
+
 /// Frames of the interface, to the peers.
 fn send(net: &Net) {
     let mut frame = vec![0; vnet::LEN + vnet::LONGEST];
     let (mut peers, mut seen) = (net.peers.current(), u64::MAX);
     let mut outs: Vec<Option<Out>> = Vec::new();
     let mut poller = Poller::new(net.settings.spin);
+    // Frames that were put and that no receiver has been told of.
+    let mut untold = 0;
     while !net.is_stopped() {
         let mut len = 0;
         if !poller.look(&net.polls, || {
             len = net.tap.read(&mut frame).unwrap_or(0);
+            if untold > 0 && (len == 0 || untold >= BATCH) {
+                outs.iter_mut().flatten().for_each(Out::publish);
+                untold = 0;
+            }
             len > 0
         }) {
-            let start = sys::now();
-            let woken = wait(&[net.tap.fd(), net.sender.fd()], None);
-            poller.slept(sys::now() - start);
-            net.wakes.add(1);
-            if woken[1] {
-                net.sender.silence();
+            if net.sleep_at(&mut poller, net.tap.fd(), &net.sender) {
                 // A link that is gone is let go of now, not with the next frame.
                 renew(net, &mut peers, &mut seen, &mut outs);
             }
@@ -91,14 +101,15 @@ fn send(net: &Net) {
         };
         net.readers.show(false, &[&frame[vnet::LEN..]]);
         match net.route(&peers, &header) {
-            Route::One(place) => pass(&peers, &mut outs, place, frame),
+            Route::One(place) => pass(net, &peers, &mut outs, place, frame),
             Route::All => {
                 for place in 0..peers.list.len() {
-                    pass(&peers, &mut outs, place, frame);
+                    pass(net, &peers, &mut outs, place, frame);
                 }
             }
             Route::Nowhere => net.counters.drop(Drop::UnknownHost),
         }
+        untold += usize::from(net.settings.flush == Flush::Batched);
     }
 }
 
@@ -120,12 +131,14 @@ fn renew(net: &Net, peers: &mut Arc<Snapshot>, seen: &mut u64, outs: &mut Vec<Op
 
 /// Puts a frame, with its offload header, on a peer's queue.
 #[inline(always)]
-fn pass(peers: &Snapshot, outs: &mut [Option<Out>], place: usize, frame: &[u8]) {
+fn pass(net: &Net, peers: &Snapshot, outs: &mut [Option<Out>], place: usize, frame: &[u8]) {
     let counters = &peers.list[place].counters;
     let Some(out) = &mut outs[place] else { return counters.drop(Drop::NoPeer) };
     let (mine, theirs) = (*out.link.mine(), *out.link.theirs());
     let mut put = out.producer.put(&theirs, QUEUE, &mine, BACK, &[frame]);
     if !put && !out.stuck {
+        // It makes room only for what it knows of.
+        out.publish();
         let start = sys::now();
         while !put && sys::now() - start < PATIENCE {
             sys::yield_now();
@@ -136,7 +149,9 @@ fn pass(peers: &Snapshot, outs: &mut [Option<Out>], place: usize, frame: &[u8]) 
     if !put {
         return counters.drop(Drop::QueueFull);
     }
-    out.link.publish(&mut out.producer);
+    if net.settings.flush == Flush::Direct {
+        out.publish();
+    }
     counters.frames_out.add_mine(1);
     counters.bytes_out.add_mine((frame.len() - vnet::LEN) as u64);
 }
@@ -179,10 +194,7 @@ fn receive(net: &Net) {
                 trip::arm(end.link.mine(), TRIP, |_| ASLEEP);
             }
             if !ins.iter().any(In::ready) {
-                let start = sys::now();
-                let woken = wait(&fds, None);
-                poller.slept(sys::now() - start);
-                net.wakes.add(1);
+                let woken = net.sleep(&mut poller, &fds);
                 for (end, _) in ins.iter().zip(&woken).filter(|(_, woken)| **woken) {
                     end.link.bell().silence();
                 }

@@ -2,18 +2,21 @@
 //! device and sends, one receives and writes it, and a *keeper* looks after who is there.
 
 use std::io;
+use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use fabric::sync::{AtomicBool, Ordering};
+use fabric::sys;
 
 use crate::dump::Readers;
 use crate::frame::{Drop, EXTRA, Header};
 use crate::learned::Learned;
 use crate::mac::Mac;
 use crate::peers::{Peers, Snapshot};
+use crate::poll::Poller;
 use crate::stats::{self, Count, Counters, NetReport, PeerReport};
-use crate::sys::Bell;
+use crate::sys::{Bell, wait};
 use crate::table::{self, Carrier, Driver, Table};
 use crate::tap::Tap;
 
@@ -62,8 +65,7 @@ pub enum Route {
 impl Net {
     /// Makes the net's interface. It carries nothing yet.
     pub fn open(settings: table::Net, me: u16, table: &Table) -> io::Result<Net> {
-        let vnet = settings.driver == Driver::Ethom;
-        let tap = Tap::open(&settings.interface, Mac::of_host(me), settings.mtu, vnet, settings.offload)?;
+        let tap = Tap::open(&settings.interface, Mac::of_host(me), settings.mtu, settings.offload)?;
         let net = Net {
             me,
             tap,
@@ -148,6 +150,24 @@ impl Net {
     /// Whether the threads are to end.
     pub fn is_stopped(&self) -> bool {
         self.stop.load(Ordering::Acquire)
+    }
+
+    /// Sleeps until one of the descriptors can be read, for a thread that has looked for work in vain. Says which can.
+    pub fn sleep(&self, poller: &mut Poller, fds: &[RawFd]) -> Vec<bool> {
+        let start = sys::now();
+        let woken = wait(fds, None);
+        poller.slept(sys::now() - start);
+        self.wakes.add(1);
+        woken
+    }
+
+    /// [Sleeps](Net::sleep) until `fd` can be read, or the thread is called by its bell. Says whether it was called.
+    pub fn sleep_at(&self, poller: &mut Poller, fd: RawFd, bell: &Bell) -> bool {
+        let called = self.sleep(poller, &[fd, bell.fd()])[1];
+        if called {
+            bell.silence();
+        }
+        called
     }
 
     fn wake_all(&self) {

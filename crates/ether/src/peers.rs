@@ -24,13 +24,24 @@ pub struct Peer {
     up: AtomicBool,
     heard: AtomicU64,
     answered: AtomicU64,
+    greeted: AtomicU64,
+    refuses_segments: AtomicBool,
 }
 
 impl Peer {
     /// A host that has not been heard of yet.
     pub fn new(id: u16, name: String, address: Option<SocketAddr>) -> Peer {
-        let (heard, answered) = (AtomicU64::new(0), AtomicU64::new(0));
-        Peer { id, name, address, counters: Counters::default(), up: AtomicBool::new(false), heard, answered }
+        Peer {
+            id,
+            name,
+            address,
+            counters: Counters::default(),
+            up: AtomicBool::new(false),
+            heard: AtomicU64::new(0),
+            answered: AtomicU64::new(0),
+            greeted: AtomicU64::new(0),
+            refuses_segments: AtomicBool::new(false),
+        }
     }
 
     /// Whether it is there.
@@ -54,6 +65,26 @@ impl Peer {
     /// When something last came from it; 0 if never.
     pub fn heard(&self) -> u64 {
         self.heard.load(Ordering::Relaxed)
+    }
+
+    /// ETHOS: notes a hello at `now`, and whether that says that it takes super-frames.
+    pub fn greet(&self, now: u64, takes_supers: bool) {
+        self.greeted.store(if takes_supers { now } else { 0 }, Ordering::Relaxed);
+    }
+
+    /// ETHOS: when it last said that it takes super-frames; 0 if it did not, or does not any more.
+    pub fn greeted(&self) -> u64 {
+        self.greeted.load(Ordering::Relaxed)
+    }
+
+    /// ETHOS: whether the kernel will not cut up what goes to it (UDP_SEGMENT).
+    pub fn refuses_segments(&self) -> bool {
+        self.refuses_segments.load(Ordering::Relaxed)
+    }
+
+    /// ETHOS: notes whether the kernel will not cut up what goes to it.
+    pub fn set_refuses_segments(&self, refuses: bool) {
+        self.refuses_segments.store(refuses, Ordering::Relaxed);
     }
 
     /// Whether it may be answered at `now`: not more often than each `interval`, however often it asks.

@@ -49,7 +49,12 @@ pub struct Counters {
 impl Counters {
     /// Counts a frame that was dropped.
     pub fn drop(&self, reason: Drop) {
-        self.drops[reason as usize].add(1);
+        self.drop_many(reason, 1);
+    }
+
+    /// Counts frames that were dropped for one reason.
+    pub fn drop_many(&self, reason: Drop, frames: u64) {
+        self.drops[reason as usize].add(frames);
     }
 
     /// Those dropped for one reason.

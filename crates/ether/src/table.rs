@@ -43,10 +43,12 @@ pub struct Net {
     pub source_check: bool,
     /// Whether addresses that are not by the rule are learned, and frames to unknown ones go to all.
     pub learn: bool,
-    /// Whether segments and checksums may be left to the receiver (ETHOM).
+    /// Whether segments and checksums may be left to the receiver.
     pub offload: bool,
     /// ETHOM: bytes of each queue.
     pub queue: usize,
+    /// ETHOM: when the receiver is told of frames.
+    pub flush: Flush,
     /// For how long a thread looks for more work before it sleeps, in nanoseconds, at most.
     pub spin: u64,
 }
@@ -87,6 +89,16 @@ pub enum Carrier {
     Always,
     /// That at least one peer is there.
     Peers,
+}
+
+/// When an ETHOM receiver is told of frames on its queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Flush {
+    /// Of each at once.
+    Direct,
+    /// Of all that the interface had to send, together.
+    Batched,
 }
 
 /// A host.
@@ -162,8 +174,9 @@ struct RawNet {
     carrier: Option<Carrier>,
     source_check: Option<bool>,
     learn: Option<bool>,
-    offload: Option<Spanned<bool>>,
+    offload: Option<bool>,
     queue_kib: Option<Spanned<usize>>,
+    flush: Option<Spanned<Flush>>,
     spin_us: Option<Spanned<u64>>,
 }
 
@@ -282,7 +295,7 @@ impl RawNet {
             }
         };
         let ethom = self.driver == Driver::Ethom;
-        for span in [self.offload.as_ref().map(Spanned::span), self.queue_kib.as_ref().map(Spanned::span)] {
+        for span in [self.queue_kib.as_ref().map(Spanned::span), self.flush.as_ref().map(Spanned::span)] {
             if let Some(span) = span.filter(|_| !ethom) {
                 return Err(source.wrong(span, "is for driver = \"ethom\" only; take it out"));
             }
@@ -307,7 +320,8 @@ impl RawNet {
             carrier: self.carrier.unwrap_or(Carrier::Always),
             source_check: self.source_check.unwrap_or(true),
             learn: self.learn.unwrap_or(true),
-            offload: self.offload.is_none_or(Spanned::into_inner) && ethom,
+            offload: self.offload.unwrap_or(true),
+            flush: self.flush.map_or(Flush::Direct, Spanned::into_inner),
             queue: queue << 10,
             spin: spin * 1000,
         })
@@ -504,6 +518,9 @@ nets = ["eth-a"]
             ("nets = [\"eth-a\"]", "nets = [\"eth-b\"]", "t:19: nets: there is no [net.eth-b]"),
             ("nets = [\"eth-a\"]", "nets = [\"mem\"]", "host 1 is not on eth-a"),
             ("interface = \"ethos0\"", "queue_kib = 512", "t:4: queue_kib: is for driver = \"ethom\" only"),
+            ("interface = \"ethos0\"", "flush = \"direct\"", "t:4: flush: is for driver = \"ethom\" only"),
+            ("carrier = \"peers\"", "flush = \"never\"", "t:9: flush: unknown variant `never`"),
+            ("interface = \"ethos0\"", "offload = 1", "t:4: offload: invalid type"),
             ("[net.mem]", "[net.mem", "t:7:"),
         ] {
             let wrong = Table::parse(&GOOD.replace(from, to), "t").unwrap_err().0;

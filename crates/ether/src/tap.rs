@@ -1,7 +1,8 @@
 //! The TAP device: a network interface whose wire is a descriptor of ours. Each read takes a frame that the kernel sends, each write is one that it
-//! receives. With offloads there is a [`crate::vnet`] header before each.
+//! receives. There is a [`crate::vnet`] header before each.
 
-use std::io;
+use std::fs::File;
+use std::io::{self, IoSlice, Write as _};
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd, RawFd};
 
 use fabric::sys;
@@ -13,6 +14,7 @@ use crate::sys::{checked, error};
 const TUNSETIFF: u64 = 0x4004_54ca;
 const TUNSETOFFLOAD: u64 = 0x4004_54d0;
 const TUNSETVNETHDRSZ: u64 = 0x4004_54d8;
+const TUNSETVNETLE: u64 = 0x4004_54dc;
 const TUNSETCARRIER: u64 = 0x4004_54e2;
 const TUN_F_CSUM: u64 = 1;
 const TUN_F_TSO4: u64 = 2;
@@ -24,38 +26,31 @@ const TUN_F_USO6: u64 = 0x40;
 /// An interface that lives as long as this.
 #[derive(Debug)]
 pub struct Tap {
-    fd: OwnedFd,
+    file: File,
     name: String,
 }
 
 impl Tap {
-    /// Makes an interface, or takes one that was made for us (`ip tuntap add`), with an address and an MTU, and switches it on. With `vnet`, frames have
-    /// offload headers; with `offload`, the kernel leaves segments and checksums to whoever receives them.
-    pub fn open(name: &str, mac: Mac, mtu: u32, vnet: bool, offload: bool) -> io::Result<Tap> {
+    /// Makes an interface, or takes one that was made for us (`ip tuntap add`), with an address and an MTU, and switches it on. With
+    /// `offload`, the kernel leaves segments and checksums to whoever receives them.
+    pub fn open(name: &str, mac: Mac, mtu: u32, offload: bool) -> io::Result<Tap> {
         let fd = sys::open(c"/dev/net/tun", libc::O_RDWR | libc::O_NONBLOCK | libc::O_CLOEXEC, 0)
             .map_err(error)?;
         // SAFETY: the kernel has just given it to us.
-        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-        let tap = Tap { fd, name: name.to_string() };
+        let file = unsafe { File::from_raw_fd(fd) };
+        let tap = Tap { file, name: name.to_string() };
         let mut request = tap.request();
-        let vnet_flag = if vnet { libc::IFF_VNET_HDR } else { 0 };
-        request.ifr_ifru.ifru_flags = (libc::IFF_TAP | libc::IFF_NO_PI | vnet_flag) as i16;
+        request.ifr_ifru.ifru_flags = (libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR) as i16;
         sys::ioctl(tap.fd(), TUNSETIFF, &mut request).map_err(error)?;
-        if vnet {
-            let mut size = crate::vnet::LEN as i32;
-            sys::ioctl(tap.fd(), TUNSETVNETHDRSZ, &mut size).map_err(error)?;
-            let tcp = TUN_F_CSUM | TUN_F_TSO4 | TUN_F_TSO6 | TUN_F_TSO_ECN;
-            // UDP's segments are newer than the rest (Linux 6.2).
-            let most = [tcp | TUN_F_USO4 | TUN_F_USO6, tcp];
-            let wanted: &[u64] = if offload { &most } else { &[0] };
-            checked(
-                wanted
-                    .iter()
-                    .map(|flags| tap.set(TUNSETOFFLOAD, *flags))
-                    .find(|done| *done >= 0)
-                    .unwrap_or(-1),
-            )?;
-        }
+        let mut size = crate::vnet::LEN as i32;
+        sys::ioctl(tap.fd(), TUNSETVNETHDRSZ, &mut size).map_err(error)?;
+        sys::ioctl(tap.fd(), TUNSETVNETLE, &mut 1).map_err(error)?;
+        let tcp = TUN_F_CSUM | TUN_F_TSO4 | TUN_F_TSO6 | TUN_F_TSO_ECN;
+        // UDP's segments are newer than the rest (Linux 6.2).
+        let most = [tcp | TUN_F_USO4 | TUN_F_USO6, tcp];
+        let wanted: &[u64] = if offload { &most } else { &[0] };
+        let mut set = wanted.iter().map(|flags| tap.set(TUNSETOFFLOAD, *flags));
+        checked(set.find(|done| *done >= 0).unwrap_or(-1))?;
         let socket = sys::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0).map_err(error)?;
         // SAFETY: as above.
         let socket = unsafe { OwnedFd::from_raw_fd(socket) };
@@ -88,10 +83,10 @@ impl Tap {
         sys::read(self.fd(), frame).ok()
     }
 
-    /// Hands a frame to the kernel; false if it does not take it.
+    /// Hands the kernel a frame that is in parts, its offload header first; false if it does not take it.
     #[inline(always)]
-    pub fn write(&self, frame: &[u8]) -> bool {
-        sys::write(self.fd(), frame).is_ok()
+    pub fn write<const N: usize>(&self, parts: [&[u8]; N]) -> bool {
+        (&self.file).write_vectored(&parts.map(IoSlice::new)).is_ok()
     }
 
     /// Hands the kernel a frame in two parts, of which the second may change meanwhile.
@@ -114,7 +109,7 @@ impl Tap {
 
     /// The descriptor.
     pub fn fd(&self) -> RawFd {
-        self.fd.as_raw_fd()
+        self.file.as_raw_fd()
     }
 
     fn set(&self, request: u64, value: u64) -> isize {

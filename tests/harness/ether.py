@@ -103,13 +103,13 @@ class Host:
 
 
 class Bed:
-    """Hosts 1 to `count`, of which `members` are in the table. Further lines for the net and for hosts make its table."""
+    """Hosts 1 to `count`, of which `members` are in the table; `wire` is the MTU of what joins them. Further lines for the net and for hosts make its table."""
 
-    def __init__(self, count, driver, net="", members=None, nets=("wire0",)):
+    def __init__(self, count, driver, net="", members=None, nets=("wire0",), wire=1500):
         self.prefix = f"se{os.getpid()}x{next(_numbers)}"
         self.tmp = Path(tempfile.mkdtemp(prefix="shunt-ether-"))
         self.dir, self.table = self.tmp / "run", self.tmp / "table.toml"
-        self.driver, self.extra, self.nets = driver, net, nets
+        self.driver, self.extra, self.nets, self.wire = driver, net, nets, wire
         self.programs, self.made = [], []
         self.hosts = {id: Host(self, id) for id in range(1, count + 1)}
         self.write(members or self.hosts)
@@ -141,7 +141,8 @@ class Bed:
             shell("ip", "-n", wire, "link", "set", "br0", "up")
             for host in self.hosts.values():
                 self.namespace(host.ns)
-                shell("ip", "link", "add", "outer", "netns", host.ns, "type", "veth", "peer", "name", f"p{host.id}", "netns", wire)
+                shell("ip", "link", "add", "outer", "mtu", self.wire, "netns", host.ns, "type", "veth",
+                      "peer", "name", f"p{host.id}", "mtu", self.wire, "netns", wire)
                 shell("ip", "-n", wire, "link", "set", f"p{host.id}", "master", "br0", "up")
                 host.ip_("addr", "add", f"{host.outer}/24", "dev", "outer")
                 host.ip_("link", "set", "outer", "up")

@@ -15,7 +15,7 @@ use crate::mac::Mac;
 use crate::net::{Net, Route};
 use crate::peers::{Peer, Snapshot};
 use crate::poll::Poller;
-use crate::sys::{checked, wait};
+use crate::sys::{checked, error, wait};
 use crate::table::Table;
 use crate::vnet::{self, Segments, Vnet};
 
@@ -132,7 +132,9 @@ fn pass(
     for place in places {
         if !vnet.is_super() {
             batch.add(socket, peers, Datagram::new(place, &[frame], frame.len()));
-        } else if takes_supers(&peers.list[place]) && frame.len() + WRAPPING.len() + vnet::LEN <= DATAGRAM {
+        } else if takes_supers(&peers.list[place])
+            && frame.len() + WRAPPING.len() + vnet::LEN <= peers.list[place].room()
+        {
             let (addresses, rest) = frame.split_at(ADDRESSES);
             batch.add(socket, peers, Datagram::new(place, &[addresses, &WRAPPING, head, rest], frame.len()));
         } else {
@@ -279,7 +281,7 @@ impl Batch {
     fn flush(&mut self, socket: &UdpSocket, peers: &Snapshot) {
         let mut next = 0;
         while next < self.list.len() {
-            let error = match submit(socket, peers, &self.list[next..]) {
+            let failed = match submit(socket, peers, &self.list[next..]) {
                 Ok(sent) => {
                     for datagram in &self.list[next..next + sent] {
                         let counters = &peers.list[datagram.place].counters;
@@ -291,20 +293,20 @@ impl Batch {
                 }
                 Err(error) => error.raw_os_error(),
             };
-            if error == Some(libc::EINTR) {
+            if failed == Some(libc::EINTR) {
                 continue;
             }
             // The first of them could not be sent.
             let first = self.list[next];
             let peer = &peers.list[first.place];
-            if first.frames > 1 && !matches!(error, Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM)) {
+            if first.frames > 1 && !matches!(failed, Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM)) {
                 // One by one it may: they do not fit the way there whole (EINVAL, EMSGSIZE), or the device cannot (EIO), or the kernel is old.
                 peer.set_refuses_segments(true);
                 self.list.splice(next..next + 1, first.apart());
                 continue;
             }
             // There is no way there, or it is too long for that way.
-            let reason = match error {
+            let reason = match failed {
                 Some(libc::EMSGSIZE) => Drop::Oversize,
                 Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM) => Drop::QueueFull,
                 _ => Drop::NoPeer,
@@ -460,6 +462,7 @@ fn keep(net: &Net, socket: &UdpSocket) {
                 say_hello(net, socket, peer.id, peer.address, true);
                 // The way there may be another one by now.
                 peer.set_refuses_segments(false);
+                peer.set_room(peer.address.and_then(|address| room(address).ok()).unwrap_or(0));
             }
             let heard = peer.heard();
             peer.set_up(heard != 0 && now < heard + GONE);
@@ -474,6 +477,22 @@ fn keep(net: &Net, socket: &UdpSocket) {
             net.keeper.silence();
         }
     }
+}
+
+/// What a datagram to this address holds that goes there in one piece, as far as our kernel knows. One in 45 fragments is lost as soon as
+/// one of them is, and firewalls drop fragments: so a super-frame that does not fit is cut up by us.
+fn room(address: SocketAddr) -> io::Result<usize> {
+    let (probe, level, name, headers) = match address {
+        SocketAddr::V4(_) => {
+            (UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?, libc::IPPROTO_IP, libc::IP_MTU, 28)
+        }
+        SocketAddr::V6(_) => {
+            (UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0))?, libc::IPPROTO_IPV6, libc::IPV6_MTU, 48)
+        }
+    };
+    probe.connect(address)?;
+    let mtu: i32 = sys::getsockopt(probe.as_raw_fd(), level, name).map_err(error)?;
+    Ok(usize::try_from(mtu).unwrap_or(0).saturating_sub(headers).min(DATAGRAM))
 }
 
 fn say_hello(net: &Net, socket: &UdpSocket, id: u16, address: Option<SocketAddr>, wants_answer: bool) {

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use fabric::sync::{AtomicBool, AtomicU64, Ordering};
+use fabric::sync::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use crate::link::Link;
 use crate::stats::Counters;
@@ -26,6 +26,7 @@ pub struct Peer {
     answered: AtomicU64,
     greeted: AtomicU64,
     refuses_segments: AtomicBool,
+    room: AtomicUsize,
 }
 
 impl Peer {
@@ -41,6 +42,7 @@ impl Peer {
             answered: AtomicU64::new(0),
             greeted: AtomicU64::new(0),
             refuses_segments: AtomicBool::new(false),
+            room: AtomicUsize::new(0),
         }
     }
 
@@ -85,6 +87,16 @@ impl Peer {
     /// ETHOS: notes whether the kernel will not cut up what goes to it.
     pub fn set_refuses_segments(&self, refuses: bool) {
         self.refuses_segments.store(refuses, Ordering::Relaxed);
+    }
+
+    /// ETHOS: what a datagram to it holds that goes there in one piece.
+    pub fn room(&self) -> usize {
+        self.room.load(Ordering::Relaxed)
+    }
+
+    /// ETHOS: notes what a datagram to it holds that goes there in one piece.
+    pub fn set_room(&self, room: usize) {
+        self.room.store(room, Ordering::Relaxed);
     }
 
     /// Whether it may be answered at `now`: not more often than each `interval`, however often it asks.

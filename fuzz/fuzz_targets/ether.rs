@@ -35,7 +35,9 @@ fuzz_target!(|input: &[u8]| {
         if segments.cut(&vnet, &frame, 1472).is_ok() {
             assert!(vnet.is_super() && segments.each() <= 1472);
             let headers = |segment: &&[u8]| segment.len() > HEADER && segment[..HEADER] == frame[..HEADER];
-            assert!(segments.groups(1, 0).all(|segment| headers(&segment) && segment.len() <= segments.each()));
+            assert!(
+                segments.groups(1, 0).all(|segment| headers(&segment) && segment.len() <= segments.each())
+            );
         }
         if fits {
             vnet.complete(&mut frame);

@@ -317,3 +317,28 @@ impl Lan {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As root only, as the tests of `shunt ether` are.
+    #[test]
+    fn two_hosts_are_joined_and_nothing_is_left() {
+        if !crate::apps::is_root() {
+            return;
+        }
+        let session = Session::new(1, 0.1).unwrap();
+        let mut lan = Lan::new(1450).unwrap();
+        lan.join(&session, Side::Veth).unwrap();
+        let wire = lan.wire(Side::Veth).unwrap();
+        assert_ne!(wire.server, wire.client);
+        assert!(lan.wire(Side::Tcp).is_none() && lan.wire(Side::Shunt).is_none());
+        let error = lan.join(&session, Side::Raw).unwrap_err();
+        assert!(error.to_string().contains("not an Ethernet"), "{error}");
+        let places = [wire.server.unwrap(), wire.client.unwrap()];
+        assert!(places.iter().all(|place| place.exists()));
+        drop(lan);
+        assert!(!places.iter().any(|place| place.exists()));
+    }
+}

@@ -66,6 +66,10 @@ pub fn jobs(net: &Arc<Net>, table: &Table) -> io::Result<[Job; 3]> {
         let _ = sys::setsockopt(fd, libc::SOL_SOCKET, name, BUFFER)
             .or_else(|_| sys::setsockopt(fd, libc::SOL_SOCKET, otherwise, BUFFER));
     }
+    if net.settings.offload {
+        // Older kernels do not join datagrams: then each comes by itself.
+        let _ = sys::setsockopt(socket.as_raw_fd(), libc::SOL_UDP, libc::UDP_GRO, 1);
+    }
     let socket = Arc::new(socket);
     let (a, b, c) = (net.clone(), net.clone(), net.clone());
     let (to, from, hello) = (socket.clone(), socket.clone(), socket);
@@ -370,7 +374,9 @@ fn receive(net: &Net, socket: &UdpSocket) {
         net.peers.refresh(&mut peers, &mut seen);
         let now = sys::now();
         for i in 0..count {
-            take(net, socket, &peers, now, inbox.frame(i), inbox.sender(i));
+            for frame in inbox.frames(i) {
+                take(net, socket, &peers, now, frame, inbox.sender(i));
+            }
         }
     }
 }
@@ -612,12 +618,38 @@ struct Inbox {
     room: usize,
     bytes: Vec<u8>,
     lens: [usize; BATCH],
+    joined: [Joined; BATCH],
     senders: [Address; BATCH],
+}
+
+/// The control message that says of how many bytes each datagram was that the kernel has joined, but the last (UDP_GRO).
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Joined {
+    head: libc::cmsghdr,
+    each: i32,
+    padding: i32,
+}
+
+impl Joined {
+    const NONE: Joined =
+        Joined { head: libc::cmsghdr { cmsg_len: 0, cmsg_level: 0, cmsg_type: 0 }, each: 0, padding: 0 };
+
+    fn each(&self) -> Option<usize> {
+        let says = (self.head.cmsg_level, self.head.cmsg_type) == (libc::SOL_UDP, libc::UDP_GRO);
+        usize::try_from(self.each).ok().filter(|each| says && *each > 0)
+    }
 }
 
 impl Inbox {
     fn new(room: usize) -> Inbox {
-        Inbox { room, bytes: vec![0; room * BATCH], lens: [0; BATCH], senders: [Address::default(); BATCH] }
+        Inbox {
+            room,
+            bytes: vec![0; room * BATCH],
+            lens: [0; BATCH],
+            joined: [Joined::NONE; BATCH],
+            senders: [Address::default(); BATCH],
+        }
     }
 
     fn receive(&mut self, socket: RawFd) -> usize {
@@ -626,15 +658,18 @@ impl Inbox {
         let mut messages: [libc::mmsghdr; BATCH] = unsafe { std::mem::zeroed() };
         for (i, message) in messages.iter_mut().enumerate() {
             self.senders[i] = Address::default();
+            self.joined[i] = Joined::NONE;
             let base = self.bytes[i * self.room..].as_mut_ptr();
             parts[i] = libc::iovec { iov_base: base.cast(), iov_len: self.room };
             message.msg_hdr.msg_name = (&raw mut self.senders[i].storage).cast();
             message.msg_hdr.msg_namelen = self.senders[i].len;
             message.msg_hdr.msg_iov = &raw mut parts[i];
             message.msg_hdr.msg_iovlen = 1;
+            message.msg_hdr.msg_control = (&raw mut self.joined[i]).cast();
+            message.msg_hdr.msg_controllen = size_of::<Joined>();
         }
         let (flags, forever) = (libc::MSG_DONTWAIT, std::ptr::null_mut());
-        // SAFETY: each message has a buffer of `room` bytes and an address, which live until the end of this function.
+        // SAFETY: each message has a buffer of `room` bytes, an address and a control message, which live until the end of this function.
         let got = unsafe { libc::recvmmsg(socket, messages.as_mut_ptr(), BATCH as u32, flags, forever) };
         let got = got.max(0) as usize;
         for (len, message) in self.lens.iter_mut().zip(&messages[..got]) {
@@ -643,8 +678,12 @@ impl Inbox {
         got
     }
 
-    fn frame(&self, i: usize) -> &[u8] {
-        &self.bytes[i * self.room..i * self.room + self.lens[i]]
+    /// The datagrams of a message: one, unless the kernel has joined some.
+    fn frames(&self, i: usize) -> impl Iterator<Item = &[u8]> {
+        let all = &self.bytes[i * self.room..i * self.room + self.lens[i]];
+        let each = self.joined[i].each().unwrap_or(all.len());
+        // One without a byte is one, too.
+        all.chunks(each.max(1)).chain(all.is_empty().then_some(all))
     }
 
     fn sender(&self, i: usize) -> Option<SocketAddr> {
@@ -663,6 +702,30 @@ mod tests {
             assert_eq!(Address::of(&address).parse(), Some(address));
         }
         assert_eq!(Address::default().parse(), None);
+    }
+
+    #[test]
+    fn datagrams_that_the_kernel_joined_are_taken_apart() {
+        let (to, from) = (UdpSocket::bind("127.0.0.1:0").unwrap(), UdpSocket::bind("127.0.0.1:0").unwrap());
+        let mut inbox = Inbox::new(DATAGRAM);
+        let mut take = || -> Vec<Vec<u8>> {
+            let mut all = Vec::new();
+            while wait(&[to.as_raw_fd()], Some(100))[0] {
+                for i in 0..inbox.receive(to.as_raw_fd()) {
+                    assert_eq!(inbox.sender(i), Some(from.local_addr().unwrap()));
+                    all.extend(inbox.frames(i).map(<[u8]>::to_vec));
+                }
+            }
+            all
+        };
+        sys::setsockopt(to.as_raw_fd(), libc::SOL_UDP, libc::UDP_GRO, 1).unwrap();
+        from.send_to(&[], to.local_addr().unwrap()).unwrap();
+        assert_eq!(take(), [[0u8; 0]]);
+        // Cut up and joined again, or not, as the kernel likes.
+        sys::setsockopt(from.as_raw_fd(), libc::SOL_UDP, libc::UDP_SEGMENT, 1000).unwrap();
+        let bytes: Vec<u8> = (0..2500u32).map(|i| (i % 251) as u8).collect();
+        from.send_to(&bytes, to.local_addr().unwrap()).unwrap();
+        assert_eq!(take(), bytes.chunks(1000).collect::<Vec<_>>());
     }
 
     #[test]

@@ -8,6 +8,7 @@ use crate::process::{Launch, Process};
 use crate::results::Side;
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// Where `ip netns` keeps namespaces.
@@ -56,11 +57,9 @@ impl Host {
     }
 
     /// Gives a side's interface its MTU and address, and switches it on; one that a program is making is waited for.
-    fn set_up(&self, side: Side, mtu: u32, program: Option<&mut Process>) -> Result<()> {
+    fn set_up(&self, side: Side, mtu: u32, mut program: Option<&mut Process>) -> Result<()> {
         let interface = side.key();
-        let link = Path::new("/sys/class/net").join(interface);
         let end = Instant::now() + PATIENCE;
-        let mut program = program;
         loop {
             match self.ip(&format!("link set {interface} mtu {mtu} up")) {
                 Ok(()) => break,
@@ -69,11 +68,10 @@ impl Host {
                     std::thread::sleep(Duration::from_millis(20));
                 }
                 Err(error) => {
-                    let why = match program {
-                        Some(program) => program.failure(&format!("makes no {}", link.display())),
+                    return Err(match program {
+                        Some(program) => program.failure(&format!("makes no interface {interface}")),
                         None => error,
-                    };
-                    return Err(why);
+                    });
                 }
             }
         }
@@ -83,8 +81,11 @@ impl Host {
 
 impl Drop for Host {
     fn drop(&mut self) {
-        if let Err(error) = ip(&["netns", "delete", &self.name]) {
-            eprintln!("shunt bench: the network namespace {} is left: {error}", self.name);
+        // Also after an interruption, at which everything else is given up.
+        let delete = |ip| Command::new(ip).args(["netns", "delete", &self.name]).status();
+        let done = find::program("ip", "iproute2").ok().map(delete);
+        if !matches!(done, Some(Ok(status)) if status.success()) {
+            eprintln!("shunt bench: a network namespace is left: `ip netns delete {}` removes it", self.name);
         }
     }
 }
@@ -277,7 +278,6 @@ impl Lan {
             };
             keys.push((key("Secret:")?, key("Public:")?));
         }
-        let mut started = Vec::new();
         for (at, (host, other)) in both(&self.hosts).into_iter().enumerate() {
             let config = format!(
                 "interface \"fastd\";\nmode tap;\nmethod \"null\";\nmtu {};\nbind {}:9002;\nsecret \"{}\";\nlog level warn;\n\
@@ -291,10 +291,8 @@ impl Lan {
             let file = session.temp.path().join(format!("fastd-{}-{at}.conf", self.mtu));
             std::fs::write(&file, config).map_err(failed("cannot configure fastd"))?;
             let process = host.launch("fastd", "fastd")?.args(["-c"]).args([&file]).start()?;
-            // It knows its interface by name only once that is there, and has found its peer some time after that.
-            started.push((Side::Fastd, process));
+            self.programs.push((Side::Fastd, process));
         }
-        self.programs.extend(started);
         Ok(())
     }
 

@@ -115,6 +115,8 @@ impl Field {
         let mut sides: Vec<Side> = self.servers.iter().map(|(side, _)| *side).collect();
         sides.push(Side::Copy);
         let place = self.place.path();
+        // The promise is that of its own table, and judged there.
+        let promise = if group == GROUP { PROMISE } else { Target::NONE };
         for row in &self.rows {
             for side in Side::turns(&sides, round) {
                 let server = self.servers.iter().find(|(of, _)| *of == side).map(|(_, server)| server);
@@ -127,7 +129,7 @@ impl Field {
                     continue;
                 };
                 let at = Place { group, row: &name, side, round };
-                session.results.add(&at, "rate", Unit::BytesPerSecond, PROMISE, rate);
+                session.results.add(&at, "rate", Unit::BytesPerSecond, promise, rate);
             }
         }
         Ok(())

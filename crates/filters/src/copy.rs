@@ -72,15 +72,6 @@ pub struct Span {
     pub to: u64,
 }
 
-/// What a copy is told to do.
-#[derive(Debug)]
-pub enum Job {
-    /// To work on this.
-    Uow(Arc<Running>),
-    /// To look at its figures: someone wants to see them.
-    Refresh,
-}
-
 /// What a filter sees: which copy it is, the unit of work, and its streams.
 pub struct Context {
     id: CopyId,
@@ -284,19 +275,12 @@ impl Context {
         }
         Ok(())
     }
-
-    fn refresh(&mut self) {
-        self.outputs.iter_mut().for_each(Output::refresh);
-    }
 }
 
 /// Takes a filter through units of work until nobody gives it any more.
-pub fn work(filter: &mut dyn Filter, context: &mut Context, jobs: &Receiver<Job>, trace: bool) {
-    while let Ok(job) = jobs.recv() {
-        match job {
-            Job::Uow(running) => one(filter, context, running, trace),
-            Job::Refresh => context.refresh(),
-        }
+pub fn work(filter: &mut dyn Filter, context: &mut Context, jobs: &Receiver<Arc<Running>>, trace: bool) {
+    while let Ok(running) = jobs.recv() {
+        one(filter, context, running, trace);
     }
 }
 
@@ -338,7 +322,6 @@ fn one(filter: &mut dyn Filter, context: &mut Context, running: Arc<Running>, tr
         let result = stages.run(State::Finalize, context, |context| filter.finalize(context));
         keep(context, result);
     }
-    context.refresh();
     context.reporter.done(uow, if running.is_cancelled() { 0 } else { unread }, stages.spans);
     context.reporter.state(State::Idle, uow);
 }

@@ -225,7 +225,14 @@ impl Input {
         let channel = &mut self.channels[at];
         channel.reader.take(channel.outlet.words(), starts);
         match &channel.source {
-            Source::Memory(wake) => wake.fire(),
+            // A producer that waits for credits is not woken for each: it could do nothing but send one buffer and sleep again. It is when the
+            // queue is empty, which it will be if the producer sleeps, or a quarter of its credits have come back.
+            Source::Memory(wake) => {
+                let quarter = (self.def.credits as u64 / 4).max(1);
+                if channel.reader.taken() % quarter == 0 || !channel.reader.is_ready(channel.outlet.words()) {
+                    wake.fire();
+                }
+            }
             Source::Link(link) => {
                 link.send_taken(
                     self.stream,

@@ -216,14 +216,6 @@ impl Output {
         Ok(())
     }
 
-    /// Reads anew how many buffers are unacknowledged, for those who look at the figures.
-    pub fn refresh(&mut self) {
-        for to in 0..self.targets.len() {
-            self.learn(to);
-            self.counts[to].unacknowledged.set(self.flow.accounts()[to].unacknowledged());
-        }
-    }
-
     fn choose(&mut self, meta: &Meta, waiting: &mut Waiting) -> Result<usize, Error> {
         // With one consumer there is nothing to choose, only credits to wait for.
         let by_demand =
@@ -298,7 +290,6 @@ impl Output {
         let counts = &self.counts[to];
         counts.buffers.add(1);
         counts.bytes.add(len as u64);
-        counts.unacknowledged.set(self.flow.accounts()[to].unacknowledged());
         if self.waited > 0 {
             counts.blocked.add(std::mem::take(&mut self.waited));
         }

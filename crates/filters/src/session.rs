@@ -11,7 +11,7 @@ use std::thread;
 use fabric::Mapped as _;
 use fabric::sync::Ordering;
 
-use crate::copy::{Context, Filter, Job, Reporter, work};
+use crate::copy::{Context, Filter, Reporter, work};
 use crate::door::{self, Guest, Knock, OwnDoor};
 use crate::error::Error;
 use crate::flow::Policy;
@@ -74,12 +74,13 @@ pub struct Session {
     terms: Terms,
     aborted: Arc<Flag>,
     wakes: Arc<Segment>,
-    jobs: Vec<(CopyId, Sender<Job>)>,
+    jobs: Vec<(CopyId, Sender<Arc<Running>>)>,
     links: Vec<Arc<Link>>,
     running: Mutex<BTreeMap<u64, Arc<Running>>>,
     sent: BTreeMap<Key, Arc<Sent>>,
     got: BTreeMap<Key, Arc<Got>>,
     ways: HashMap<usize, &'static str>,
+    outlets: HashMap<(usize, usize), Arc<Outlet>>,
 }
 
 /// What went wrong when a session was made.
@@ -137,6 +138,7 @@ impl Session {
             sent: BTreeMap::new(),
             got: BTreeMap::new(),
             ways: builder.shown(),
+            outlets: builder.outlets.clone(),
             terms: terms.clone(),
         };
         for (&copy, filter) in mine.iter().zip(filters) {
@@ -162,7 +164,7 @@ impl Session {
         drop(all);
         for (_, jobs) in &self.jobs {
             // A thread that is gone has panicked outside of its filter: its worker will be found dead.
-            let _ = jobs.send(Job::Uow(Arc::clone(&running)));
+            let _ = jobs.send(Arc::clone(&running));
         }
     }
 
@@ -193,7 +195,12 @@ impl Session {
                     ..Figures::default()
                 };
                 if let Some(sent) = self.sent.get(&(stream, producer, consumer)) {
+                    let outlet = &self.outlets[&(stream, producer)];
+                    let at = outlet.geometry().queue(consumer) + ring::ACKNOWLEDGED;
+                    // Read first: what is sent meanwhile must not count as more acknowledged than sent.
+                    let acknowledged = outlet.words().atomic(at).load(Ordering::Acquire);
                     figures.add_sent(sent);
+                    figures.unacknowledged = figures.sent.saturating_sub(acknowledged);
                 }
                 if let Some(got) = self.got.get(&(stream, producer, consumer)) {
                     figures.add_got(got);

@@ -36,9 +36,7 @@ pub struct Sent {
     pub buffers: Count,
     /// Their bytes.
     pub bytes: Count,
-    /// Unacknowledged, when last looked at.
-    pub unacknowledged: Count,
-    /// The most of them at once.
+    /// The most that were unacknowledged at once.
     pub most: Count,
     /// Ticks that it waited for credits, or for a slot, before a buffer to this consumer copy.
     pub blocked: Count,
@@ -144,7 +142,6 @@ impl Figures {
     pub fn add_sent(&mut self, sent: &Sent) {
         self.sent += sent.buffers.value();
         self.sent_bytes += sent.bytes.value();
-        self.unacknowledged += sent.unacknowledged.value();
         self.unacknowledged_most = self.unacknowledged_most.max(sent.most.value());
         self.blocked_ns += nanos_of(sent.blocked.value());
     }

@@ -10,6 +10,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use stream::spin::ticks;
 
 use crate::error::Error;
+use crate::flow::Meta;
 use crate::input::{Buffer, Found, Input};
 use crate::layout::{CopyId, StreamDef};
 use crate::outlet::Draft;
@@ -166,6 +167,29 @@ impl Context {
         self.read_where(Some(input))
     }
 
+    /// What [`Context::read`] (or, with a place, [`Context::read_from`]) finds without waiting: a buffer, nothing yet, or the end.
+    pub fn try_read(&mut self, input: Option<usize>) -> Result<Found, Error> {
+        if let Some(input) = input
+            && input >= self.inputs.len()
+        {
+            return Err(self.no_such("input", input, self.inputs.len()));
+        }
+        self.look(input)
+    }
+
+    /// [`Context::reserve`] without waiting: `None` if that would be needed.
+    pub fn try_reserve(&mut self, output: usize) -> Result<Option<Draft>, Error> {
+        if self.running.is_cancelled() {
+            return Err(Error::Cancelled);
+        }
+        Ok(self.output(output)?.0.try_reserve())
+    }
+
+    /// Whether sending such a buffer would have to wait now.
+    pub fn would_wait(&mut self, output: usize, meta: &Meta) -> Result<bool, Error> {
+        Ok(self.output(output)?.0.would_wait(meta))
+    }
+
     /// Memory for a buffer of an output, by its place in [`Context::outputs`].
     pub fn reserve(&mut self, output: usize) -> Result<Draft, Error> {
         let (output, mut waiting) = self.output(output)?;
@@ -214,24 +238,10 @@ impl Context {
     fn read_where(&mut self, only: Option<usize>) -> Result<Option<Buffer>, Error> {
         let uow = self.running.id;
         loop {
-            if self.running.is_cancelled() {
-                return Err(Error::Cancelled);
-            }
-            let mut ended = true;
-            let count = if only.is_some() { 1 } else { self.inputs.len() };
-            for step in 0..count {
-                let at = only.unwrap_or((self.next + step) % count.max(1));
-                match self.inputs[at].look(uow, &mut self.idle)? {
-                    Found::Buffer(buffer) => {
-                        self.next = at + 1;
-                        return Ok(Some(buffer));
-                    }
-                    Found::Nothing => ended = false,
-                    Found::End => {}
-                }
-            }
-            if ended {
-                return Ok(None);
+            match self.look(only)? {
+                Found::Buffer(buffer) => return Ok(Some(buffer)),
+                Found::End => return Ok(None),
+                Found::Nothing => {}
             }
             let before = ticks();
             let Context { inputs, running, wake, habit, .. } = self;
@@ -244,6 +254,27 @@ impl Context {
             });
             self.idle += ticks() - before;
         }
+    }
+
+    fn look(&mut self, only: Option<usize>) -> Result<Found, Error> {
+        if self.running.is_cancelled() {
+            return Err(Error::Cancelled);
+        }
+        let uow = self.running.id;
+        let mut ended = true;
+        let count = if only.is_some() { 1 } else { self.inputs.len() };
+        for step in 0..count {
+            let at = only.unwrap_or((self.next + step) % count);
+            match self.inputs[at].look(uow, &mut self.idle)? {
+                Found::Buffer(buffer) => {
+                    self.next = at + 1;
+                    return Ok(Found::Buffer(buffer));
+                }
+                Found::Nothing => ended = false,
+                Found::End => {}
+            }
+        }
+        Ok(if ended { Found::End } else { Found::Nothing })
     }
 
     /// Reads to the end what the filter has not; how many buffers that were.

@@ -72,6 +72,8 @@ pub enum Failure {
         /// How it ended, as far as is known.
         how: String,
     },
+    /// The layout or the placement cannot be: the program's mistake.
+    Mistake(String),
     /// Somebody cancelled it.
     Cancelled,
     /// It took longer than it was given.
@@ -91,7 +93,7 @@ impl fmt::Display for Failure {
             }
             Failure::Cancelled => f.write_str("cancelled"),
             Failure::TimedOut => f.write_str("it took longer than its timeout"),
-            Failure::Closed(why) => f.write_str(why),
+            Failure::Mistake(why) | Failure::Closed(why) => f.write_str(why),
         }
     }
 }

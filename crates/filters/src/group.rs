@@ -132,8 +132,9 @@ impl Group {
         let closed = |what: String| Failure::Closed(what);
         let hosts =
             launcher.hosts().map_err(|error| closed(format!("the launcher has no hosts: {error}")))?;
-        let plan =
-            Arc::new(Plan::new(layout, &placement, &hosts).map_err(|wrong| closed(wrong.to_string()))?);
+        let plan = Arc::new(
+            Plan::new(layout, &placement, &hosts).map_err(|wrong| Failure::Mistake(wrong.to_string()))?,
+        );
         let address =
             launcher.address().map_err(|error| closed(format!("no address to be reached at: {error}")))?;
         let (events, inbox) = channel();
@@ -882,6 +883,9 @@ impl Caller {
         for worker in &self.workers {
             join(&mut figures, &worker.figures);
         }
+        let streams = &self.plan.layout.streams;
+        let place = |figures: &Figures| streams.iter().position(|stream| stream.name == figures.stream);
+        figures.sort_by_cached_key(|it| (place(it), it.producer.clone(), it.consumer.clone()));
         Status {
             copies: copies.collect(),
             figures,

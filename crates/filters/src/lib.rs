@@ -58,7 +58,7 @@ pub use error::{Error, Failure};
 #[cfg(not(loom))]
 pub use group::{CopyStatus, Group, Options, Status, Traced, UnitOptions, WINDOW_MOST};
 #[cfg(not(loom))]
-pub use input::Buffer;
+pub use input::{Buffer, Found};
 #[cfg(not(loom))]
 pub use launch::{Launcher, Local, Process};
 #[cfg(not(loom))]

@@ -120,6 +120,28 @@ impl Output {
         Ok(Draft::new(Arc::clone(&self.outlet), slot))
     }
 
+    /// The same without waiting: `None` if that would be needed.
+    pub fn try_reserve(&mut self) -> Option<Draft> {
+        Some(Draft::new(Arc::clone(&self.outlet), self.slots.take()?))
+    }
+
+    /// Whether [`Output::send`] would have to wait now, or would run a function of the program's.
+    pub fn would_wait(&mut self, meta: &Meta) -> bool {
+        if self.chooser.is_some() {
+            return true;
+        }
+        if !matches!(self.flow.choose(meta, None), Choice::Send(_)) {
+            (0..self.targets.len()).for_each(|to| self.learn(to));
+        }
+        match self.flow.choose(meta, None) {
+            Choice::Send(to) => match self.targets[to] {
+                Target::Memory(_) => !self.writers[to].has_room(self.outlet.words()),
+                Target::Link(_) => true,
+            },
+            _ => true,
+        }
+    }
+
     /// Writes bytes: one buffer, or as many as it takes if the stream splits.
     pub fn write(&mut self, bytes: &[u8], with: With, waiting: &mut Waiting) -> Result<(), Error> {
         let size = self.def.buffer_size;

@@ -3,7 +3,7 @@
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use stream::spin::ticks;
+use stream::spin::{ticks, ticks_of};
 
 use crate::error::Error;
 use crate::layout::StreamDef;
@@ -82,6 +82,9 @@ impl Drop for Buffer {
     }
 }
 
+/// So long a consumer that is behind a link may keep an acknowledgement to itself.
+const TELL_NS: u64 = 50_000;
+
 /// Whom to tell that something was taken.
 #[derive(Debug)]
 pub enum Source {
@@ -99,6 +102,9 @@ struct Channel {
     source: Source,
     /// The unit of work whose end came last.
     ended: u64,
+    /// How many entries had been taken when the producer was told last, and when that was.
+    told: u64,
+    told_at: u64,
     counts: Arc<Got>,
 }
 
@@ -142,7 +148,7 @@ impl Input {
             .map(|(outlet, source, counts)| {
                 let geometry = *outlet.geometry();
                 let reader = Reader::new(geometry.queue(rank), geometry.capacity);
-                Channel { outlet, reader, source, ended: 0, counts }
+                Channel { outlet, reader, source, ended: 0, told: 0, told_at: 0, counts }
             })
             .collect();
         Input { stream, place, rank, def: def.clone(), channels, next: 0, open: 0 }
@@ -222,25 +228,35 @@ impl Input {
 
     /// Takes an entry and tells so.
     fn take(&mut self, at: usize, starts: bool) -> Result<(), Error> {
+        let quarter = (self.def.credits as u64 / 4).max(1);
         let channel = &mut self.channels[at];
         channel.reader.take(channel.outlet.words(), starts);
+        // A producer that waits for credits is not told of each: it could do nothing but send one buffer and wait again. It is told when
+        // the queue is empty, which it will be if the producer waits, or a quarter of its credits have come back.
+        let soon = channel.reader.taken() - channel.told >= quarter
+            || !channel.reader.is_ready(channel.outlet.words());
         match &channel.source {
-            // A producer that waits for credits is not woken for each: it could do nothing but send one buffer and sleep again. It is when the
-            // queue is empty, which it will be if the producer sleeps, or a quarter of its credits have come back.
+            // What it sees without being told is true at any time.
             Source::Memory(wake) => {
-                let quarter = (self.def.credits as u64 / 4).max(1);
-                if channel.reader.taken() % quarter == 0 || !channel.reader.is_ready(channel.outlet.words()) {
+                if soon {
+                    channel.told = channel.reader.taken();
                     wake.fire();
                 }
             }
+            // There it must be told for its counts to be true. A slow consumer's are what matters to whoever chooses by them: so only fast ones
+            // save frames.
             Source::Link(link) => {
-                link.send_taken(
-                    self.stream,
-                    at,
-                    self.rank,
-                    channel.reader.taken(),
-                    channel.reader.started(),
-                )?;
+                let now = ticks();
+                if soon || now - channel.told_at > ticks_of(TELL_NS) {
+                    (channel.told, channel.told_at) = (channel.reader.taken(), now);
+                    link.send_taken(
+                        self.stream,
+                        at,
+                        self.rank,
+                        channel.reader.taken(),
+                        channel.reader.started(),
+                    )?;
+                }
             }
         }
         Ok(())

@@ -4,7 +4,7 @@
 //! Writers are the copies themselves, one frame at a time; one thread reads. It never waits for a copy: what it reads has room, by the
 //! credits; so two processes whose copies all write cannot stop each other.
 
-use std::io::{self, IoSlice};
+use std::io::{self, BufReader, IoSlice, Read};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use stream::spin::{nanos_of, ticks, ticks_of};
@@ -18,8 +18,8 @@ pub const HEADER: usize = 64;
 pub trait Wire: Send + Sync {
     /// Writes all of it.
     fn send(&self, parts: &mut [IoSlice]) -> io::Result<()>;
-    /// Fills the buffer.
-    fn receive(&self, to: &mut [u8]) -> io::Result<()>;
+    /// Reads what is there, but waits for something; 0 is the end.
+    fn read(&self, to: &mut [u8]) -> io::Result<usize>;
     /// Ends it both ways: whoever reads or writes gets an error.
     fn close(&self);
     /// How bytes go now, as it is shown: `shunt` or `tcp`.
@@ -185,22 +185,12 @@ impl Link {
         self.wire.send(parts)
     }
 
-    /// Waits for the next frame; the time in it becomes ticks of this host.
-    pub fn receive(&self) -> io::Result<Frame> {
-        let mut header = [0; HEADER];
-        self.wire.receive(&mut header)?;
-        let mut frame = Frame::parse(&header)
-            .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "a frame that is none"))?;
-        if let Frame::Entry { entry, .. } = &mut frame {
-            let sent = entry.sent.wrapping_add_signed(self.offset);
-            entry.sent = ticks().saturating_sub(ticks_of(clock().saturating_sub(sent)));
+    /// The other direction, for the one thread that reads.
+    pub fn incoming(&self) -> Incoming {
+        Incoming {
+            from: BufReader::with_capacity(AHEAD, Reading(Arc::clone(&self.wire))),
+            offset: self.offset,
         }
-        Ok(frame)
-    }
-
-    /// Reads what follows a header.
-    pub fn receive_bytes(&self, to: &mut [u8]) -> io::Result<()> {
-        if to.is_empty() { Ok(()) } else { self.wire.receive(to) }
     }
 
     /// Ends it.
@@ -214,17 +204,54 @@ impl Link {
     }
 }
 
+/// What is read at once of small frames.
+const AHEAD: usize = 64 << 10;
+
+struct Reading(Arc<dyn Wire>);
+
+impl Read for Reading {
+    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        self.0.read(to)
+    }
+}
+
+/// The frames that come by a link.
+pub struct Incoming {
+    from: BufReader<Reading>,
+    offset: i64,
+}
+
+impl Incoming {
+    /// Waits for the next frame; the time in it becomes ticks of this host.
+    pub fn frame(&mut self) -> io::Result<Frame> {
+        let mut header = [0; HEADER];
+        self.from.read_exact(&mut header)?;
+        let mut frame = Frame::parse(&header)
+            .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "a frame that is none"))?;
+        if let Frame::Entry { entry, .. } = &mut frame {
+            let sent = entry.sent.wrapping_add_signed(self.offset);
+            entry.sent = ticks().saturating_sub(ticks_of(clock().saturating_sub(sent)));
+        }
+        Ok(frame)
+    }
+
+    /// Reads what follows a header.
+    pub fn bytes(&mut self, to: &mut [u8]) -> io::Result<()> {
+        self.from.read_exact(to)
+    }
+}
+
 /// How many times the clocks are compared; the fastest answer counts.
 const PINGS: usize = 8;
 
 /// Compares clocks: the asking end.
-pub fn ask_clock(wire: &dyn Wire) -> io::Result<i64> {
+pub fn ask_clock(wire: &Arc<dyn Wire>) -> io::Result<i64> {
     let mut best = (u64::MAX, 0);
     for _ in 0..PINGS {
         let before = clock();
         wire.send(&mut [IoSlice::new(&before.to_le_bytes())])?;
         let mut answer = [0; 8];
-        wire.receive(&mut answer)?;
+        Reading(Arc::clone(wire)).read_exact(&mut answer)?;
         let took = clock() - before;
         if took < best.0 {
             best = (took, (before + took / 2).wrapping_sub(u64::from_le_bytes(answer)) as i64);
@@ -236,13 +263,13 @@ pub fn ask_clock(wire: &dyn Wire) -> io::Result<i64> {
 }
 
 /// The answering end, which is told what came out.
-pub fn answer_clock(wire: &dyn Wire) -> io::Result<i64> {
+pub fn answer_clock(wire: &Arc<dyn Wire>) -> io::Result<i64> {
     let mut bytes = [0; 8];
     for _ in 0..PINGS {
-        wire.receive(&mut bytes)?;
+        Reading(Arc::clone(wire)).read_exact(&mut bytes)?;
         wire.send(&mut [IoSlice::new(&clock().to_le_bytes())])?;
     }
-    wire.receive(&mut bytes)?;
+    Reading(Arc::clone(wire)).read_exact(&mut bytes)?;
     Ok(i64::from_le_bytes(bytes).wrapping_neg())
 }
 

@@ -17,7 +17,7 @@ use crate::error::Error;
 use crate::flow::Policy;
 use crate::input::{Input, Source};
 use crate::layout::{CopyId, Plan};
-use crate::link::{self, Frame, Link, Wire};
+use crate::link::{self, Frame, Incoming, Link, Wire};
 use crate::memory::Segment;
 use crate::messages::{Door, Transport};
 use crate::outlet::{Geometry, Outlet};
@@ -310,8 +310,7 @@ impl Builder<'_> {
                     stream.set_nodelay(true)?;
                     let wire = sockets.wire(stream, self.terms.transport != Transport::Tcp)?;
                     // Whoever knocked asks.
-                    let offset =
-                        if peer > me { link::ask_clock(&*wire)? } else { link::answer_clock(&*wire)? };
+                    let offset = if peer > me { link::ask_clock(&wire)? } else { link::answer_clock(&wire)? };
                     Way::Link(Arc::new(Link::new(wire, offset)))
                 }
             };
@@ -451,6 +450,7 @@ impl Builder<'_> {
     fn listen(&self, peer: usize, link: &Arc<Link>, session: &Session) -> io::Result<()> {
         let mut listener = Listener {
             link: Arc::clone(link),
+            incoming: link.incoming(),
             aborted: Arc::clone(&session.aborted),
             stands: HashMap::new(),
             sent: HashMap::new(),
@@ -482,6 +482,7 @@ impl Builder<'_> {
 /// What one thread does with the frames of one link.
 struct Listener {
     link: Arc<Link>,
+    incoming: Incoming,
     aborted: Arc<Flag>,
     /// Where buffers go that come, and who sleeps there: none for consumer copies of other processes.
     stands: HashMap<(u32, u32), (Stand, Vec<Option<Wake>>)>,
@@ -499,11 +500,11 @@ impl Listener {
     fn one(&mut self) -> io::Result<()> {
         // Rule F2: whatever a frame names is looked up, never trusted.
         let wrong = || io::Error::new(io::ErrorKind::InvalidData, "a frame for nobody here");
-        match self.link.receive()? {
+        match self.incoming.frame()? {
             Frame::Entry { stream, producer, consumer, entry } => {
                 let (stand, wakes) = self.stands.get_mut(&(stream, producer)).ok_or_else(wrong)?;
                 let wake = wakes.get(consumer as usize).and_then(Option::as_ref).ok_or_else(wrong)?;
-                let entry = receive(&self.link, stand, entry, &self.aborted)?;
+                let entry = receive(&mut self.incoming, stand, entry, &self.aborted)?;
                 if !stand.put(consumer as usize, &entry) {
                     return Err(wrong());
                 }
@@ -526,7 +527,12 @@ impl Listener {
 }
 
 /// Reads note and bytes of a buffer into a slot of the stand.
-fn receive(link: &Link, stand: &mut Stand, entry: ring::Entry, aborted: &Flag) -> io::Result<ring::Entry> {
+fn receive(
+    incoming: &mut Incoming,
+    stand: &mut Stand,
+    entry: ring::Entry,
+    aborted: &Flag,
+) -> io::Result<ring::Entry> {
     if entry.kind == ring::Kind::EndOfWork {
         return Ok(entry);
     }
@@ -542,7 +548,7 @@ fn receive(link: &Link, stand: &mut Stand, entry: ring::Entry, aborted: &Flag) -
             None => thread::sleep(std::time::Duration::from_millis(1)),
         }
     };
-    link.receive_bytes(draft.note(entry.note as usize))?;
-    link.receive_bytes(&mut draft.bytes()[..entry.len as usize])?;
+    incoming.bytes(draft.note(entry.note as usize))?;
+    incoming.bytes(&mut draft.bytes()[..entry.len as usize])?;
     Ok(ring::Entry { slot: draft.into_slot() as u32, ..entry })
 }

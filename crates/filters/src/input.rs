@@ -102,8 +102,7 @@ struct Channel {
     source: Source,
     /// The unit of work whose end came last.
     ended: u64,
-    /// How many entries had been taken when the producer was told last, and when that was.
-    told: u64,
+    /// When a producer behind a link was told last.
     told_at: u64,
     counts: Arc<Got>,
 }
@@ -147,8 +146,8 @@ impl Input {
             .into_iter()
             .map(|(outlet, source, counts)| {
                 let geometry = *outlet.geometry();
-                let reader = Reader::new(geometry.queue(rank), geometry.capacity);
-                Channel { outlet, reader, source, ended: 0, told: 0, told_at: 0, counts }
+                let reader = Reader::new(geometry.queue(rank), geometry.capacity, (def.credits / 4).max(1));
+                Channel { outlet, reader, source, ended: 0, told_at: 0, counts }
             })
             .collect();
         Input { stream, place, rank, def: def.clone(), channels, next: 0, open: 0 }
@@ -228,18 +227,12 @@ impl Input {
 
     /// Takes an entry and tells so.
     fn take(&mut self, at: usize, starts: bool) -> Result<(), Error> {
-        let quarter = (self.def.credits as u64 / 4).max(1);
         let channel = &mut self.channels[at];
-        channel.reader.take(channel.outlet.words(), starts);
-        // A producer that waits for credits is not told of each: it could do nothing but send one buffer and wait again. It is told when
-        // the queue is empty, which it will be if the producer waits, or a quarter of its credits have come back.
-        let soon = channel.reader.taken() - channel.told >= quarter
-            || !channel.reader.is_ready(channel.outlet.words());
+        let soon = channel.reader.take(channel.outlet.words(), starts);
         match &channel.source {
             // What it sees without being told is true at any time.
             Source::Memory(wake) => {
                 if soon {
-                    channel.told = channel.reader.taken();
                     wake.fire();
                 }
             }
@@ -248,7 +241,8 @@ impl Input {
             Source::Link(link) => {
                 let now = ticks();
                 if soon || now - channel.told_at > ticks_of(TELL_NS) {
-                    (channel.told, channel.told_at) = (channel.reader.taken(), now);
+                    channel.reader.has_told();
+                    channel.told_at = now;
                     link.send_taken(
                         self.stream,
                         at,

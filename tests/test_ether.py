@@ -5,7 +5,6 @@ import mmap
 import os
 import random
 import re
-import signal
 import socket
 import struct
 import subprocess
@@ -359,7 +358,7 @@ def test_dump_is_read_by_tcpdump(four):
     assert six.wait(10 * PATIENCE) == 0
     assert len(read(first_six).splitlines()) == 6
     system.until(lambda: read(all_frames, check=False).count("ICMP echo reply") == 3, 5 * PATIENCE, "all answers are dumped")
-    endless.send_signal(signal.SIGINT)
+    endless.terminate()
     endless.wait(10 * PATIENCE)
     said = read(all_frames)
     assert said.count("ICMP echo request") == 3 and said.count("ICMP echo reply") == 3 and four[2].mac in said

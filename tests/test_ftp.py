@@ -68,9 +68,10 @@ def test_own_user(r, need, client):
         assert r.report.reasons().get(STDIO), r.report
 
 
+@pytest.mark.alone("how much has gone by tcp when the ends have found each other is a matter of time")
 def test_a_file_sent_by_one_sendfile(r, need):
-    """The server makes one call for a file, however large: it must not count as a connection that is hardly used. So large that with busy
-    processors, too, most of it is left when the ends have found each other."""
+    """The server makes one call for a file, however large: it must not count as a connection that is hardly used. (Ever larger pieces go by tcp,
+    until it is in memory: transfer.rs.)"""
     root, port = vsftpd(r, need, "run_as_launching_user=YES")
     huge = content("large") * 7
     (root / "pub/huge").write_bytes(huge)

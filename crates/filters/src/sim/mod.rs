@@ -21,6 +21,7 @@
 //! Read in this order: `profile.rs` (transports), this file (what goes in and comes out), `engine.rs` (the events), `paper.rs` (the experiments).
 
 mod engine;
+pub mod paper;
 
 mod profile;
 

@@ -57,7 +57,7 @@ fn idle_time_is_what_its_closed_form_says() {
     for (transport, block) in [(paper::clan_tcp(), 16384), (paper::clan_socketvia(), 2048), (today(), 1024)] {
         for policy in [Policy::RoundRobin, Policy::DemandDriven] {
             for slowness in [1000, 2000, 5000, 10_000] {
-                let simulated = paper::balance(&transport, policy.clone(), block, slowness).idle;
+                let simulated = paper::idle(&transport, &policy, block, slowness);
                 let expected = paper::expected_idle(&transport, &policy, block, slowness);
                 near(simulated, expected, &format!("{}, {policy:?}, {slowness}", transport.name()));
             }
@@ -116,9 +116,8 @@ fn figure_28_crosses_150_ms_where_the_paper_says() {
 fn figure_31_goes_with_the_blocks() {
     assert_eq!([paper::clan_tcp(), paper::clan_socketvia()].map(|t| paper::perfect_block(&t)), PERFECT);
     let [tcp, via] = [paper::clan_tcp(), paper::clan_socketvia()];
-    let idle = |transport, block, slowness| {
-        paper::balance(transport, Policy::RoundRobin, block, slowness).idle as f64
-    };
+    let idle =
+        |transport, block, slowness| paper::idle(transport, &Policy::RoundRobin, block, slowness) as f64;
     for slowness in [2000, 4000, 10_000] {
         let ratio = idle(&tcp, PERFECT[0], slowness) / idle(&via, PERFECT[1], slowness);
         assert!((7.9..=8.1).contains(&ratio), "{slowness}: {ratio}");
@@ -126,7 +125,6 @@ fn figure_31_goes_with_the_blocks() {
     let grows = idle(&tcp, PERFECT[0], 4000) / idle(&tcp, PERFECT[0], 2000);
     assert!((2.99..=3.01).contains(&grows), "{grows}");
     // The time of a whole image is bound by the slow node, and so is the same for both.
-    let images = [(&tcp, PERFECT[0]), (&via, PERFECT[1])]
-        .map(|(transport, block)| paper::balance(transport, Policy::RoundRobin, block, 4000).image);
-    near(images[0], images[1], "an image by round-robin");
+    let image = |transport, block| paper::shared_image(transport, &Policy::RoundRobin, block, 4000);
+    near(image(&tcp, PERFECT[0]), image(&via, PERFECT[1]), "an image by round-robin");
 }

@@ -22,7 +22,6 @@
 
 mod engine;
 pub mod paper;
-
 mod profile;
 
 use std::collections::BTreeMap;

@@ -62,18 +62,17 @@ impl BlockTimes {
 /// Figures 24 to 27: both kinds of query for one size of block, simulated.
 pub fn block_times(transport: &Profile, per_byte: u64, block: u64) -> BlockTimes {
     let plan = ten_nodes(Policy::RoundRobin);
-    let image = Unit::cut(IMAGE, block);
-    let whole = run(&pipeline(&plan, transport, per_byte, vec![image.clone(), image], Pace::BackToBack));
+    // Blocks of the next image overtake the last ones of this: with few of them, a mean over more images.
+    let images = 2 + (block / 65536) as usize;
+    let images = vec![Unit::cut(IMAGE, block); images];
+    let whole = run(&pipeline(&plan, transport, per_byte, images, Pace::BackToBack)).units;
+    let after_first = whole[whole.len() - 1].answered - whole[0].answered;
     // One from each copy of the repository.
     let one = |first| Unit { blocks: vec![block], first };
     let units: Vec<Unit> = (0..COPIES).map(one).collect();
     let parts = run(&pipeline(&plan, transport, per_byte, units, Pace::OneByOne));
     let sum: u64 = parts.units.iter().map(|unit| unit.answered - unit.began).sum();
-    BlockTimes {
-        block,
-        update: whole.units[1].answered - whole.units[0].answered,
-        partial: sum / COPIES as u64,
-    }
+    BlockTimes { block, update: after_first / (whole.len() as u64 - 1), partial: sum / COPIES as u64 }
 }
 
 /// The same for all sizes, from the least to the greatest.
@@ -150,28 +149,18 @@ pub fn crossing(none: u64, all: u64, limit: u64) -> Option<f64> {
     (none <= limit && limit <= all && none < all).then(|| (limit - none) / (all - none))
 }
 
-/// What figure 31 shows, in nanoseconds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Balance {
-    /// How long a fast node waits for a block, on average over both, when the repository has run out of credits at the slow one.
-    pub idle: u64,
-    /// How long one image takes, from the beginning.
-    pub image: u64,
+/// Figure 31: three copies of the repository share their blocks among three nodes, one of which takes `slowness` thousandths of the time of the others. How
+/// long a fast node waits for a block, on average over both, in nanoseconds, when the repository has run out of credits at the slow one.
+pub fn idle(transport: &Profile, policy: &Policy, block: u64, slowness: u64) -> u64 {
+    // Of these the second half is looked at, when the credits at the slow node are long used up, unless it is faster than 1.3.
+    let unit = Unit { blocks: vec![block; COPIES * 1000], first: 0 };
+    let copies = run(&shared(transport, policy, slowness, unit)).copies;
+    (copies[1][1].idle() + copies[1][2].idle()) / 2
 }
 
-/// Figure 31: three copies of the repository share their blocks among three nodes, one of which takes `slowness` thousandths of the time of the others.
-pub fn balance(transport: &Profile, policy: Policy, block: u64, slowness: u64) -> Balance {
-    let plan = one_hop(COPIES, policy);
-    let slow = BTreeMap::from([(host(1, 0), slowness)]);
-    let run = |unit: Unit| {
-        let mut setup = pipeline(&plan, transport, COMPUTATION, vec![unit], Pace::BackToBack);
-        setup.slowness = slow.clone();
-        run(&setup)
-    };
-    // Of these the second half is looked at, when the credits at the slow node are long used up, unless it is faster than 1.3.
-    let long = run(Unit { blocks: vec![block; COPIES * 1000], first: 0 });
-    let idle = (long.copies[1][1].idle() + long.copies[1][2].idle()) / 2;
-    Balance { idle, image: run(Unit::cut(IMAGE, block)).units[0].answered }
+/// How long a whole image takes these nodes, in nanoseconds.
+pub fn shared_image(transport: &Profile, policy: &Policy, block: u64, slowness: u64) -> u64 {
+    run(&shared(transport, policy, slowness, Unit::cut(IMAGE, block))).units[0].answered
 }
 
 /// What the idle time must come to. By round-robin each node gets as many blocks as the slow one, which needs f C for each: a fast one waits
@@ -189,6 +178,14 @@ pub fn perfect_block(transport: &Profile) -> u64 {
     let sizes = (6..=20).map(|power| 1u64 << power);
     let good = |size: &u64| transport.alone(*size) * 100 <= COMPUTATION * size * 105;
     sizes.clone().find(good).unwrap_or(1 << 20)
+}
+
+/// Figure 30.
+fn shared(transport: &Profile, policy: &Policy, slowness: u64, unit: Unit) -> Setup {
+    let plan = one_hop(COPIES, policy.clone());
+    let mut setup = pipeline(&plan, transport, COMPUTATION, vec![unit], Pace::BackToBack);
+    setup.slowness = BTreeMap::from([(host(1, 0), slowness)]);
+    setup
 }
 
 /// A complete and a zoom query of an image that is cut into so many parts.
@@ -212,7 +209,7 @@ pub fn ten_nodes(policy: Policy) -> Plan {
     plan(&stages, policy)
 }
 
-/// The repository and what is next to it: figure 30.
+/// The repository and what is next to it.
 fn one_hop(copies: usize, policy: Policy) -> Plan {
     plan(&[("repository", COPIES), ("visualization", copies)], policy)
 }

@@ -194,7 +194,7 @@ fn words(area: &Area, text: &str, at: (i32, i32), horizontal: HPos) -> Result<()
     let (width, height) = area.estimate_text_size(text, &style).map_err(drawing)?;
     let left = if matches!(horizontal, HPos::Right) { at.0 - width as i32 } else { at.0 };
     let ground = [(left - 2, at.1), (left + width as i32 + 2, at.1 + height as i32)];
-    area.draw(&Rectangle::new(ground, WHITE.mix(0.8).filled())).map_err(drawing)?;
+    area.draw(&Rectangle::new(ground, WHITE.mix(0.9).filled())).map_err(drawing)?;
     area.draw(&Text::new(text.to_string(), at, style)).map_err(drawing)
 }
 

@@ -78,7 +78,7 @@ pub fn figure(columns: &Columns) -> Figure {
             "There are no slow nodes on this machine: everything here is simulated.".into(),
         ],
         rows,
-        panels: panels(columns, |at, sim, _| {
+        panels: panels(columns, |_, sim, _| {
             let mut series = Vec::new();
             for (which, policy, name, hue, mark) in [
                 (0, 0, "TCP, round-robin", Hue::Tcp, Mark::Circle),
@@ -92,10 +92,8 @@ pub fn figure(columns: &Columns) -> Figure {
                     series.push(Series { name: name.into(), hue, mark, how: How::Simulated, points });
                 }
             }
-            let claims = idle(sim, 0, 0, 10).map(|tcp| {
-                let label = if at == 0 { "paper: 8 times less than TCP, here at 10" } else { "8 times less than TCP at 10" };
-                Claim::Across(tcp / 8.0, label.into())
-            });
+            let label = "8 times less than TCP, drawn for factor 10";
+            let claims = idle(sim, 0, 0, 10).map(|tcp| Claim::Across(tcp / 8.0, label.into()));
             Panel {
                 title: String::new(),
                 x: Scale { label: "factor of heterogeneity", unit: Unit::Share, log: false },

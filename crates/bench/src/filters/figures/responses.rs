@@ -98,8 +98,8 @@ pub fn figure(columns: &Columns, computing: bool) -> Figure {
             if !computing {
                 let limit = if at == 0 { "150 ms" } else { "150 ms, scaled" };
                 claims.push(Claim::Across(RESPONSE * sim.asked.response[0], limit.into()));
-                claims.push(Claim::Upright(0.6, "paper: TCP to 0.6".into()));
-                claims.push(Claim::Upright(0.9, "paper: SocketVIA to 0.9".into()));
+                claims.push(Claim::Upright(0.6, "TCP to 0.6".into()));
+                claims.push(Claim::Upright(0.9, "SocketVIA to 0.9".into()));
             }
             Panel {
                 title: String::new(),

@@ -239,3 +239,23 @@ fn a_lone_buffer_takes_its_one_way_time_and_a_stream_its_gaps() {
     assert_eq!(hundred.answered, one.answered + 99 * 3000);
     assert_eq!(run(&setup(0, Pace::OneByOne)).units[0].answered, 0);
 }
+
+#[test]
+fn a_credit_comes_back_when_the_consumer_starts() {
+    let setup = Setup {
+        plan: plan(&[1, 1], &[(0, 1)], 2, 1, Policy::RoundRobin),
+        transport: Profile::linear("t", 10_000, 2_000, 8_000_000_000),
+        costs: vec![Cost::default(), Cost { per_byte: 0, fixed: 500_000 }],
+        slowness: BTreeMap::new(),
+        units: vec![Unit { blocks: vec![1000; 3], first: 0 }],
+        pace: Pace::BackToBack,
+    };
+    let sent: Vec<u64> = trace(&setup)
+        .1
+        .iter()
+        .filter(|step| matches!(step.what, What::Sent(..)))
+        .map(|step| step.at)
+        .collect();
+    // The second as soon as it is known that the first one was started on; the third when the first is done, and so the second started on.
+    assert_eq!(sent, [0, 11_000 + 10_000, 11_000 + 500_000 + 10_000]);
+}

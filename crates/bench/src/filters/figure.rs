@@ -28,8 +28,6 @@ pub type Values = [Option<f64>; COLUMNS.len()];
 /// Columns that an expectation is about.
 pub const CLAN: &[usize] = &[0];
 pub const SIMULATED: &[usize] = &[0, 1];
-/// Only where nothing is simulated.
-pub const MEASURED: &[usize] = &[2];
 
 #[derive(Debug)]
 pub struct Figure {
@@ -82,7 +80,6 @@ impl Row {
         let bounds = match () {
             () if low == high => show(low),
             () if low <= 0.0 => format!("at most {}", show(high)),
-            () if high == f64::INFINITY => format!("at least {}", show(low)),
             () => format!("{} to {}", show(low), show(high)),
         };
         match self.verdict() {
@@ -120,7 +117,6 @@ impl Figure {
                 "values": values.collect::<Vec<_>>(),
             });
             if let (Some(Expected { low, high, .. }), Some(met)) = (row.expected, row.verdict()) {
-                // JSON has no infinity: null is no bound.
                 object["expected"] = json!([low, high]);
                 object["as_expected"] = json!(met);
             }

@@ -18,7 +18,7 @@ pub enum Policy {
     DemandDriven,
     /// By the buffer's key: the same key goes to the same copy, in every run and on every host.
     Keyed,
-    /// What a function of the producer says, which sees the buffer's metadata; see [`crate::Filter::choose`].
+    /// What a function of the producer says, which sees the buffer's metadata; see [`crate::Chooser`].
     User,
 }
 

@@ -45,6 +45,8 @@ pub struct StreamDef {
     pub credits: usize,
     /// Whether a write of more than a buffer becomes several; it is an error otherwise.
     pub split: bool,
+    /// For [`Policy::User`]: how a worker makes the function that chooses, as [`FilterDef::spec`] is for filters.
+    pub chooser: Vec<u8>,
 }
 
 /// Filters and streams.
@@ -69,6 +71,8 @@ pub struct StreamOptions {
     pub credits: usize,
     /// See [`StreamDef::split`].
     pub split: bool,
+    /// See [`StreamDef::chooser`].
+    pub chooser: Vec<u8>,
 }
 
 impl Default for StreamOptions {
@@ -79,6 +83,7 @@ impl Default for StreamOptions {
             buffer_size: BUFFER_SIZE,
             credits: CREDITS,
             split: false,
+            chooser: Vec::new(),
         }
     }
 }
@@ -154,6 +159,7 @@ impl Layout {
             buffer_size: options.buffer_size,
             credits: options.credits,
             split: options.split,
+            chooser: options.chooser,
         });
         Ok(())
     }

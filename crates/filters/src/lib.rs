@@ -1,10 +1,85 @@
 //! DataCutter's filter streams ("Impact of High Performance Sockets on Data Intensive Applications", section 4): programs made of
 //! *filters* that exchange *buffers* over *streams*, one *unit of work* after another.
 //!
-//! Read in this order: [`layout`] (what connects to what, and what runs where), [`flow`] (credits and policies), [`sim`] (the same in
-//! virtual time).
+//! Read in this order: [`layout`] (what connects to what, and what runs where), [`flow`] (credits and policies), `memory`, `outlet`, `ring`
+//! and `wake` (what the processes of one host share), `output` and `input` (the two ends of a stream), [`copy`] (a filter at
+//! work), `link` and `door` (between processes without memory in common), `session` (all of one process), `worker` and `group` (all of
+//! them together); and [`sim`] (the same in virtual time).
 #![warn(missing_docs)]
 
+#[cfg(not(loom))]
+pub mod copy;
+#[cfg(not(loom))]
+mod door;
+#[cfg(not(loom))]
+pub mod error;
+#[cfg(not(loom))]
 pub mod flow;
+#[cfg(not(loom))]
+mod group;
+#[cfg(not(loom))]
+mod input;
+#[cfg(not(loom))]
+mod launch;
+#[cfg(not(loom))]
 pub mod layout;
+#[cfg(not(loom))]
+pub mod link;
+#[cfg(not(loom))]
+mod memory;
+#[cfg(not(loom))]
+mod messages;
+#[cfg(not(loom))]
+mod outlet;
+#[cfg(not(loom))]
+mod output;
+#[cfg(not(loom))]
+mod registry;
+pub mod ring;
+#[cfg(not(loom))]
+mod running;
+#[cfg(not(loom))]
+mod session;
+#[cfg(not(loom))]
 pub mod sim;
+#[cfg(not(loom))]
+pub mod stats;
+#[cfg(not(loom))]
+mod tcp;
+#[cfg(not(loom))]
+mod unit;
+#[cfg(not(loom))]
+mod wake;
+#[cfg(not(loom))]
+mod worker;
+
+#[cfg(not(loom))]
+pub use copy::{Context, Filter};
+#[cfg(not(loom))]
+pub use error::{Error, Failure};
+#[cfg(not(loom))]
+pub use group::{CopyStatus, Group, Options, Status, Traced, UnitOptions, WINDOW_MOST};
+#[cfg(not(loom))]
+pub use input::{Buffer, Found};
+#[cfg(not(loom))]
+pub use launch::{Launcher, Local, Process};
+#[cfg(not(loom))]
+pub use layout::{Layout, Place, Placement, StreamOptions};
+#[cfg(not(loom))]
+pub use memory::NOTE_MOST;
+#[cfg(not(loom))]
+pub use messages::Transport;
+#[cfg(not(loom))]
+pub use outlet::Draft;
+#[cfg(not(loom))]
+pub use output::{Chooser, With};
+#[cfg(not(loom))]
+pub use registry::{Registry, spec};
+#[cfg(not(loom))]
+pub use session::{Factory, Sockets};
+#[cfg(not(loom))]
+pub use tcp::Tcp;
+#[cfg(not(loom))]
+pub use unit::{Next, Part, Unit};
+#[cfg(not(loom))]
+pub use worker::{TICKET, Ticket, serve};

@@ -1,5 +1,6 @@
 //! The paper's experiments in virtual time: against their closed forms, and against what the paper says where that follows from its constants.
 //! Where it does not, the test says by how much, so that nobody tunes the difference away.
+#![cfg(not(loom))]
 
 use filters::flow::Policy;
 use filters::sim::paper::{self, BLOCKS, COMPUTATION, PERFECT, Way};

@@ -1,5 +1,6 @@
 //! What must hold of any simulated group: the same input gives the same trace, nothing is lost or done twice, credits are kept, and the whole takes no
 //! less than its busiest part and no more than all of its parts one after the other.
+#![cfg(not(loom))]
 
 use std::collections::{BTreeMap, BTreeSet};
 

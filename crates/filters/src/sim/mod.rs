@@ -9,7 +9,8 @@
 //! * buffers are stored and forwarded: nobody starts on a buffer that has not wholly arrived;
 //! * a node has one interface, which sends and receives at once, and a message keeps it as its transport says ([`Profile`]). Copies on one node
 //!   hand buffers over in no time;
-//! * a copy acknowledges a buffer when it starts on it;
+//! * a copy acknowledges a buffer when it starts on it, and a producer that waits goes on as soon as it knows (where memory is shared the runtime
+//!   wakes it only when a quarter of its credits is back, or nothing is left for the consumer);
 //! * the end of a unit of work is told by each copy to each copy of the next filter, after all buffers. A copy is done with a unit when all have
 //!   told it, and works on no later unit before;
 //! * acknowledgements and ends take the time of an empty message, and no room on the interfaces: they are a few bytes that ride along with others;

@@ -1,0 +1,255 @@
+//! How neighbours find each other: each process has a *door*, a TCP and an abstract UNIX socket, where others knock and say who they are. Those
+//! that can share memory hand it over by the UNIX socket; the others stay connected by TCP.
+
+use std::collections::HashMap;
+use std::io::{self, IoSlice, IoSliceMut, Read as _};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener, UnixStream};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use crate::messages::{self, Door};
+
+/// How long a neighbour may take to knock, and to say what it has to say.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+/// More than any knock has.
+const KNOCK_MOST: usize = 512;
+
+/// Who knocks, and at whom.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Knock {
+    /// The secret of the group.
+    pub token: String,
+    /// The attempt at the plan.
+    pub epoch: u64,
+    /// The worker that knocks.
+    pub from: usize,
+    /// The worker that it wants.
+    pub to: usize,
+}
+
+/// Who has come in.
+#[derive(Debug)]
+pub enum Guest {
+    /// By the UNIX socket: memory will be handed over.
+    Kin(UnixStream),
+    /// By TCP.
+    Far(TcpStream),
+}
+
+/// A process's own door.
+#[derive(Debug)]
+pub struct OwnDoor {
+    hall: Arc<Hall>,
+    door: Door,
+    tcp: SocketAddr,
+}
+
+#[derive(Debug)]
+struct Hall {
+    token: String,
+    guests: Mutex<Guests>,
+    came: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Guests {
+    closed: bool,
+    waiting: HashMap<Knock, Guest>,
+}
+
+impl Hall {
+    fn lock(&self) -> MutexGuard<'_, Guests> {
+        self.guests.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl OwnDoor {
+    /// Opens one at this address, for those who know the token.
+    pub fn open(address: IpAddr, token: &str) -> io::Result<OwnDoor> {
+        let tcp = TcpListener::bind((address, 0))?;
+        let local = tcp.local_addr()?;
+        let name = format!("shunt-filters-{:016x}{:016x}", fabric::sys::random(), fabric::sys::random());
+        let unix = UnixListener::bind_addr(&UnixAddr::from_abstract_name(&name)?)?;
+        let hall = Arc::new(Hall { token: token.into(), guests: Mutex::default(), came: Condvar::new() });
+        let door = Door { tcp: local.to_string(), unix: name, kin: kin() };
+        let (far, near) = (Arc::clone(&hall), Arc::clone(&hall));
+        thread::Builder::new().name("shunt-door-tcp".into()).spawn(move || {
+            while let Ok((stream, _)) = tcp.accept() {
+                if far.lock().closed {
+                    return;
+                }
+                let hall = Arc::clone(&far);
+                let _ =
+                    thread::Builder::new().name("shunt-knock".into()).spawn(move || hall.admit_far(stream));
+            }
+        })?;
+        thread::Builder::new().name("shunt-door-unix".into()).spawn(move || {
+            while let Ok((stream, _)) = unix.accept() {
+                if near.lock().closed {
+                    return;
+                }
+                let hall = Arc::clone(&near);
+                let _ =
+                    thread::Builder::new().name("shunt-knock".into()).spawn(move || hall.admit_kin(stream));
+            }
+        })?;
+        Ok(OwnDoor { hall, door, tcp: local })
+    }
+
+    /// Where it is.
+    pub fn door(&self) -> &Door {
+        &self.door
+    }
+
+    /// Waits for a neighbour.
+    pub fn await_guest(&self, knock: &Knock, given_up: impl Fn() -> bool) -> io::Result<Guest> {
+        let until = Instant::now() + PATIENCE;
+        let mut guests = self.hall.lock();
+        loop {
+            if let Some(guest) = guests.waiting.remove(knock) {
+                return Ok(guest);
+            }
+            let left = until.saturating_duration_since(Instant::now()).min(Duration::from_millis(100));
+            if left.is_zero() || given_up() {
+                let what = format!("worker {} has not come to worker {}", knock.from, knock.to);
+                return Err(io::Error::new(io::ErrorKind::TimedOut, what));
+            }
+            guests = self.hall.came.wait_timeout(guests, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Forgets those who came for earlier attempts.
+    pub fn forget_before(&self, epoch: u64) {
+        self.hall.lock().waiting.retain(|knock, _| knock.epoch >= epoch);
+    }
+}
+
+impl Drop for OwnDoor {
+    fn drop(&mut self) {
+        self.hall.lock().closed = true;
+        // The threads that listen look once more.
+        let _ = TcpStream::connect_timeout(&self.tcp, Duration::from_secs(1));
+        let _ = UnixAddr::from_abstract_name(&self.door.unix).and_then(|at| UnixStream::connect_addr(&at));
+    }
+}
+
+impl Hall {
+    fn admit_far(&self, mut stream: TcpStream) {
+        let _ = stream.set_read_timeout(Some(PATIENCE));
+        // Whoever says nothing that is understood is not answered.
+        if let Ok(knock) = messages::receive_most::<Knock>(&mut stream, KNOCK_MOST) {
+            let _ = stream.set_read_timeout(None);
+            self.admit(knock, Guest::Far(stream));
+        }
+    }
+
+    fn admit_kin(&self, mut stream: UnixStream) {
+        let _ = stream.set_read_timeout(Some(PATIENCE));
+        if !trusted(&stream) {
+            return;
+        }
+        if let Ok(knock) = messages::receive_most::<Knock>(&mut stream, KNOCK_MOST) {
+            self.admit(knock, Guest::Kin(stream));
+        }
+    }
+
+    fn admit(&self, knock: Knock, guest: Guest) {
+        if knock.token != self.token {
+            return;
+        }
+        self.lock().waiting.insert(knock, guest);
+        self.came.notify_all();
+    }
+}
+
+/// Whether the other end is of this user, or root.
+fn trusted(stream: &UnixStream) -> bool {
+    use std::os::fd::AsRawFd as _;
+    let peer =
+        fabric::sys::getsockopt::<libc::ucred>(stream.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED);
+    peer.is_ok_and(|peer| peer.uid == 0 || peer.uid == fabric::sys::geteuid())
+}
+
+/// Knocks at a neighbour's UNIX socket.
+pub fn knock_as_kin(door: &Door, knock: &Knock) -> io::Result<UnixStream> {
+    let mut stream = UnixStream::connect_addr(&UnixAddr::from_abstract_name(&door.unix)?)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    if !trusted(&stream) {
+        return Err(io::ErrorKind::PermissionDenied.into());
+    }
+    messages::send(&mut stream, knock)?;
+    Ok(stream)
+}
+
+/// Knocks at a neighbour's TCP socket.
+pub fn knock_from_far(door: &Door, knock: &Knock) -> io::Result<TcpStream> {
+    let address: SocketAddr = door.tcp.parse().map_err(|_| {
+        io::Error::new(io::ErrorKind::InvalidInput, format!("'{}' is no address of a worker", door.tcp))
+    })?;
+    let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
+    messages::send(&mut stream, knock)?;
+    Ok(stream)
+}
+
+/// What two processes have in common that can share memory.
+fn kin() -> String {
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let net = std::fs::read_link("/proc/self/ns/net").map(|to| to.display().to_string()).unwrap_or_default();
+    format!("{} {net} {}", boot.trim(), fabric::sys::geteuid())
+}
+
+/// Most descriptors that go with one message; the kernel takes 253.
+const FILES: usize = 128;
+
+/// Hands files over.
+pub fn send_files(to: &UnixStream, files: &[&OwnedFd]) -> io::Result<()> {
+    use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+    use std::os::fd::AsFd as _;
+    for part in files.chunks(FILES) {
+        let borrowed: Vec<_> = part.iter().map(|file| file.as_fd()).collect();
+        let mut space = vec![std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FILES))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        control.push(SendAncillaryMessage::ScmRights(&borrowed));
+        sendmsg(to, &[IoSlice::new(&[part.len() as u8])], &mut control, SendFlags::NOSIGNAL)?;
+    }
+    Ok(())
+}
+
+/// Takes as many files as are expected.
+pub fn receive_files(from: &UnixStream, count: usize) -> io::Result<Vec<OwnedFd>> {
+    use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+    let mut files = Vec::new();
+    while files.len() < count {
+        let mut byte = [0u8];
+        let mut space = vec![std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FILES))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let got = recvmsg(from, &mut [IoSliceMut::new(&mut byte)], &mut control, RecvFlags::CMSG_CLOEXEC)?;
+        let before = files.len();
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(rights) = message {
+                files.extend(rights);
+            }
+        }
+        if got.bytes != 1 || files.len() - before != byte[0] as usize {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "a neighbour did not hand over its memory",
+            ));
+        }
+    }
+    if files.len() == count { Ok(files) } else { Err(io::ErrorKind::InvalidData.into()) }
+}
+
+/// Waits until the neighbour has said so, too: a byte each way.
+pub fn agree(with: &mut UnixStream) -> io::Result<()> {
+    use std::io::Write as _;
+    with.write_all(&[1])?;
+    let mut byte = [0];
+    with.read_exact(&mut byte)
+}

@@ -1,0 +1,268 @@
+//! The end of a stream that a consumer copy reads: a queue for each copy of the producer, looked at in turn.
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use stream::spin::ticks;
+
+use crate::error::Error;
+use crate::layout::StreamDef;
+use crate::link::Link;
+use crate::memory::NOTE_MOST;
+use crate::outlet::Outlet;
+use crate::ring::{Entry, Kind, Reader};
+use crate::stats::Got;
+use crate::wake::Wake;
+
+/// A buffer that came: bytes to be read where they lie. Its memory goes back to the producer when it is dropped.
+#[derive(Debug)]
+pub struct Buffer {
+    outlet: Arc<Outlet>,
+    entry: Entry,
+    /// The place among the copy's inputs.
+    input: usize,
+    producer: usize,
+    back: Option<Wake>,
+}
+
+impl Buffer {
+    /// The bytes.
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: the entry was checked to lie inside the pool; the producer, a process of the same group, writes the slot only after it was
+        // given back, which `drop` does.
+        unsafe { std::slice::from_raw_parts(self.address().as_ptr(), self.entry.len as usize) }
+    }
+
+    /// Where they are, for those who keep no borrow.
+    pub fn address(&self) -> NonNull<u8> {
+        self.outlet.pool().at(self.entry.slot as usize)
+    }
+
+    /// What the producer wrote beside it.
+    pub fn note(&self) -> &[u8] {
+        let at = self.outlet.pool().note_at(self.entry.slot as usize);
+        // SAFETY: as above.
+        unsafe { std::slice::from_raw_parts(at.as_ptr(), self.entry.note as usize) }
+    }
+
+    /// The key that the producer gave it, or 0.
+    pub fn key(&self) -> u64 {
+        self.entry.key
+    }
+
+    /// Whether the write that it is from goes on in the next buffer of the same producer copy.
+    pub fn more(&self) -> bool {
+        self.entry.more
+    }
+
+    /// Which of the copy's inputs it came by: its place in [`crate::Context::inputs`].
+    pub fn input(&self) -> usize {
+        self.input
+    }
+
+    /// Which copy of the producer sent it.
+    pub fn producer(&self) -> usize {
+        self.producer
+    }
+}
+
+impl std::ops::Deref for Buffer {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        self.bytes()
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        self.outlet.free(self.entry.slot as usize);
+        if let Some(back) = &self.back {
+            back.fire();
+        }
+    }
+}
+
+/// Whom to tell that something was taken.
+#[derive(Debug)]
+pub enum Source {
+    /// The producer copy maps the same memory, and sleeps on this word.
+    Memory(Wake),
+    /// It is behind this link.
+    Link(Arc<Link>),
+}
+
+/// The queue from one copy of the producer.
+#[derive(Debug)]
+struct Channel {
+    outlet: Arc<Outlet>,
+    reader: Reader,
+    source: Source,
+    /// The unit of work whose end came last.
+    ended: u64,
+    counts: Arc<Got>,
+}
+
+/// What a look found.
+#[derive(Debug)]
+pub enum Found {
+    /// A buffer.
+    Buffer(Buffer),
+    /// Nothing yet.
+    Nothing,
+    /// All copies of the producer have written all of the unit of work.
+    End,
+}
+
+/// The end.
+#[derive(Debug)]
+pub struct Input {
+    /// The stream's place in the layout.
+    pub stream: usize,
+    /// This input's place among the copy's.
+    place: usize,
+    rank: usize,
+    def: StreamDef,
+    channels: Vec<Channel>,
+    next: usize,
+    /// How many channels have not ended the unit of work that is read.
+    open: usize,
+}
+
+impl Input {
+    /// The end that copy `rank` of the consumer reads; for each copy of the producer its outlet, whom to tell, and where to count.
+    pub fn new(
+        stream: usize,
+        place: usize,
+        rank: usize,
+        def: &StreamDef,
+        channels: Vec<(Arc<Outlet>, Source, Arc<Got>)>,
+    ) -> Input {
+        let channels: Vec<Channel> = channels
+            .into_iter()
+            .map(|(outlet, source, counts)| {
+                let geometry = *outlet.geometry();
+                let reader = Reader::new(geometry.queue(rank), geometry.capacity);
+                Channel { outlet, reader, source, ended: 0, counts }
+            })
+            .collect();
+        Input { stream, place, rank, def: def.clone(), channels, next: 0, open: 0 }
+    }
+
+    /// The stream.
+    pub fn def(&self) -> &StreamDef {
+        &self.def
+    }
+
+    /// From now on this unit of work is read.
+    pub fn begin(&mut self, uow: u64) {
+        self.open = self.channels.iter().filter(|channel| channel.ended < uow).count();
+    }
+
+    /// Whether something waits that this unit of work has to look at.
+    pub fn has_news(&self, uow: u64) -> bool {
+        let news = |channel: &Channel| channel.ended < uow && channel.reader.is_ready(channel.outlet.words());
+        self.channels.iter().any(news)
+    }
+
+    /// Looks for a buffer of the unit of work; each copy of the producer has its turn. `idle` is how many ticks the copy has waited.
+    pub fn look(&mut self, uow: u64, idle: &mut u64) -> Result<Found, Error> {
+        let count = self.channels.len();
+        for step in 0..count {
+            let at = (self.next + step) % count;
+            while self.channels[at].ended < uow {
+                let Some(entry) = self.channels[at].reader.peek(self.channels[at].outlet.words()) else {
+                    break;
+                };
+                match entry.kind {
+                    Kind::EndOfWork => {
+                        self.take(at, false)?;
+                        self.channels[at].ended = entry.uow;
+                        if entry.uow >= uow {
+                            self.open -= 1;
+                        }
+                    }
+                    Kind::Data => {
+                        let buffer = self.start(at, entry)?;
+                        if entry.uow != uow {
+                            // Left by a unit of work that this copy has not read to its end.
+                            self.channels[at].counts.unread.add(1);
+                            continue;
+                        }
+                        let counts = &self.channels[at].counts;
+                        counts.buffers.add(1);
+                        counts.bytes.add(u64::from(entry.len));
+                        counts.latency.record(ticks().saturating_sub(entry.sent));
+                        if *idle > 0 {
+                            counts.idle.add(std::mem::take(idle));
+                        }
+                        self.next = (at + 1) % count;
+                        return Ok(Found::Buffer(buffer));
+                    }
+                }
+            }
+        }
+        Ok(if self.open == 0 { Found::End } else { Found::Nothing })
+    }
+
+    /// Throws away what waits of this unit of work; how many buffers that were, and whether all of it has come.
+    pub fn drain(&mut self, uow: u64) -> Result<(u64, bool), Error> {
+        let mut count = 0;
+        loop {
+            match self.look(uow, &mut 0)? {
+                Found::Buffer(buffer) => {
+                    let counts = &self.channels[buffer.producer].counts;
+                    counts.unread.add(1);
+                    count += 1;
+                }
+                Found::Nothing => return Ok((count, false)),
+                Found::End => return Ok((count, true)),
+            }
+        }
+    }
+
+    /// Takes an entry and tells so.
+    fn take(&mut self, at: usize, starts: bool) -> Result<(), Error> {
+        let channel = &mut self.channels[at];
+        channel.reader.take(channel.outlet.words(), starts);
+        match &channel.source {
+            // A producer that waits for credits is not woken for each: it could do nothing but send one buffer and sleep again. It is when the
+            // queue is empty, which it will be if the producer sleeps, or a quarter of its credits have come back.
+            Source::Memory(wake) => {
+                let quarter = (self.def.credits as u64 / 4).max(1);
+                if channel.reader.taken() % quarter == 0 || !channel.reader.is_ready(channel.outlet.words()) {
+                    wake.fire();
+                }
+            }
+            Source::Link(link) => {
+                link.send_taken(
+                    self.stream,
+                    at,
+                    self.rank,
+                    channel.reader.taken(),
+                    channel.reader.started(),
+                )?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Starts on a buffer: acknowledges it.
+    fn start(&mut self, at: usize, entry: Entry) -> Result<Buffer, Error> {
+        let shape = self.channels[at].outlet.geometry().shape;
+        // Rule F2.
+        if !entry.fits(shape.slots, shape.size, NOTE_MOST) {
+            let what = format!(
+                "stream '{}': copy {at} of its producer wrote an entry that cannot be",
+                self.def.name
+            );
+            return Err(Error::Io(std::io::Error::new(std::io::ErrorKind::InvalidData, what)));
+        }
+        self.take(at, true)?;
+        let channel = &self.channels[at];
+        let back = match &channel.source {
+            Source::Memory(wake) => Some(wake.clone()),
+            Source::Link(_) => None,
+        };
+        Ok(Buffer { outlet: Arc::clone(&channel.outlet), entry, input: self.place, producer: at, back })
+    }
+}

@@ -1,0 +1,203 @@
+//! The memory of one producer copy's end of one stream: a pool of slots for its buffers, a word for each slot (is it in use?), and for each copy of
+//! the consumer a queue of entries. The copy of the producer is its only writer, but for counts that consumers tell and slots that they give
+//! back. Where producer and consumer have no memory in common, whoever receives for the consumer plays the producer's part.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use fabric::Mapped as _;
+
+use crate::layout::StreamDef;
+use crate::memory::{NOTE_MOST, Pool, Segment, Shape};
+use crate::ring;
+use fabric::sync::Ordering;
+
+/// Entries that are no buffers (ends of units of work) have room for so many more than there are credits.
+const MARKERS: usize = 32;
+
+/// How an outlet's memory is laid out; follows from the stream and the number of consumer copies, so that nobody has to tell it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Geometry {
+    /// Entries of each queue.
+    pub capacity: usize,
+    consumers: usize,
+    /// Measures of the pool.
+    pub shape: Shape,
+}
+
+impl Geometry {
+    /// Of a stream whose consumer has so many copies.
+    pub fn new(stream: &StreamDef, consumers: usize) -> Geometry {
+        let capacity = (stream.credits + MARKERS).next_power_of_two();
+        let shape = Shape::new(stream.buffer_size, (stream.credits * consumers + 2) * 2);
+        Geometry { capacity, consumers, shape }
+    }
+
+    /// Where the queue to this consumer copy begins.
+    pub fn queue(&self, consumer: usize) -> usize {
+        assert!(consumer < self.consumers);
+        consumer * self.stride()
+    }
+
+    /// Queues begin at pairs of lines.
+    fn stride(&self) -> usize {
+        ring::bytes(self.capacity).next_multiple_of(128)
+    }
+
+    fn slot_word(&self, slot: usize) -> usize {
+        assert!(slot < self.shape.slots);
+        self.consumers * self.stride() + slot * 8
+    }
+
+    fn bytes(&self) -> usize {
+        self.consumers * self.stride() + self.shape.slots * 8
+    }
+}
+
+/// The memory.
+#[derive(Debug)]
+pub struct Outlet {
+    words: Segment,
+    pool: Pool,
+    geometry: Geometry,
+}
+
+impl Outlet {
+    /// Makes it.
+    pub fn create(geometry: Geometry) -> io::Result<Arc<Outlet>> {
+        let words = Segment::create(geometry.bytes())?;
+        Ok(Arc::new(Outlet { words, pool: Pool::create(geometry.shape)?, geometry }))
+    }
+
+    /// Maps a peer's.
+    pub fn open(geometry: Geometry, words: &OwnedFd, pool: &OwnedFd) -> io::Result<Arc<Outlet>> {
+        let words = Segment::open(words, geometry.bytes())?;
+        Ok(Arc::new(Outlet { words, pool: Pool::open(pool, geometry.shape)?, geometry }))
+    }
+
+    /// The files of words and pool, where this process made them.
+    pub fn files(&self) -> Option<(&OwnedFd, &OwnedFd)> {
+        self.words.file().zip(self.pool.file())
+    }
+
+    /// The words.
+    pub fn words(&self) -> &fabric::shm::Map {
+        self.words.map()
+    }
+
+    /// The buffers.
+    pub fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    /// How it is laid out.
+    pub fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    /// Whether nobody uses the slot. Acquire: whoever gave it back has read it to the end.
+    pub fn is_free(&self, slot: usize) -> bool {
+        self.words().atomic(self.geometry.slot_word(slot)).load(Ordering::Acquire) == 0
+    }
+
+    /// Marks the slot as used.
+    pub fn occupy(&self, slot: usize) {
+        // The entry that hands it over is published with release.
+        self.words().atomic(self.geometry.slot_word(slot)).store(1, Ordering::Relaxed);
+    }
+
+    /// Gives it back.
+    pub fn free(&self, slot: usize) {
+        self.words().atomic(self.geometry.slot_word(slot)).store(0, Ordering::Release);
+    }
+}
+
+/// The slots of an outlet as their only writer sees them: which one is next to be written.
+#[derive(Debug)]
+pub struct Slots {
+    outlet: Arc<Outlet>,
+    /// So many were ever used; those beyond have no memory yet.
+    grown: usize,
+    next: usize,
+}
+
+impl Slots {
+    /// Of this outlet, none of them used.
+    pub fn new(outlet: Arc<Outlet>) -> Slots {
+        Slots { outlet, grown: 0, next: 0 }
+    }
+
+    /// A slot that is free, now occupied; `None` if all that there are addresses for are in use. The one that was given out longest ago is most
+    /// likely back; new ones are begun only if none is.
+    pub fn take(&mut self) -> Option<usize> {
+        for _ in 0..self.grown {
+            let slot = self.next;
+            self.next = if slot + 1 == self.grown { 0 } else { slot + 1 };
+            if self.outlet.is_free(slot) {
+                self.outlet.occupy(slot);
+                return Some(slot);
+            }
+        }
+        if self.grown == self.outlet.geometry.shape.slots {
+            return None;
+        }
+        let slot = self.grown;
+        self.grown += 1;
+        self.outlet.occupy(slot);
+        Some(slot)
+    }
+}
+
+/// A slot that its producer is filling. Given back if it is not sent.
+#[derive(Debug)]
+pub struct Draft {
+    outlet: Arc<Outlet>,
+    slot: Option<usize>,
+}
+
+impl Draft {
+    /// Of a slot that was just taken.
+    pub fn new(outlet: Arc<Outlet>, slot: usize) -> Draft {
+        Draft { outlet, slot: Some(slot) }
+    }
+
+    /// The bytes to be written, as many as a buffer of the stream has. What they hold is what was there before.
+    pub fn bytes(&mut self) -> &mut [u8] {
+        let slot = self.slot.expect("a draft that was sent is gone");
+        let at = self.outlet.pool.at(slot);
+        // SAFETY: the slot is occupied by this draft alone, in a pool that this process made; nobody reads it before it is sent.
+        unsafe { std::slice::from_raw_parts_mut(at.as_ptr(), self.outlet.geometry.shape.size) }
+    }
+
+    /// The first `len` bytes of the note beside them.
+    pub fn note(&mut self, len: usize) -> &mut [u8] {
+        assert!(len <= NOTE_MOST);
+        let slot = self.slot.expect("a draft that was sent is gone");
+        // SAFETY: as above; a slot ends with room for a note.
+        unsafe { std::slice::from_raw_parts_mut(self.outlet.pool.note_at(slot).as_ptr(), len) }
+    }
+
+    /// Where the bytes are, for those who keep no borrow (a buffer of Python's); as many as [`Draft::bytes`] has.
+    pub fn address(&self) -> *mut u8 {
+        self.outlet.pool.at(self.slot.expect("a draft that was sent is gone")).as_ptr()
+    }
+
+    /// The outlet that it belongs to.
+    pub fn outlet(&self) -> &Arc<Outlet> {
+        &self.outlet
+    }
+
+    /// Its slot, which is thereby handed to whoever reads it.
+    pub fn into_slot(mut self) -> usize {
+        self.slot.take().expect("a draft that was sent is gone")
+    }
+}
+
+impl Drop for Draft {
+    fn drop(&mut self) {
+        if let Some(slot) = self.slot {
+            self.outlet.free(slot);
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! The queue of entries from one copy of a producer to one copy of its consumer: one writer, one reader, in memory that both map. Each entry is a
+//! line of 64 bytes that carries its own number in the word that is written last, so the reader looks at nothing but the entry
+//! itself; it tells back how many it has taken, and of those how many were buffers that it has started on (acknowledgements), in words of
+//! its own line.
+//!
+//! Rule F2: the reader checks what an entry says before it uses it ([`Entry::fits`]); the writer believes no count that cannot be.
+
+use fabric::{Local, Remote};
+
+/// Bytes of an entry.
+pub const ENTRY: usize = 64;
+/// From the base of a queue: how many entries the reader has taken.
+pub const TAKEN: usize = 0;
+/// How many buffers it has started on.
+pub const ACKNOWLEDGED: usize = 8;
+/// Where the entries begin: two lines on, as processors fetch them in pairs.
+pub const ENTRIES: usize = 128;
+
+/// Bytes of a queue with room for `capacity` entries.
+pub const fn bytes(capacity: usize) -> usize {
+    ENTRIES + capacity * ENTRY
+}
+
+/// What an entry is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// A buffer.
+    Data,
+    /// The producer copy has written all of this unit of work.
+    EndOfWork,
+}
+
+/// One entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Entry {
+    /// What it is.
+    pub kind: Kind,
+    /// The unit of work.
+    pub uow: u64,
+    /// Where the buffer lies: the number of its slot.
+    pub slot: u32,
+    /// Its bytes.
+    pub len: u32,
+    /// Bytes of the note beside it.
+    pub note: u16,
+    /// Whether the same write goes on in the next buffer.
+    pub more: bool,
+    /// Its key.
+    pub key: u64,
+    /// When it was sent, in ticks of the processor.
+    pub sent: u64,
+}
+
+impl Entry {
+    /// The end of a unit of work.
+    pub fn end_of(uow: u64) -> Entry {
+        Entry { kind: Kind::EndOfWork, uow, slot: 0, len: 0, note: 0, more: false, key: 0, sent: 0 }
+    }
+
+    /// Whether it lies inside `slots` slots of `size` bytes, with a note of at most `note` bytes.
+    pub fn fits(&self, slots: usize, size: usize, note: usize) -> bool {
+        (self.slot as usize) < slots && self.len as usize <= size && self.note as usize <= note
+    }
+
+    /// All but the number, which comes first in memory and is written last.
+    fn words(&self) -> [u64; 6] {
+        let kind = match self.kind {
+            Kind::Data => 0,
+            Kind::EndOfWork => 1,
+        };
+        let more = u64::from(self.more) << 8;
+        let lengths = u64::from(self.slot) | u64::from(self.len) << 32;
+        [self.uow, lengths, kind | more | u64::from(self.note) << 16, self.key, self.sent, 0]
+    }
+
+    fn of(words: [u64; 6]) -> Entry {
+        let [uow, lengths, rest, key, sent, _] = words;
+        Entry {
+            kind: if rest & 0xff == 1 { Kind::EndOfWork } else { Kind::Data },
+            uow,
+            slot: lengths as u32,
+            len: (lengths >> 32) as u32,
+            note: (rest >> 16) as u16,
+            more: rest >> 8 & 1 == 1,
+            key,
+            sent,
+        }
+    }
+}
+
+/// The writing end.
+#[derive(Debug, Clone, Copy)]
+pub struct Writer {
+    base: usize,
+    capacity: u64,
+    written: u64,
+    /// How many it has been seen to have taken.
+    taken: u64,
+}
+
+impl Writer {
+    /// Of the queue at `base`.
+    pub fn new(base: usize, capacity: usize) -> Writer {
+        Writer { base, capacity: capacity as u64, written: 0, taken: 0 }
+    }
+
+    /// Whether there is room for an entry.
+    pub fn has_room<M: Local>(&mut self, memory: &M) -> bool {
+        if self.written - self.taken < self.capacity {
+            return true;
+        }
+        let taken = memory.word(self.base + TAKEN);
+        // Acquire (in `word`): the reader had read the entry whose place we shall write before it told so.
+        if (self.taken..=self.written).contains(&taken) {
+            self.taken = taken;
+        }
+        self.written - self.taken < self.capacity
+    }
+
+    /// Writes an entry, for which there must be room.
+    pub fn put<M: Remote>(&mut self, memory: &M, entry: &Entry) {
+        let at = self.base + ENTRIES + (self.written % self.capacity) as usize * ENTRY;
+        let words = entry.words();
+        // SAFETY: the source is an array of words; the provider checks the target.
+        unsafe { memory.put(at + 8, words.as_ptr().cast(), size_of_val(&words)) };
+        self.written += 1;
+        memory.put_word(at, self.written);
+    }
+
+    /// On how many buffers the reader has started, as it says.
+    pub fn acknowledged<M: Local>(&self, memory: &M) -> u64 {
+        memory.word(self.base + ACKNOWLEDGED)
+    }
+}
+
+/// The reading end.
+#[derive(Debug, Clone, Copy)]
+pub struct Reader {
+    base: usize,
+    capacity: u64,
+    taken: u64,
+    started: u64,
+}
+
+impl Reader {
+    /// Of the queue at `base`.
+    pub fn new(base: usize, capacity: usize) -> Reader {
+        Reader { base, capacity: capacity as u64, taken: 0, started: 0 }
+    }
+
+    fn at(&self) -> usize {
+        self.base + ENTRIES + (self.taken % self.capacity) as usize * ENTRY
+    }
+
+    /// Whether an entry waits.
+    pub fn is_ready<M: Local>(&self, memory: &M) -> bool {
+        memory.word(self.at()) == self.taken + 1
+    }
+
+    /// The entry that waits, which stays there.
+    pub fn peek<M: Local>(&self, memory: &M) -> Option<Entry> {
+        if !self.is_ready(memory) {
+            return None;
+        }
+        let mut words = [0u64; 6];
+        // SAFETY: the target is an array of words; the provider checks the source.
+        unsafe { memory.get(self.at() + 8, words.as_mut_ptr().cast(), size_of_val(&words)) };
+        Some(Entry::of(words))
+    }
+
+    /// Takes the entry that waits: its place may be written again. `starts` if that begins a buffer, which is thereby acknowledged.
+    pub fn take<M: Remote>(&mut self, memory: &M, starts: bool) {
+        if starts {
+            self.started += 1;
+            memory.put_word(self.base + ACKNOWLEDGED, self.started);
+        }
+        self.taken += 1;
+        memory.put_word(self.base + TAKEN, self.taken);
+    }
+
+    /// Buffers that were started on so far.
+    pub fn started(&self) -> u64 {
+        self.started
+    }
+
+    /// Entries that were taken so far.
+    pub fn taken(&self) -> u64 {
+        self.taken
+    }
+}

@@ -1,0 +1,548 @@
+//! One attempt at a plan in one process: the memory of its copies' streams, the neighbours that read and write them, and a thread for each
+//! copy. When a process of the group is lost, all others give their session up and begin another one.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+
+use fabric::Mapped as _;
+use fabric::sync::Ordering;
+
+use crate::copy::{Context, Filter, Reporter, work};
+use crate::door::{self, Guest, Knock, OwnDoor};
+use crate::error::Error;
+use crate::flow::Policy;
+use crate::input::{Input, Source};
+use crate::layout::{CopyId, Plan};
+use crate::link::{self, Frame, Link, Wire};
+use crate::memory::Segment;
+use crate::messages::{Door, Transport};
+use crate::outlet::{Geometry, Outlet};
+use crate::output::{Chooser, Output, Stand, Target};
+use crate::ring;
+use crate::running::{Flag, Running};
+use crate::stats::{Figures, Got, Sent};
+use crate::wake::{self, Wake};
+
+/// How a process makes filters, and functions that choose, from what a layout says of them.
+pub trait Factory: Send + Sync {
+    /// Makes the filter for one copy.
+    fn filter(&self, spec: &[u8], rank: usize, copies: usize) -> Result<Box<dyn Filter>, Error>;
+    /// Makes the function of a stream with [`Policy::User`].
+    fn chooser(&self, spec: &[u8]) -> Result<Box<dyn Chooser>, Error>;
+}
+
+/// How a process opens byte streams to others.
+pub trait Sockets: Send + Sync {
+    /// Makes a wire of a connected socket; `shunt` if it is to be promoted where that can be.
+    fn wire(&self, socket: std::net::TcpStream, shunt: bool) -> io::Result<Arc<dyn Wire>>;
+}
+
+/// What is said of an attempt: everything that all workers are told alike.
+#[derive(Debug, Clone)]
+pub struct Terms {
+    /// The plan.
+    pub plan: Arc<Plan>,
+    /// Which attempt.
+    pub epoch: u64,
+    /// Where each worker is reached.
+    pub doors: Vec<Door>,
+    /// How buffers go.
+    pub transport: Transport,
+    /// Whether spans are recorded.
+    pub trace: bool,
+    /// Which worker this process is.
+    pub me: usize,
+    /// The secret of the group.
+    pub token: String,
+}
+
+/// A stream, copy of its producer and copy of its consumer.
+type Key = (usize, usize, usize);
+
+/// How a neighbour is reached.
+enum Way {
+    Memory { wakes: Arc<Segment>, outlets: HashMap<(usize, usize), Arc<Outlet>> },
+    Link(Arc<Link>),
+}
+
+/// The attempt.
+pub struct Session {
+    terms: Terms,
+    aborted: Arc<Flag>,
+    wakes: Arc<Segment>,
+    jobs: Vec<(CopyId, Sender<Arc<Running>>)>,
+    links: Vec<Arc<Link>>,
+    running: Mutex<BTreeMap<u64, Arc<Running>>>,
+    sent: BTreeMap<Key, Arc<Sent>>,
+    got: BTreeMap<Key, Arc<Got>>,
+    ways: HashMap<usize, &'static str>,
+    outlets: HashMap<(usize, usize), Arc<Outlet>>,
+}
+
+/// What went wrong when a session was made.
+#[derive(Debug)]
+pub struct Unfit {
+    /// The copy that could not be made, if it was that.
+    pub copy: Option<CopyId>,
+    /// Why.
+    pub error: Error,
+}
+
+impl From<io::Error> for Unfit {
+    fn from(error: io::Error) -> Unfit {
+        Unfit { copy: None, error: error.into() }
+    }
+}
+
+impl Session {
+    /// Makes memory, links up with the neighbours, makes the filters, starts their threads. `reporter` makes one for each copy; `broken` is
+    /// called when a link breaks.
+    pub fn start(
+        terms: Terms,
+        aborted: Arc<Flag>,
+        door: &OwnDoor,
+        factory: &dyn Factory,
+        sockets: &dyn Sockets,
+        reporter: &dyn Fn(CopyId) -> Box<dyn Reporter>,
+    ) -> Result<Session, Unfit> {
+        let plan = Arc::clone(&terms.plan);
+        let mine: Vec<CopyId> = plan.all().filter(|&copy| plan.worker_of(copy) == terms.me).collect();
+        // Filters first: what is wrong with them is the likeliest of all, and soonest known.
+        let mut filters = Vec::new();
+        for &copy in &mine {
+            let spec = &plan.layout.filters[copy.filter].spec;
+            let made = factory.filter(spec, copy.rank, plan.count(copy.filter));
+            filters.push(made.map_err(|error| Unfit { copy: Some(copy), error })?);
+        }
+        let wakes = Arc::new(Segment::create(wake::STRIDE * plan.all().count())?);
+        let mut builder = Builder {
+            terms: &terms,
+            plan: &plan,
+            wakes: Arc::clone(&wakes),
+            outlets: HashMap::new(),
+            stands: HashMap::new(),
+            ways: HashMap::new(),
+        };
+        builder.make_outlets(&mine)?;
+        builder.meet(door, sockets, &aborted)?;
+        let mut session = Session {
+            aborted,
+            wakes,
+            jobs: Vec::new(),
+            links: Vec::new(),
+            running: Mutex::default(),
+            sent: BTreeMap::new(),
+            got: BTreeMap::new(),
+            ways: builder.shown(),
+            outlets: builder.outlets.clone(),
+            terms: terms.clone(),
+        };
+        for (&copy, filter) in mine.iter().zip(filters) {
+            let context = builder.context(copy, &mut session, factory, reporter(copy))?;
+            session.spawn(copy, filter, context)?;
+        }
+        for (&peer, way) in &builder.ways {
+            if let Way::Link(link) = way {
+                session.links.push(Arc::clone(link));
+                builder.listen(peer, link, &session)?;
+            }
+        }
+        Ok(session)
+    }
+
+    /// Begins a unit of work in all copies.
+    pub fn append(&self, uow: u64, params: Vec<u8>) {
+        let running = Arc::new(Running::new(uow, params, Arc::clone(&self.aborted)));
+        let mut all = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        // Those that no copy works on any more have ended.
+        all.retain(|_, running| Arc::strong_count(running) > 1);
+        all.insert(uow, Arc::clone(&running));
+        drop(all);
+        for (_, jobs) in &self.jobs {
+            // A thread that is gone has panicked outside of its filter: its worker will be found dead.
+            let _ = jobs.send(Arc::clone(&running));
+        }
+    }
+
+    /// Nobody wants a unit of work any more.
+    pub fn cancel(&self, uow: u64) {
+        if let Some(running) = self.running.lock().unwrap_or_else(PoisonError::into_inner).get(&uow) {
+            running.cancel();
+        }
+        self.wake_all();
+    }
+
+    /// What the copies have counted.
+    pub fn figures(&self) -> Vec<Figures> {
+        let plan = &self.terms.plan;
+        let keys = self.sent.keys().chain(self.got.keys()).collect::<std::collections::BTreeSet<_>>();
+        keys.into_iter()
+            .map(|&(stream, producer, consumer)| {
+                let def = &plan.layout.streams[stream];
+                let (from, to) =
+                    (CopyId { filter: def.from, rank: producer }, CopyId { filter: def.to, rank: consumer });
+                let other =
+                    [plan.worker_of(from), plan.worker_of(to)].into_iter().find(|&at| at != self.terms.me);
+                let mut figures = Figures {
+                    stream: def.name.clone(),
+                    producer: plan.name_of(from),
+                    consumer: plan.name_of(to),
+                    way: other.map_or("thread", |other| self.way_to(other)).into(),
+                    ..Figures::default()
+                };
+                if let Some(sent) = self.sent.get(&(stream, producer, consumer)) {
+                    let outlet = &self.outlets[&(stream, producer)];
+                    let at = outlet.geometry().queue(consumer) + ring::ACKNOWLEDGED;
+                    // Read first: what is sent meanwhile must not count as more acknowledged than sent.
+                    let acknowledged = outlet.words().atomic(at).load(Ordering::Acquire);
+                    figures.add_sent(sent);
+                    figures.unacknowledged = figures.sent.saturating_sub(acknowledged);
+                }
+                if let Some(got) = self.got.get(&(stream, producer, consumer)) {
+                    figures.add_got(got);
+                }
+                figures
+            })
+            .collect()
+    }
+
+    fn way_to(&self, worker: usize) -> &'static str {
+        self.ways.get(&worker).copied().unwrap_or("")
+    }
+
+    fn wake_all(&self) {
+        for at in 0..self.terms.plan.all().count() {
+            Wake::new(&self.wakes, at).fire();
+        }
+    }
+
+    fn spawn(&mut self, copy: CopyId, mut filter: Box<dyn Filter>, mut context: Context) -> io::Result<()> {
+        let (sender, jobs) = channel();
+        let trace = self.terms.trace;
+        let name = self.terms.plan.name_of(copy);
+        // The kernel keeps 15 characters.
+        thread::Builder::new().name(name).spawn(move || work(&mut *filter, &mut context, &jobs, trace))?;
+        self.jobs.push((copy, sender));
+        Ok(())
+    }
+}
+
+impl Drop for Session {
+    /// Copies end when they have nothing to do; those in the middle of something are told that it is over.
+    fn drop(&mut self) {
+        self.aborted.set();
+        self.wake_all();
+        for link in &self.links {
+            link.close();
+        }
+    }
+}
+
+/// What is needed while a session is made.
+struct Builder<'a> {
+    terms: &'a Terms,
+    plan: &'a Plan,
+    wakes: Arc<Segment>,
+    /// Of the producer copies of this process, by stream and rank.
+    outlets: HashMap<(usize, usize), Arc<Outlet>>,
+    /// Those that stand for outlets of neighbours without memory in common.
+    stands: HashMap<(usize, usize), Arc<Outlet>>,
+    ways: HashMap<usize, Way>,
+}
+
+impl Builder<'_> {
+    fn geometry(&self, stream: usize) -> Geometry {
+        let def = &self.plan.layout.streams[stream];
+        Geometry::new(def, self.plan.count(def.to))
+    }
+
+    /// The place of a copy among all, which is where its word to sleep on is.
+    fn index(&self, copy: CopyId) -> usize {
+        self.plan.copies[..copy.filter].iter().map(Vec::len).sum::<usize>() + copy.rank
+    }
+
+    fn make_outlets(&mut self, mine: &[CopyId]) -> io::Result<()> {
+        for &copy in mine {
+            for stream in self.plan.layout.outputs(copy.filter) {
+                self.outlets.insert((stream, copy.rank), Outlet::create(self.geometry(stream))?);
+            }
+        }
+        Ok(())
+    }
+
+    /// The outlets of one worker that have readers in another, in an order that both know.
+    fn shared(&self, owner: usize, reader: usize) -> Vec<(usize, usize)> {
+        let mut shared = Vec::new();
+        for (stream, def) in self.plan.layout.streams.iter().enumerate() {
+            if !self.plan.copies[def.to].contains(&reader) {
+                continue;
+            }
+            let producers = self.plan.copies[def.from].iter().enumerate();
+            shared.extend(producers.filter(|&(_, &worker)| worker == owner).map(|(rank, _)| (stream, rank)));
+        }
+        shared
+    }
+
+    /// Links up with all neighbours: knocks at those with higher numbers, then waits for the others.
+    fn meet(&mut self, door: &OwnDoor, sockets: &dyn Sockets, aborted: &Flag) -> io::Result<()> {
+        let me = self.terms.me;
+        let peers: Vec<usize> = (0..self.plan.workers.len())
+            .filter(|&peer| {
+                peer != me && !(self.shared(me, peer).is_empty() && self.shared(peer, me).is_empty())
+            })
+            .collect();
+        let knock = |from, to| Knock { token: self.terms.token.clone(), epoch: self.terms.epoch, from, to };
+        let mut guests = Vec::new();
+        for &peer in peers.iter().filter(|&&peer| peer > me) {
+            guests.push((peer, self.call(peer, door, &knock(me, peer))?));
+        }
+        for &peer in peers.iter().filter(|&&peer| peer < me) {
+            guests.push((peer, door.await_guest(&knock(peer, me), || aborted.is_set())?));
+        }
+        for (peer, guest) in guests {
+            let way = match guest {
+                Guest::Kin(stream) => self.exchange(peer, stream)?,
+                Guest::Far(stream) => {
+                    stream.set_nodelay(true)?;
+                    let wire = sockets.wire(stream, self.terms.transport != Transport::Tcp)?;
+                    // Whoever knocked asks.
+                    let offset =
+                        if peer > me { link::ask_clock(&*wire)? } else { link::answer_clock(&*wire)? };
+                    Way::Link(Arc::new(Link::new(wire, offset)))
+                }
+            };
+            self.ways.insert(peer, way);
+        }
+        Ok(())
+    }
+
+    /// Knocks: as one that shares memory if that can be, else by TCP.
+    fn call(&self, peer: usize, own: &OwnDoor, knock: &Knock) -> io::Result<Guest> {
+        let door = &self.terms.doors[peer];
+        if self.terms.transport == Transport::Auto && door.kin == own.door().kin {
+            // In a sandbox it may be out of reach all the same.
+            if let Ok(stream) = door::knock_as_kin(door, knock) {
+                return Ok(Guest::Kin(stream));
+            }
+        }
+        Ok(Guest::Far(door::knock_from_far(door, knock)?))
+    }
+
+    /// Both hand over their words and the outlets that the other reads.
+    fn exchange(&self, peer: usize, mut stream: std::os::unix::net::UnixStream) -> io::Result<Way> {
+        let me = self.terms.me;
+        let mut files: Vec<&OwnedFd> = self.wakes.file().into_iter().collect();
+        for key in self.shared(me, peer) {
+            let (words, pool) = self.outlets[&key].files().expect("this process made it");
+            files.extend([words, pool]);
+        }
+        door::send_files(&stream, &files)?;
+        let theirs = self.shared(peer, me);
+        let got = door::receive_files(&stream, 1 + theirs.len() * 2)?;
+        let wakes = Arc::new(Segment::open(&got[0], wake::STRIDE * self.plan.all().count())?);
+        let mut outlets = HashMap::new();
+        for (key, files) in theirs.into_iter().zip(got[1..].chunks(2)) {
+            outlets.insert(key, Outlet::open(self.geometry(key.0), &files[0], &files[1])?);
+        }
+        door::agree(&mut stream)?;
+        Ok(Way::Memory { wakes, outlets })
+    }
+
+    fn shown(&self) -> HashMap<usize, &'static str> {
+        let show = |way: &Way| match way {
+            Way::Memory { .. } => "memory",
+            Way::Link(link) => link.way(),
+        };
+        self.ways.iter().map(|(&peer, way)| (peer, show(way))).collect()
+    }
+
+    /// The word that a copy sleeps on, if this process can write it.
+    fn wake_of(&self, copy: CopyId) -> Option<Wake> {
+        let worker = self.plan.worker_of(copy);
+        if worker == self.terms.me {
+            return Some(Wake::new(&self.wakes, self.index(copy)));
+        }
+        match &self.ways[&worker] {
+            Way::Memory { wakes, .. } => Some(Wake::new(wakes, self.index(copy))),
+            Way::Link(_) => None,
+        }
+    }
+
+    fn link_to(&self, copy: CopyId) -> Arc<Link> {
+        match &self.ways[&self.plan.worker_of(copy)] {
+            Way::Link(link) => Arc::clone(link),
+            Way::Memory { .. } => unreachable!("who shares memory has no link"),
+        }
+    }
+
+    fn context(
+        &mut self,
+        copy: CopyId,
+        session: &mut Session,
+        factory: &dyn Factory,
+        reporter: Box<dyn Reporter>,
+    ) -> Result<Context, Unfit> {
+        let layout = &self.plan.layout;
+        let mut inputs = Vec::new();
+        for (place, stream) in layout.inputs(copy.filter).enumerate() {
+            let def = &layout.streams[stream];
+            let mut channels = Vec::new();
+            for rank in 0..self.plan.count(def.from) {
+                let counts = Arc::new(Got::default());
+                session.got.insert((stream, rank, copy.rank), Arc::clone(&counts));
+                let (outlet, source) = self.source(stream, CopyId { filter: def.from, rank })?;
+                channels.push((outlet, source, counts));
+            }
+            inputs.push(Input::new(stream, place, copy.rank, def, channels));
+        }
+        let mut outputs = Vec::new();
+        for stream in layout.outputs(copy.filter) {
+            let def = &layout.streams[stream];
+            let (mut targets, mut counts) = (Vec::new(), Vec::new());
+            for rank in 0..self.plan.count(def.to) {
+                let to = CopyId { filter: def.to, rank };
+                targets.push(match self.wake_of(to) {
+                    Some(wake) => Target::Memory(wake),
+                    None => Target::Link(self.link_to(to)),
+                });
+                let sent = Arc::new(Sent::default());
+                session.sent.insert((stream, copy.rank, rank), Arc::clone(&sent));
+                counts.push(sent);
+            }
+            let chooser = match def.policy {
+                Policy::User => {
+                    Some(factory.chooser(&def.chooser).map_err(|error| Unfit { copy: Some(copy), error })?)
+                }
+                _ => None,
+            };
+            let outlet = Arc::clone(&self.outlets[&(stream, copy.rank)]);
+            outputs.push(Output::new(stream, def, copy.rank, outlet, targets, chooser, counts));
+        }
+        let wake = Wake::new(&self.wakes, self.index(copy));
+        let host = self.plan.host_of(self.terms.me).to_string();
+        let (name, copies) = (self.plan.name_of(copy), self.plan.count(copy.filter));
+        Ok(Context::new(copy, name, host, copies, inputs, outputs, wake, reporter))
+    }
+
+    /// Where a consumer copy of this process reads what a producer copy sends.
+    fn source(&mut self, stream: usize, from: CopyId) -> io::Result<(Arc<Outlet>, Source)> {
+        let key = (stream, from.rank);
+        if let Some(wake) = self.wake_of(from) {
+            let outlet = match self.ways.get(&self.plan.worker_of(from)) {
+                Some(Way::Memory { outlets, .. }) => &outlets[&key],
+                _ => &self.outlets[&key],
+            };
+            return Ok((Arc::clone(outlet), Source::Memory(wake)));
+        }
+        let link = self.link_to(from);
+        if let Some(stand) = self.stands.get(&key) {
+            return Ok((Arc::clone(stand), Source::Link(link)));
+        }
+        let stand = Outlet::create(self.geometry(stream))?;
+        self.stands.insert(key, Arc::clone(&stand));
+        Ok((stand, Source::Link(link)))
+    }
+
+    /// Starts the thread that reads a link.
+    fn listen(&self, peer: usize, link: &Arc<Link>, session: &Session) -> io::Result<()> {
+        let mut listener = Listener {
+            link: Arc::clone(link),
+            aborted: Arc::clone(&session.aborted),
+            stands: HashMap::new(),
+            sent: HashMap::new(),
+        };
+        for (&(stream, rank), outlet) in &self.stands {
+            let def = &self.plan.layout.streams[stream];
+            if self.plan.worker_of(CopyId { filter: def.from, rank }) != peer {
+                continue;
+            }
+            let wakes = (0..self.plan.count(def.to)).map(|rank| {
+                let to = CopyId { filter: def.to, rank };
+                (self.plan.worker_of(to) == self.terms.me).then(|| Wake::new(&self.wakes, self.index(to)))
+            });
+            let wakes: Vec<Option<Wake>> = wakes.collect();
+            let stand = Stand::new(Arc::clone(outlet), wakes.len());
+            listener.stands.insert((stream as u32, rank as u32), (stand, wakes));
+        }
+        for (&(stream, rank), outlet) in &self.outlets {
+            let def = &self.plan.layout.streams[stream];
+            let consumers = self.plan.copies[def.to].iter().map(|&worker| worker == peer).collect();
+            let wake = Wake::new(&self.wakes, self.index(CopyId { filter: def.from, rank }));
+            listener.sent.insert((stream as u32, rank as u32), (Arc::clone(outlet), consumers, wake));
+        }
+        thread::Builder::new().name("shunt-link".into()).spawn(move || listener.run())?;
+        Ok(())
+    }
+}
+
+/// What one thread does with the frames of one link.
+struct Listener {
+    link: Arc<Link>,
+    aborted: Arc<Flag>,
+    /// Where buffers go that come, and who sleeps there: none for consumer copies of other processes.
+    stands: HashMap<(u32, u32), (Stand, Vec<Option<Wake>>)>,
+    /// Which outlets acknowledgements are for, whether each consumer copy is the peer's, and who sleeps there.
+    sent: HashMap<(u32, u32), (Arc<Outlet>, Vec<bool>, Wake)>,
+}
+
+impl Listener {
+    fn run(mut self) {
+        // An error ends the link; copies that write find that out, and the caller's process finds the peer lost, if it is that.
+        while self.one().is_ok() {}
+        self.link.close();
+    }
+
+    fn one(&mut self) -> io::Result<()> {
+        // Rule F2: whatever a frame names is looked up, never trusted.
+        let wrong = || io::Error::new(io::ErrorKind::InvalidData, "a frame for nobody here");
+        match self.link.receive()? {
+            Frame::Entry { stream, producer, consumer, entry } => {
+                let (stand, wakes) = self.stands.get_mut(&(stream, producer)).ok_or_else(wrong)?;
+                let wake = wakes.get(consumer as usize).and_then(Option::as_ref).ok_or_else(wrong)?;
+                let entry = receive(&self.link, stand, entry, &self.aborted)?;
+                if !stand.put(consumer as usize, &entry) {
+                    return Err(wrong());
+                }
+                wake.fire();
+            }
+            Frame::Taken { stream, producer, consumer, taken, started } => {
+                let (outlet, theirs, wake) = self.sent.get(&(stream, producer)).ok_or_else(wrong)?;
+                if !theirs.get(consumer as usize).is_some_and(|&theirs| theirs) {
+                    return Err(wrong());
+                }
+                let queue = outlet.geometry().queue(consumer as usize);
+                // The producer believes none that cannot be.
+                outlet.words().atomic(queue + ring::ACKNOWLEDGED).store(started, Ordering::Release);
+                outlet.words().atomic(queue + ring::TAKEN).store(taken, Ordering::Release);
+                wake.fire();
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Reads note and bytes of a buffer into a slot of the stand.
+fn receive(link: &Link, stand: &mut Stand, entry: ring::Entry, aborted: &Flag) -> io::Result<ring::Entry> {
+    if entry.kind == ring::Kind::EndOfWork {
+        return Ok(entry);
+    }
+    let shape = stand.shape();
+    if !entry.fits(shape.slots, shape.size, crate::memory::NOTE_MOST) {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "a buffer that is larger than the stream's"));
+    }
+    // None is left only while consumers hold on to more buffers than there are addresses for.
+    let mut draft = loop {
+        match stand.reserve() {
+            Some(draft) => break draft,
+            None if aborted.is_set() => return Err(io::ErrorKind::ConnectionAborted.into()),
+            None => thread::sleep(std::time::Duration::from_millis(1)),
+        }
+    };
+    link.receive_bytes(draft.note(entry.note as usize))?;
+    link.receive_bytes(&mut draft.bytes()[..entry.len as usize])?;
+    Ok(ring::Entry { slot: draft.into_slot() as u32, ..entry })
+}

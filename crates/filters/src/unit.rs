@@ -1,0 +1,196 @@
+//! A unit of work as whoever appended it sees it: a future with partial results.
+
+use std::collections::VecDeque;
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::error::Failure;
+use crate::group::Event;
+
+/// A partial result.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Part {
+    /// The copy that emitted it, as people name it.
+    pub copy: String,
+    /// What it is.
+    pub data: Vec<u8>,
+}
+
+/// A unit of work that was appended. Dropping it changes nothing: it goes on.
+#[derive(Clone)]
+pub struct Unit {
+    id: u64,
+    shared: Arc<Shared>,
+    events: Sender<Event>,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    parts: VecDeque<Part>,
+    /// Those that are handed out at the end only, as the unit may be run again.
+    held: Vec<Part>,
+    outcome: Option<Result<(), Failure>>,
+    /// Copies that have ended their part, of so many.
+    progress: (usize, usize),
+    callbacks: Vec<Callback>,
+}
+
+struct Callback(Box<dyn FnOnce() + Send>);
+
+impl std::fmt::Debug for Callback {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        f.write_str("Callback")
+    }
+}
+
+/// What a wait for the next partial result came to.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Next {
+    /// One came.
+    Part(Part),
+    /// There will be no more: the unit of work is done.
+    Done,
+    /// There will be no more: it has failed.
+    Failed(Failure),
+    /// None came in time.
+    NotYet,
+}
+
+impl Unit {
+    pub(crate) fn new(id: u64, shared: Arc<Shared>, events: Sender<Event>) -> Unit {
+        Unit { id, shared, events }
+    }
+
+    /// Its number: 1 is the group's first.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// The next partial result. Those that came before a failure come before it.
+    pub fn next_part(&self, timeout: Option<Duration>) -> Next {
+        self.shared
+            .wait(timeout, |state| match (state.parts.pop_front(), &state.outcome) {
+                (Some(part), _) => Some(Next::Part(part)),
+                (None, Some(Ok(()))) => Some(Next::Done),
+                (None, Some(Err(failure))) => Some(Next::Failed(failure.clone())),
+                (None, None) => None,
+            })
+            .unwrap_or(Next::NotYet)
+    }
+
+    /// Waits for the end; `None` if it does not come in time. Partial results stay where they are.
+    pub fn wait(&self, timeout: Option<Duration>) -> Option<Result<(), Failure>> {
+        self.shared.wait(timeout, |state| state.outcome.clone())
+    }
+
+    /// Waits for the end, and takes all partial results that have not been taken.
+    pub fn result(&self) -> Result<Vec<Part>, Failure> {
+        self.wait(None).unwrap_or(Ok(()))?;
+        Ok(self.shared.lock().parts.drain(..).collect())
+    }
+
+    /// Whether it has ended, one way or the other.
+    pub fn is_done(&self) -> bool {
+        self.shared.lock().outcome.is_some()
+    }
+
+    /// How many copies have ended their part, of how many.
+    pub fn progress(&self) -> (usize, usize) {
+        self.shared.lock().progress
+    }
+
+    /// Cancels it, unless it has ended.
+    pub fn cancel(&self) {
+        // A group that is closed has cancelled it already.
+        let _ = self.events.send(Event::Cancel(self.id, Failure::Cancelled));
+    }
+
+    /// Calls `what`, in a thread of the group's, when there is a new partial result or it has ended: once. At once if that is so already.
+    pub fn on_news(&self, what: impl FnOnce() + Send + 'static) {
+        let mut state = self.shared.lock();
+        if state.parts.is_empty() && state.outcome.is_none() {
+            state.callbacks.push(Callback(Box::new(what)));
+        } else {
+            drop(state);
+            what();
+        }
+    }
+}
+
+impl std::fmt::Debug for Unit {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        f.debug_struct("Unit").field("id", &self.id).field("done", &self.is_done()).finish()
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait<T>(&self, timeout: Option<Duration>, mut look: impl FnMut(&mut State) -> Option<T>) -> Option<T> {
+        let until = timeout.map(|timeout| Instant::now() + timeout);
+        let mut state = self.lock();
+        loop {
+            if let Some(found) = look(&mut state) {
+                return Some(found);
+            }
+            state = match until.map(|until| until.saturating_duration_since(Instant::now())) {
+                None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+                Some(left) if left.is_zero() => return None,
+                Some(left) => {
+                    self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
+        }
+    }
+
+    fn change(&self, what: impl FnOnce(&mut State)) {
+        let callbacks = {
+            let mut state = self.lock();
+            what(&mut state);
+            let news = !state.parts.is_empty() || state.outcome.is_some();
+            if news { std::mem::take(&mut state.callbacks) } else { Vec::new() }
+        };
+        self.changed.notify_all();
+        for Callback(callback) in callbacks {
+            callback();
+        }
+    }
+
+    /// A partial result came; `hold` if it may yet turn out to be of an attempt that was lost.
+    pub(crate) fn part(&self, part: Part, hold: bool) {
+        self.change(|state| {
+            if state.outcome.is_none() {
+                if hold { state.held.push(part) } else { state.parts.push_back(part) }
+            }
+        });
+    }
+
+    pub(crate) fn progress(&self, done: usize, of: usize) {
+        self.change(|state| state.progress = (done, of));
+    }
+
+    /// It begins anew: what was held was of an attempt that is lost.
+    pub(crate) fn again(&self) {
+        self.change(|state| state.held.clear());
+    }
+
+    /// It has ended, unless it had before.
+    pub(crate) fn end(&self, outcome: Result<(), Failure>) {
+        self.change(|state| {
+            if state.outcome.is_none() {
+                let held = std::mem::take(&mut state.held);
+                state.parts.extend(held);
+                state.outcome = Some(outcome);
+            }
+        });
+    }
+}

@@ -1,0 +1,289 @@
+//! What a filter in Python sees of the runtime, and the filter as the runtime sees it.
+
+use std::ptr;
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+
+use filters::flow::{Account, Meta};
+use filters::{Error, Filter, Found, With};
+use pyo3::buffer::PyBuffer;
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+use crate::buffer::{Buffer, Draft};
+use crate::{caught, raised};
+
+/// The runtime's context, while it is lent to a filter; null at other times.
+struct Lent(*mut filters::Context);
+
+// SAFETY: only used under the mutex, and only while the thread that has the context waits in the filter's own call.
+unsafe impl Send for Lent {}
+
+/// The runtime, for one copy of a filter: valid while one of the filter's methods runs.
+#[pyclass(frozen, module = "shunt._native")]
+pub struct Context {
+    lent: Mutex<Lent>,
+    /// Set by `lend`: which unit of work, and what it is about.
+    uow: Mutex<(u64, Py<PyBytes>)>,
+}
+
+impl Context {
+    /// Does something with the context.
+    fn with<T>(&self, what: impl FnOnce(&mut filters::Context) -> Result<T, Error>) -> Result<T, Gone> {
+        Self::using(&mut self.lent.lock().unwrap_or_else(PoisonError::into_inner), what)
+    }
+
+    fn using<T>(
+        lent: &mut MutexGuard<Lent>,
+        what: impl FnOnce(&mut filters::Context) -> Result<T, Error>,
+    ) -> Result<T, Gone> {
+        if lent.0.is_null() {
+            return Err(Gone::Away);
+        }
+        // SAFETY: `PyFilter::call` set it to a context that it keeps borrowed until it has set it to null again, for which it needs the lock
+        // that the guard stands for.
+        what(unsafe { &mut *lent.0 }).map_err(Gone::Error)
+    }
+
+    /// The same without the interpreter's lock, for what may wait.
+    fn waiting<T: Send>(
+        &self,
+        py: Python,
+        what: impl FnOnce(&mut filters::Context) -> Result<T, Error> + Send,
+    ) -> PyResult<T> {
+        Ok(py.detach(|| self.with(what))?)
+    }
+
+    /// The same with it, for what does not wait. Another thread of the filter's may be waiting with the context: then this waits for that, without
+    /// the lock.
+    fn quick<T: Send>(
+        &self,
+        py: Python,
+        what: impl FnOnce(&mut filters::Context) -> Result<T, Error> + Send,
+    ) -> PyResult<T> {
+        match self.lent.try_lock() {
+            Ok(mut lent) => Ok(Self::using(&mut lent, what)?),
+            Err(TryLockError::Poisoned(lent)) => Ok(Self::using(&mut lent.into_inner(), what)?),
+            Err(TryLockError::WouldBlock) => self.waiting(py, what),
+        }
+    }
+
+    /// Sends a draft.
+    pub fn send(
+        &self,
+        py: Python,
+        output: usize,
+        draft: filters::Draft,
+        len: usize,
+        with: With,
+    ) -> PyResult<()> {
+        let meta = Meta { key: with.key, len, note: with.note };
+        if self.quick(py, |context| context.would_wait(output, &meta))? {
+            self.waiting(py, |context| context.send(output, draft, len, with))
+        } else {
+            self.quick(py, |context| context.send(output, draft, len, with))
+        }
+    }
+}
+
+enum Gone {
+    Away,
+    Error(Error),
+}
+
+impl From<Gone> for PyErr {
+    fn from(gone: Gone) -> PyErr {
+        match gone {
+            Gone::Away => PyRuntimeError::new_err(
+                "a filter's streams can be used only while its init, process or finalize runs",
+            ),
+            Gone::Error(error) => raised(error),
+        }
+    }
+}
+
+#[pymethods]
+impl Context {
+    /// (rank, copies, name, host, [(stream, buffer_size) of inputs], the same of outputs).
+    #[allow(clippy::type_complexity)] // it is taken apart at once, in Python
+    fn describe(
+        &self,
+    ) -> PyResult<(usize, usize, String, String, Vec<(String, usize)>, Vec<(String, usize)>)> {
+        let streams = |defs: &mut dyn Iterator<Item = &filters::layout::StreamDef>| {
+            defs.map(|def| (def.name.clone(), def.buffer_size)).collect()
+        };
+        Ok(self.with(|context| {
+            let (inputs, outputs) = (streams(&mut context.inputs()), streams(&mut context.outputs()));
+            Ok((
+                context.rank(),
+                context.copies(),
+                context.name().into(),
+                context.host().into(),
+                inputs,
+                outputs,
+            ))
+        })?)
+    }
+
+    /// The unit of work's number.
+    #[getter]
+    fn uow(&self) -> u64 {
+        self.uow.lock().unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    /// The bytes that were appended.
+    #[getter]
+    fn params(&self, py: Python) -> Py<PyBytes> {
+        self.uow.lock().unwrap_or_else(PoisonError::into_inner).1.clone_ref(py)
+    }
+
+    /// Whether the unit of work is not wanted any more.
+    #[getter]
+    fn cancelled(&self) -> PyResult<bool> {
+        Ok(self.with(|context| Ok(context.uow().is_cancelled()))?)
+    }
+
+    /// The next buffer, of any input or of one; None at the end of the unit of work.
+    #[pyo3(signature = (input=None))]
+    fn read(&self, py: Python, input: Option<usize>) -> PyResult<Option<Buffer>> {
+        match self.quick(py, |context| context.try_read(input))? {
+            Found::Buffer(buffer) => return Ok(Some(Buffer::new(buffer))),
+            Found::End => return Ok(None),
+            Found::Nothing => {}
+        }
+        let read = self.waiting(py, |context| match input {
+            Some(input) => context.read_from(input),
+            None => context.read(),
+        });
+        Ok(read?.map(Buffer::new))
+    }
+
+    /// Memory for a buffer of an output.
+    fn reserve(slf: Bound<Context>, output: usize) -> PyResult<Draft> {
+        let (py, context) = (slf.py(), slf.get());
+        let size =
+            |context: &filters::Context| context.outputs().nth(output).map_or(0, |def| def.buffer_size);
+        let (draft, size) =
+            match context.quick(py, |context| Ok((context.try_reserve(output)?, size(context))))? {
+                (Some(draft), size) => (draft, size),
+                (None, size) => (context.waiting(py, |context| context.reserve(output))?, size),
+            };
+        Ok(Draft::new(draft, size, slf.clone().unbind(), output))
+    }
+
+    /// Writes bytes to an output.
+    #[pyo3(signature = (output, data, key=0, note=None))]
+    fn write(&self, output: usize, data: &Bound<PyAny>, key: u64, note: Option<&[u8]>) -> PyResult<()> {
+        let py = data.py();
+        let with = With { key, note: note.unwrap_or_default() };
+        if let Ok(bytes) = data.cast::<PyBytes>() {
+            return self.write_bytes(py, output, bytes.as_bytes(), with);
+        }
+        let view = PyBuffer::<u8>::get(data).or_else(|_| {
+            // Of something else than bytes: as bytes, if it lies in one piece.
+            py.import("builtins")?
+                .getattr("memoryview")?
+                .call1((data,))?
+                .call_method1("cast", ("B",))
+                .and_then(|view| PyBuffer::get(&view))
+        })?;
+        if !view.is_c_contiguous() {
+            return Err(PyValueError::new_err(
+                "only what lies in memory in one piece can be written: copy it first",
+            ));
+        }
+        // SAFETY: the view holds so many bytes until it is dropped, after the write. A program that changes them meanwhile, from another
+        // thread, sends whatever they were: plain bytes, of which any value is valid.
+        let bytes = unsafe { std::slice::from_raw_parts(view.buf_ptr().cast::<u8>(), view.len_bytes()) };
+        self.write_bytes(py, output, bytes, with)
+    }
+
+    /// Hands a partial result to whoever appended the unit of work.
+    fn emit(&self, py: Python, data: &[u8]) -> PyResult<()> {
+        let data = data.to_vec();
+        self.waiting(py, |context| context.emit(data))
+    }
+}
+
+impl Context {
+    fn write_bytes(&self, py: Python, output: usize, bytes: &[u8], with: With) -> PyResult<()> {
+        let meta = Meta { key: with.key, len: bytes.len(), note: with.note };
+        // Copying much takes time that others can have the interpreter for; what does not fit is split, or refused.
+        let fits = |context: &filters::Context| {
+            context.outputs().nth(output).is_some_and(|def| bytes.len() <= def.buffer_size)
+        };
+        let now = |context: &mut filters::Context| Ok(fits(context) && !context.would_wait(output, &meta)?);
+        if bytes.len() <= LONG && self.quick(py, now)? {
+            // There may be no slot, though there is a credit: consumers may hold on to buffers.
+            if let Some(mut draft) = self.quick(py, |context| context.try_reserve(output))? {
+                draft.bytes()[..bytes.len()].copy_from_slice(bytes);
+                return self.quick(py, |context| context.send(output, draft, bytes.len(), with));
+            }
+        }
+        self.waiting(py, |context| context.write_to(output, bytes, with))
+    }
+}
+
+const LONG: usize = 256 << 10;
+
+/// A filter that is an object of Python's, with methods `init`, `process` and `finalize` that take the context.
+pub struct PyFilter {
+    object: Py<PyAny>,
+    context: Py<Context>,
+}
+
+impl PyFilter {
+    pub fn new(py: Python, object: Py<PyAny>) -> PyResult<PyFilter> {
+        let context = Context {
+            lent: Mutex::new(Lent(ptr::null_mut())),
+            uow: Mutex::new((0, PyBytes::new(py, &[]).unbind())),
+        };
+        Ok(PyFilter { object, context: Py::new(py, context)? })
+    }
+
+    /// Calls a method, with the context lent for as long as it runs.
+    fn call(&mut self, method: &str, context: &mut filters::Context) -> Result<(), Error> {
+        Python::attach(|py| {
+            let lent = self.context.get();
+            {
+                let mut uow = lent.uow.lock().unwrap_or_else(PoisonError::into_inner);
+                if uow.0 != context.uow().id {
+                    *uow = (context.uow().id, PyBytes::new(py, &context.uow().params).unbind());
+                }
+            }
+            *lent.lent.lock().unwrap_or_else(PoisonError::into_inner) = Lent(context);
+            let result = self.object.bind(py).call_method1(method, (self.context.bind(py),));
+            // Waits, without the interpreter's lock, for a thread of the filter's own that still uses it.
+            py.detach(|| *lent.lent.lock().unwrap_or_else(PoisonError::into_inner) = Lent(ptr::null_mut()));
+            result.map(drop).map_err(|error| caught(py, error))
+        })
+    }
+}
+
+impl Filter for PyFilter {
+    fn init(&mut self, context: &mut filters::Context) -> Result<(), Error> {
+        self.call("init", context)
+    }
+
+    fn process(&mut self, context: &mut filters::Context) -> Result<(), Error> {
+        self.call("process", context)
+    }
+
+    fn finalize(&mut self, context: &mut filters::Context) -> Result<(), Error> {
+        self.call("finalize", context)
+    }
+}
+
+/// A policy that is a function of Python's: `choose(key, length, note, unacknowledged)` gives the rank.
+pub struct PyChooser(pub Py<PyAny>);
+
+impl filters::Chooser for PyChooser {
+    fn choose(&mut self, buffer: &Meta, copies: &[Account]) -> Result<usize, Error> {
+        Python::attach(|py| {
+            let unacknowledged: Vec<u64> = copies.iter().map(Account::unacknowledged).collect();
+            let note = PyBytes::new(py, buffer.note);
+            let chosen = self.0.bind(py).call1((buffer.key, buffer.len, note, unacknowledged));
+            chosen.and_then(|chosen| chosen.extract()).map_err(|error| caught(py, error))
+        })
+    }
+}

@@ -57,7 +57,7 @@ programs: # the C programs that `shunt bench` runs
 test: ## everything that CI runs: habits, lints, unit, black-box, short models and fuzzers (TEST_ONLY=stage for one)
 	@scripts/test.sh
 
-bench: ## Shunt, kernel TCP, UNIX sockets and raw memory in one run (BENCH=latency|throughput|apps|ftp|rpc|via|ether|all)
+bench: ## Shunt, kernel TCP, UNIX sockets and raw memory in one run (BENCH=latency|throughput|apps|ftp|rpc|via|ether|filters|all)
 	@scripts/bootstrap.sh $(or $(if $(filter all,$(BENCH)),ftp rpc ether,$(filter ftp rpc ether,$(BENCH))),build)
 	@$(MAKE) --no-print-directory build
 	@mkdir -p $(PLOTS)

@@ -4,7 +4,7 @@
 //! Read in this order: [`layout`] (what connects to what, and what runs where), [`flow`] (credits and policies), `memory`, `outlet`, `ring`
 //! and `wake` (what the processes of one host share), `output` and `input` (the two ends of a stream), [`copy`] (a filter at
 //! work), `link` and `door` (between processes without memory in common), `session` (all of one process), `worker` and `group` (all of
-//! them together).
+//! them together); and [`sim`] (the same in virtual time).
 #![warn(missing_docs)]
 
 #[cfg(not(loom))]
@@ -40,6 +40,8 @@ pub mod ring;
 mod running;
 #[cfg(not(loom))]
 mod session;
+#[cfg(not(loom))]
+pub mod sim;
 #[cfg(not(loom))]
 pub mod stats;
 #[cfg(not(loom))]

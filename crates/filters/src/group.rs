@@ -779,14 +779,10 @@ impl Caller {
         if self.phase != Phase::Running {
             return;
         }
-        let mut under_way = self.units.values().filter(|unit| unit.open.is_some()).count();
-        let waiting: Vec<u64> =
-            self.units.iter().filter(|(_, unit)| unit.open.is_none()).map(|(&uow, _)| uow).collect();
-        for uow in waiting {
-            if under_way >= self.window {
-                return;
-            }
-            under_way += 1;
+        let under_way = self.units.values().filter(|unit| unit.open.is_some()).count();
+        let waiting = self.units.iter().filter(|(_, unit)| unit.open.is_none()).map(|(&uow, _)| uow);
+        let next: Vec<u64> = waiting.take(self.window.saturating_sub(under_way)).collect();
+        for uow in next {
             let copies = self.plan.all().collect();
             let Some(unit) = self.units.get_mut(&uow) else { continue };
             unit.open = Some(copies);

@@ -466,13 +466,14 @@ impl Builder<'_> {
             });
             let wakes: Vec<Option<Wake>> = wakes.collect();
             let stand = Stand::new(Arc::clone(outlet), wakes.len());
-            listener.stands.insert((stream as u32, rank as u32), (stand, wakes));
+            listener.stands.insert((stream as u32, rank as u32), Arriving { stand, wakes });
         }
         for (&(stream, rank), outlet) in &self.outlets {
             let def = &self.plan.layout.streams[stream];
-            let consumers = self.plan.copies[def.to].iter().map(|&worker| worker == peer).collect();
+            let theirs = self.plan.copies[def.to].iter().map(|&worker| worker == peer).collect();
             let wake = Wake::new(&self.wakes, self.index(CopyId { filter: def.from, rank }));
-            listener.sent.insert((stream as u32, rank as u32), (Arc::clone(outlet), consumers, wake));
+            let departing = Departing { outlet: Arc::clone(outlet), theirs, wake };
+            listener.sent.insert((stream as u32, rank as u32), departing);
         }
         thread::Builder::new().name("shunt-link".into()).spawn(move || listener.run())?;
         Ok(())
@@ -484,10 +485,23 @@ struct Listener {
     link: Arc<Link>,
     incoming: Incoming,
     aborted: Arc<Flag>,
-    /// Where buffers go that come, and who sleeps there: none for consumer copies of other processes.
-    stands: HashMap<(u32, u32), (Stand, Vec<Option<Wake>>)>,
-    /// Which outlets acknowledgements are for, whether each consumer copy is the peer's, and who sleeps there.
-    sent: HashMap<(u32, u32), (Arc<Outlet>, Vec<bool>, Wake)>,
+    /// Where buffers go that come, by stream and producer copy.
+    stands: HashMap<(u32, u32), Arriving>,
+    /// Which outlets acknowledgements are for, likewise.
+    sent: HashMap<(u32, u32), Departing>,
+}
+
+struct Arriving {
+    stand: Stand,
+    /// Who sleeps there: none for consumer copies of other processes.
+    wakes: Vec<Option<Wake>>,
+}
+
+struct Departing {
+    outlet: Arc<Outlet>,
+    /// Whether each consumer copy is the peer's.
+    theirs: Vec<bool>,
+    wake: Wake,
 }
 
 impl Listener {
@@ -502,7 +516,7 @@ impl Listener {
         let wrong = || io::Error::new(io::ErrorKind::InvalidData, "a frame for nobody here");
         match self.incoming.frame()? {
             Frame::Entry { stream, producer, consumer, entry } => {
-                let (stand, wakes) = self.stands.get_mut(&(stream, producer)).ok_or_else(wrong)?;
+                let Arriving { stand, wakes } = self.stands.get_mut(&(stream, producer)).ok_or_else(wrong)?;
                 let wake = wakes.get(consumer as usize).and_then(Option::as_ref).ok_or_else(wrong)?;
                 let entry = receive(&mut self.incoming, stand, entry, &self.aborted)?;
                 if !stand.put(consumer as usize, &entry) {
@@ -511,7 +525,8 @@ impl Listener {
                 wake.fire();
             }
             Frame::Taken { stream, producer, consumer, taken, started } => {
-                let (outlet, theirs, wake) = self.sent.get(&(stream, producer)).ok_or_else(wrong)?;
+                let Departing { outlet, theirs, wake } =
+                    self.sent.get(&(stream, producer)).ok_or_else(wrong)?;
                 if !theirs.get(consumer as usize).is_some_and(|&theirs| theirs) {
                     return Err(wrong());
                 }

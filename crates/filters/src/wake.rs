@@ -12,8 +12,9 @@ use crate::memory::Segment;
 
 /// Bytes that a word has for itself, so that neighbours do not share a line.
 pub const STRIDE: usize = 128;
-/// How long to look before sleeping.
-const SPIN_NS: u64 = 40_000;
+/// How long to look before sleeping. Longer than sockets do: whoever waits for a neighbour that sleeps itself waits for a wake-up (some 50 us) first, and
+/// where both sleep in turn each buffer costs a part of two of them.
+const SPIN_NS: u64 = 100_000;
 /// So long a sleep lasts at most before things are looked at again; whoever fires makes it shorter. It bounds what a bug could do.
 const NAP: Duration = Duration::from_secs(1);
 

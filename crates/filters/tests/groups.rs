@@ -9,10 +9,12 @@ use filters::{
     Transport, UnitOptions, With, spec,
 };
 
+type Test = fn(&Arc<Registry>);
+
 fn main() {
     let registry = registry().serve_if_asked();
     let wanted: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with('-')).collect();
-    let tests: &[(&str, fn(&Arc<Registry>))] = &[
+    let tests: &[(&str, Test)] = &[
         ("threads_give_the_sum", |r| sums(r, Way::Threads)),
         ("processes_give_the_sum", |r| sums(r, Way::Processes(Transport::Auto))),
         ("processes_by_sockets_give_the_sum", |r| sums(r, Way::Processes(Transport::Tcp))),

@@ -2,8 +2,8 @@
 //! that can share memory hand it over by the UNIX socket; the others stay connected by TCP.
 
 use std::collections::HashMap;
-use std::io::{self, IoSlice, IoSliceMut, Read as _};
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::io::{self, IoSlice, IoSliceMut, Read as _, Write as _};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener, UnixStream};
@@ -11,8 +11,10 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use native::{Listener, Path, Stream};
 use serde::{Deserialize, Serialize};
 
+use crate::link::Wire;
 use crate::messages::{self, Door};
 
 /// How long a neighbour may take to knock, and to say what it has to say.
@@ -34,30 +36,27 @@ pub struct Knock {
 }
 
 /// Who has come in.
-#[derive(Debug)]
 pub enum Guest {
     /// By the UNIX socket: memory will be handed over.
     Kin(UnixStream),
     /// By TCP.
-    Far(TcpStream),
+    Far(Arc<dyn Wire>),
 }
 
 /// A process's own door.
-#[derive(Debug)]
 pub struct OwnDoor {
     hall: Arc<Hall>,
     door: Door,
     tcp: SocketAddr,
 }
 
-#[derive(Debug)]
 struct Hall {
     token: String,
     guests: Mutex<Guests>,
     came: Condvar,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Guests {
     closed: bool,
     waiting: HashMap<Knock, Guest>,
@@ -72,7 +71,7 @@ impl Hall {
 impl OwnDoor {
     /// Opens one at this address, for those who know the token.
     pub fn open(address: IpAddr, token: &str) -> io::Result<OwnDoor> {
-        let tcp = TcpListener::bind((address, 0))?;
+        let tcp = Listener::bind((address, 0), Path::Auto)?;
         let local = tcp.local_addr()?;
         let name = format!("shunt-filters-{:016x}{:016x}", fabric::sys::random(), fabric::sys::random());
         let unix = UnixListener::bind_addr(&UnixAddr::from_abstract_name(&name)?)?;
@@ -140,12 +139,12 @@ impl Drop for OwnDoor {
 }
 
 impl Hall {
-    fn admit_far(&self, mut stream: TcpStream) {
+    fn admit_far(&self, stream: Stream) {
         let _ = stream.set_read_timeout(Some(PATIENCE));
         // Whoever says nothing that is understood is not answered.
-        if let Ok(knock) = messages::receive_most::<Knock>(&mut stream, KNOCK_MOST) {
+        if let Ok(knock) = messages::receive_most::<Knock>(&mut &stream, KNOCK_MOST) {
             let _ = stream.set_read_timeout(None);
-            self.admit(knock, Guest::Far(stream));
+            self.admit(knock, Guest::Far(Arc::new(stream)));
         }
     }
 
@@ -187,14 +186,39 @@ pub fn knock_as_kin(door: &Door, knock: &Knock) -> io::Result<UnixStream> {
     Ok(stream)
 }
 
-/// Knocks at a neighbour's TCP socket.
-pub fn knock_from_far(door: &Door, knock: &Knock) -> io::Result<TcpStream> {
-    let address: SocketAddr = door.tcp.parse().map_err(|_| {
-        io::Error::new(io::ErrorKind::InvalidInput, format!("'{}' is no address of a worker", door.tcp))
-    })?;
-    let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
-    messages::send(&mut stream, knock)?;
-    Ok(stream)
+/// Knocks at a neighbour's TCP socket. This end says whether Shunt may promote the connection; the other would let it.
+pub fn knock_from_far(door: &Door, knock: &Knock, path: Path) -> io::Result<Arc<dyn Wire>> {
+    let stream = Stream::connect(door.tcp.as_str(), path, Some(PATIENCE))?;
+    stream.set_nodelay(true)?;
+    messages::send(&mut &stream, knock)?;
+    Ok(Arc::new(stream))
+}
+
+impl Wire for Stream {
+    fn send(&self, mut parts: &mut [IoSlice]) -> io::Result<()> {
+        IoSlice::advance_slices(&mut parts, 0);
+        while !parts.is_empty() {
+            match (&mut &*self).write_vectored(parts) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(count) => IoSlice::advance_slices(&mut parts, count),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    fn read(&self, to: &mut [u8]) -> io::Result<usize> {
+        (&mut &*self).read(to)
+    }
+
+    fn close(&self) {
+        let _ = self.shutdown(Shutdown::Both); // it may have ended by itself
+    }
+
+    fn way(&self) -> &'static str {
+        if self.is_promoted() { "shunt" } else { "tcp" }
+    }
 }
 
 /// What two processes have in common that can share memory.
@@ -248,7 +272,6 @@ pub fn receive_files(from: &UnixStream, count: usize) -> io::Result<Vec<OwnedFd>
 
 /// Waits until the neighbour has said so, too: a byte each way.
 pub fn agree(with: &mut UnixStream) -> io::Result<()> {
-    use std::io::Write as _;
     with.write_all(&[1])?;
     let mut byte = [0];
     with.read_exact(&mut byte)

@@ -19,7 +19,7 @@ use crate::error::Failure;
 use crate::launch::{Launcher, Local, Process};
 use crate::layout::{CALLER, CopyId, Layout, Placement, Plan};
 use crate::messages::{self, Door, FromWorker, Hello, ToWorker, Transport, VERSION};
-use crate::session::{Factory, Sockets};
+use crate::session::Factory;
 use crate::stats::Figures;
 use crate::unit::{Part, Shared, Unit};
 use crate::worker::{self, Control, Ticket};
@@ -122,12 +122,7 @@ pub(crate) enum Event {
 
 impl Group {
     /// Starts one: returns when all copies are ready, or with what is in the way.
-    pub fn start(
-        layout: &Layout,
-        options: Options,
-        factory: Arc<dyn Factory>,
-        sockets: Arc<dyn Sockets>,
-    ) -> Result<Group, Failure> {
+    pub fn start(layout: &Layout, options: Options, factory: Arc<dyn Factory>) -> Result<Group, Failure> {
         let Options { placement, mut launcher, beside, transport, window, trace } = options;
         let closed = |what: String| Failure::Closed(what);
         let hosts =
@@ -153,7 +148,6 @@ impl Group {
             token,
             address,
             factory,
-            sockets,
             events: events.clone(),
             workers: plan.workers.iter().map(|_| Worker::default()).collect(),
             epoch: 0,
@@ -351,7 +345,6 @@ struct Caller {
     token: String,
     address: IpAddr,
     factory: Arc<dyn Factory>,
-    sockets: Arc<dyn Sockets>,
     events: Sender<Event>,
     workers: Vec<Worker>,
     epoch: u64,
@@ -500,12 +493,12 @@ impl Caller {
             return;
         }
         let (address, token) = (self.address, self.token.clone());
-        let (factory, sockets) = (Arc::clone(&self.factory), Arc::clone(&self.sockets));
+        let factory = Arc::clone(&self.factory);
         let events = self.events.clone();
         let started = UnixStream::pair().and_then(|(ours, theirs)| {
             thread::Builder::new().name("shunt-worker".into()).spawn(move || {
                 // How it ends is seen at the other end.
-                let _ = worker::serve_by(Control::Here(theirs), address, 0, &token, factory, sockets);
+                let _ = worker::serve_by(Control::Here(theirs), address, 0, &token, factory);
             })?;
             let mut control = Control::Here(ours);
             let hello = messages::receive::<Hello>(&mut control)?;

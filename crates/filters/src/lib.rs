@@ -45,8 +45,6 @@ pub mod sim;
 #[cfg(not(loom))]
 pub mod stats;
 #[cfg(not(loom))]
-mod tcp;
-#[cfg(not(loom))]
 mod unit;
 #[cfg(not(loom))]
 mod wake;
@@ -76,9 +74,7 @@ pub use output::{Chooser, With};
 #[cfg(not(loom))]
 pub use registry::{Registry, spec};
 #[cfg(not(loom))]
-pub use session::{Factory, Sockets};
-#[cfg(not(loom))]
-pub use tcp::Tcp;
+pub use session::Factory;
 #[cfg(not(loom))]
 pub use unit::{Next, Part, Unit};
 #[cfg(not(loom))]

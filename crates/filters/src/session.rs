@@ -17,7 +17,7 @@ use crate::error::Error;
 use crate::flow::Policy;
 use crate::input::{Input, Source};
 use crate::layout::{CopyId, Plan};
-use crate::link::{self, Frame, Incoming, Link, Wire};
+use crate::link::{self, Frame, Incoming, Link};
 use crate::memory::Segment;
 use crate::messages::{Door, Transport};
 use crate::outlet::{Geometry, Outlet};
@@ -26,6 +26,7 @@ use crate::ring;
 use crate::running::{Flag, Running};
 use crate::stats::{Figures, Got, Sent};
 use crate::wake::{self, Wake};
+use native::Path;
 
 /// How a process makes filters, and functions that choose, from what a layout says of them.
 pub trait Factory: Send + Sync {
@@ -33,12 +34,6 @@ pub trait Factory: Send + Sync {
     fn filter(&self, spec: &[u8], rank: usize, copies: usize) -> Result<Box<dyn Filter>, Error>;
     /// Makes the function of a stream with [`Policy::User`].
     fn chooser(&self, spec: &[u8]) -> Result<Box<dyn Chooser>, Error>;
-}
-
-/// How a process opens byte streams to others.
-pub trait Sockets: Send + Sync {
-    /// Makes a wire of a connected socket; `shunt` if it is to be promoted where that can be.
-    fn wire(&self, socket: std::net::TcpStream, shunt: bool) -> io::Result<Arc<dyn Wire>>;
 }
 
 /// What is said of an attempt: everything that all workers are told alike.
@@ -75,11 +70,11 @@ pub struct Session {
     aborted: Arc<Flag>,
     wakes: Arc<Segment>,
     jobs: Vec<(CopyId, Sender<Arc<Running>>)>,
-    links: Vec<Arc<Link>>,
     running: Mutex<BTreeMap<u64, Arc<Running>>>,
     sent: BTreeMap<Key, Arc<Sent>>,
     got: BTreeMap<Key, Arc<Got>>,
-    ways: HashMap<usize, &'static str>,
+    /// Neighbours without memory in common.
+    far: HashMap<usize, Arc<Link>>,
     outlets: HashMap<(usize, usize), Arc<Outlet>>,
 }
 
@@ -106,7 +101,6 @@ impl Session {
         aborted: Arc<Flag>,
         door: &OwnDoor,
         factory: &dyn Factory,
-        sockets: &dyn Sockets,
         reporter: &dyn Fn(CopyId) -> Box<dyn Reporter>,
     ) -> Result<Session, Unfit> {
         let plan = Arc::clone(&terms.plan);
@@ -128,16 +122,15 @@ impl Session {
             ways: HashMap::new(),
         };
         builder.make_outlets(&mine)?;
-        builder.meet(door, sockets, &aborted)?;
+        builder.meet(door, &aborted)?;
         let mut session = Session {
             aborted,
             wakes,
             jobs: Vec::new(),
-            links: Vec::new(),
             running: Mutex::default(),
             sent: BTreeMap::new(),
             got: BTreeMap::new(),
-            ways: builder.shown(),
+            far: builder.links(),
             outlets: builder.outlets.clone(),
             terms: terms.clone(),
         };
@@ -147,7 +140,6 @@ impl Session {
         }
         for (&peer, way) in &builder.ways {
             if let Way::Link(link) = way {
-                session.links.push(Arc::clone(link));
                 builder.listen(peer, link, &session)?;
             }
         }
@@ -211,7 +203,7 @@ impl Session {
     }
 
     fn way_to(&self, worker: usize) -> &'static str {
-        self.ways.get(&worker).copied().unwrap_or("")
+        self.far.get(&worker).map_or("memory", |link| link.way())
     }
 
     fn wake_all(&self) {
@@ -236,7 +228,7 @@ impl Drop for Session {
     fn drop(&mut self) {
         self.aborted.set();
         self.wake_all();
-        for link in &self.links {
+        for link in self.far.values() {
             link.close();
         }
     }
@@ -288,7 +280,7 @@ impl Builder<'_> {
     }
 
     /// Links up with all neighbours: knocks at those with higher numbers, then waits for the others.
-    fn meet(&mut self, door: &OwnDoor, sockets: &dyn Sockets, aborted: &Flag) -> io::Result<()> {
+    fn meet(&mut self, door: &OwnDoor, aborted: &Flag) -> io::Result<()> {
         let me = self.terms.me;
         let peers: Vec<usize> = (0..self.plan.workers.len())
             .filter(|&peer| {
@@ -306,9 +298,7 @@ impl Builder<'_> {
         for (peer, guest) in guests {
             let way = match guest {
                 Guest::Kin(stream) => self.exchange(peer, stream)?,
-                Guest::Far(stream) => {
-                    stream.set_nodelay(true)?;
-                    let wire = sockets.wire(stream, self.terms.transport != Transport::Tcp)?;
+                Guest::Far(wire) => {
                     // Whoever knocked asks.
                     let offset = if peer > me { link::ask_clock(&wire)? } else { link::answer_clock(&wire)? };
                     Way::Link(Arc::new(Link::new(wire, offset)))
@@ -328,7 +318,8 @@ impl Builder<'_> {
                 return Ok(Guest::Kin(stream));
             }
         }
-        Ok(Guest::Far(door::knock_from_far(door, knock)?))
+        let path = if self.terms.transport == Transport::Tcp { Path::Tcp } else { Path::Auto };
+        Ok(Guest::Far(door::knock_from_far(door, knock, path)?))
     }
 
     /// Both hand over their words and the outlets that the other reads.
@@ -351,12 +342,12 @@ impl Builder<'_> {
         Ok(Way::Memory { wakes, outlets })
     }
 
-    fn shown(&self) -> HashMap<usize, &'static str> {
-        let show = |way: &Way| match way {
-            Way::Memory { .. } => "memory",
-            Way::Link(link) => link.way(),
-        };
-        self.ways.iter().map(|(&peer, way)| (peer, show(way))).collect()
+    fn links(&self) -> HashMap<usize, Arc<Link>> {
+        let links = self.ways.iter().filter_map(|(&peer, way)| match way {
+            Way::Link(link) => Some((peer, Arc::clone(link))),
+            Way::Memory { .. } => None,
+        });
+        links.collect()
     }
 
     /// The word that a copy sleeps on, if this process can write it.

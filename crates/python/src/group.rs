@@ -7,7 +7,7 @@ use std::time::Duration;
 use filters::flow::Policy;
 use filters::{
     Chooser, Error, Factory, Filter, Launcher, Local, Next, Options, Place, Placement, Process,
-    StreamOptions, Tcp, Ticket, Transport, UnitOptions,
+    StreamOptions, Ticket, Transport, UnitOptions,
 };
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
@@ -180,7 +180,7 @@ impl Group {
         };
         let options = Options { placement: places, launcher, beside: local(), transport, window, trace };
         let factory = Arc::new(PyFactory { filter: make_filter, chooser: make_chooser });
-        let started = py.detach(|| filters::Group::start(&layout.0, options, factory, Arc::new(Tcp)));
+        let started = py.detach(|| filters::Group::start(&layout.0, options, factory));
         Ok(match started {
             Ok(group) => (Some(Group(Mutex::new(Some(Arc::new(group))))), None),
             Err(failure) => (None, Some(told(&failure))),
@@ -376,6 +376,6 @@ impl Unit {
 pub fn serve(py: Python, ticket: &str, make_filter: Py<PyAny>, make_chooser: Py<PyAny>) -> PyResult<()> {
     let ticket: Ticket = ticket.parse().map_err(PyValueError::new_err)?;
     let factory = Arc::new(PyFactory { filter: make_filter, chooser: make_chooser });
-    py.detach(|| filters::serve(&ticket, factory, Arc::new(Tcp)))?;
+    py.detach(|| filters::serve(&ticket, factory))?;
     Ok(())
 }

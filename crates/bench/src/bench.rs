@@ -1,7 +1,7 @@
 //! `shunt bench`: the session that measurements run in, latency and throughput, and the order of everything.
 
 use crate::cli::BenchOptions;
-use crate::error::{Error, Result};
+use crate::error::{self, Error, Result};
 use crate::ether::{self, Lan};
 use crate::host::{self, Cpus};
 use crate::pairs::{self, Ends, Setting, number};
@@ -140,6 +140,10 @@ fn exit_code(results: &Results, options: &BenchOptions, interrupted: bool, faile
             .split([' ', '-'])
             .next()
             .is_some_and(|group| OPTIONAL.contains(&group) && !options.asked_for(group));
+        // Those that filters are compared with: without one of them its promise cannot be checked.
+        if why.contains(error::NOT_HERE) {
+            return !options.check;
+        }
         (app || group) && (why.contains("is not installed") || why == ether::NEEDS_ROOT)
     };
     let rows = results.figures.iter().flat_map(|figure| &figure.rows);

@@ -9,10 +9,18 @@ pub enum Error {
         program: String,
         package: String,
     },
+    /// Another contender that is not on this machine, and how it gets here.
+    Absent {
+        what: String,
+        remedy: String,
+    },
     /// Ctrl-C, or a signal that asks to end.
     Interrupted,
     Failed(String),
 }
+
+/// What stands for [`Error::Absent`] in tables.
+pub const NOT_HERE: &str = "not here";
 
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -22,6 +30,7 @@ impl fmt::Display for Error {
             Error::Missing { program, package } => {
                 write!(f, "{program} is not installed (apt-get install {package})")
             }
+            Error::Absent { what, remedy } => write!(f, "{what} is {NOT_HERE} ({remedy})"),
             Error::Interrupted => write!(f, "interrupted"),
             Error::Failed(why) => write!(f, "{why}"),
         }

@@ -51,6 +51,19 @@ pub fn libexec() -> Result<PathBuf> {
     })
 }
 
+/// A Python with what filters are compared with: named by SHUNT_BENCH_PYTHON, or made by scripts/bootstrap.sh in a workspace around this executable,
+/// or the one on PATH.
+pub fn bench_python() -> Result<PathBuf> {
+    if let Some(path) = env("SHUNT_BENCH_PYTHON") {
+        return Ok(path);
+    }
+    let near = around_executable().into_iter().map(|dir| dir.join("build/bench-venv/bin/python"));
+    match near.into_iter().find(|path| is_executable(path)) {
+        Some(path) => Ok(path),
+        None => program("python3", "python3"),
+    }
+}
+
 /// A program on PATH, or where Debian keeps system programs.
 pub fn program(name: &str, package: &str) -> Result<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();

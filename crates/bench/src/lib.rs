@@ -2,7 +2,8 @@
 //!
 //! Every claim of this project is a ratio measured within one run: kernel TCP, Shunt, UNIX sockets and the raw-memory
 //! limit take turns, round after round, so that a machine that gets faster or slower meanwhile does so for all of them.
-//! The programs measured are ordinary ones: those of `bench/programs`, and real servers with their usual load tools.
+//! The programs measured are ordinary ones: those of `bench/programs`, and real servers with their usual load tools; filters run in processes of
+//! this program itself.
 //! This crate only starts them, reads what they print, and does the arithmetic.
 
 mod apps;
@@ -37,6 +38,8 @@ pub use cli::words;
 
 /// `shunt bench ARGS`.
 pub fn main(args: &[OsString]) -> ExitCode {
+    // Filters that are measured run in processes of this program.
+    filters::serve_if_asked();
     match cli::parse_bench(args) {
         Ok(cli::Parsed::Help) => {
             print!("{}", cli::bench_help());

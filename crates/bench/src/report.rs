@@ -1,5 +1,6 @@
 //! The tables that people read.
 
+use crate::error::NOT_HERE;
 use crate::results::{Metric, Results, Side, Unit};
 use crate::stats::Summary;
 use std::fmt::Write;
@@ -11,7 +12,8 @@ pub const NEVER_SLOWER: f64 = 0.95;
 pub fn tables(results: &Results) -> String {
     let mut out = String::new();
     for group in results.groups() {
-        out.push_str(&table(group, &results.group(group)));
+        let absent = results.absent.iter().filter(|(of, _)| *of == group).map(|(_, side)| *side);
+        out.push_str(&table(group, &results.group(group), &absent.collect::<Vec<_>>()));
         out.push('\n');
     }
     for figure in &results.figures {
@@ -32,13 +34,14 @@ pub fn tables(results: &Results) -> String {
     out
 }
 
-fn table(title: &str, metrics: &[&Metric]) -> String {
-    let sides: Vec<Side> =
-        Side::ALL.into_iter().filter(|s| metrics.iter().any(|m| m.summary(*s).is_some())).collect();
+fn table(title: &str, metrics: &[&Metric], absent: &[Side]) -> String {
+    let measured = |side: &Side| metrics.iter().any(|m| m.summary(*side).is_some());
+    let sides: Vec<Side> = Side::ALL.into_iter().filter(|s| measured(s) || absent.contains(s)).collect();
     let subject = metrics.first().map_or(Side::Shunt, |m| m.subject());
     // Of the other Ethernets in user space it is enough to know whether they are behind.
     let apart = [Side::Tinc, Side::Fastd, Side::Vde, Side::Socat];
-    let versus: Vec<Side> = sides.iter().copied().filter(|s| *s != subject && !apart.contains(s)).collect();
+    let compared = |s: &Side| *s != subject && !apart.contains(s) && measured(s);
+    let versus: Vec<Side> = sides.iter().copied().filter(compared).collect();
     let versus = if sides.contains(&subject) { versus } else { Vec::new() };
     let mut rows = vec![header(&sides, &versus)];
     let mut last = "";
@@ -46,7 +49,9 @@ fn table(title: &str, metrics: &[&Metric]) -> String {
         let row = if metric.row == last { "" } else { &metric.row };
         last = &metric.row;
         let mut cells = vec![row.to_string(), metric.name.clone()];
-        cells.extend(sides.iter().map(|s| metric.summary(*s).map_or("-".into(), |v| value(metric.unit, v))));
+        let none = |side: &Side| if measured(side) { "-" } else { NOT_HERE };
+        let cell = |s: &Side| metric.summary(*s).map_or(none(s).into(), |v| value(metric.unit, v));
+        cells.extend(sides.iter().map(cell));
         cells.extend(versus.iter().map(|s| ratio(metric, *s)));
         if !versus.is_empty() {
             cells.push(remark(metric));
@@ -114,6 +119,9 @@ fn remark(metric: &Metric) -> String {
     promises
         .extend(target.over.iter().filter(|(_, t)| *t > 1.0).map(|(s, t)| format!("{t:.2} x {}", s.title())));
     let ahead: Vec<&str> = target.over.iter().filter(|(_, t)| *t == 1.0).map(|(s, _)| s.title()).collect();
+    promises.extend(
+        target.over.iter().filter(|(_, t)| *t < 1.0).map(|(s, t)| format!("{t:.2} of {}", s.title())),
+    );
     promises.extend((!ahead.is_empty()).then(|| format!("ahead of {}", ahead.join(", "))));
     promises.extend(target.value.map(|t| metric.unit.show(t)));
     let mut promise = promises.join(", ");
@@ -174,6 +182,14 @@ mod tests {
     fn without_shunt_there_are_no_ratios() {
         let table = tables(&results(&[(Side::Tcp, 46e3), (Side::Unix, 20e3)], Target::NONE));
         assert!(!table.contains("x UNIX"), "{table}");
+    }
+
+    #[test]
+    fn who_is_not_here_is_named() {
+        let mut results = results(&[(Side::Filters, 300.0), (Side::ZmqTcp, 1500.0)], Target::NONE);
+        results.absent.push(("latency", Side::Ray));
+        let table = tables(&results);
+        assert!(table.contains("Ray") && table.contains(NOT_HERE) && !table.contains("x Ray"), "{table}");
     }
 
     #[test]

@@ -17,6 +17,18 @@ pub enum Side {
     Via,
     /// Shunt's sockets, whose bytes go by Virtual Interfaces.
     Sovia,
+    /// Filters, whose buffers are in memory that both processes map, or go by sockets that Shunt promotes, or by TCP.
+    Filters,
+    FiltersShunt,
+    FiltersTcp,
+    /// Others that pass buffers.
+    ZmqTcp,
+    ZmqIpc,
+    Dask,
+    Ray,
+    /// Policies of filters.
+    OnDemand,
+    RoundRobin,
     /// TCP over Shunt's two Ethernets, over the kernel's, and over those of others in user space.
     Ethom,
     Ethos,
@@ -29,7 +41,7 @@ pub enum Side {
 }
 
 impl Side {
-    pub const ALL: [Side; 15] = [
+    pub const ALL: [Side; 24] = [
         Side::Tcp,
         Side::Shunt,
         Side::Sovia,
@@ -37,6 +49,15 @@ impl Side {
         Side::Unix,
         Side::Raw,
         Side::Copy,
+        Side::Filters,
+        Side::FiltersShunt,
+        Side::FiltersTcp,
+        Side::ZmqTcp,
+        Side::ZmqIpc,
+        Side::Dask,
+        Side::Ray,
+        Side::OnDemand,
+        Side::RoundRobin,
         Side::Ethom,
         Side::Ethos,
         Side::Veth,
@@ -56,6 +77,15 @@ impl Side {
             Side::Copy => "copy",
             Side::Via => "vipl",
             Side::Sovia => "sockets_over_vipl",
+            Side::Filters => "filters",
+            Side::FiltersShunt => "filters_shunt",
+            Side::FiltersTcp => "filters_tcp",
+            Side::ZmqTcp => "zeromq_tcp",
+            Side::ZmqIpc => "zeromq_ipc",
+            Side::Dask => "dask",
+            Side::Ray => "ray",
+            Side::OnDemand => "on_demand",
+            Side::RoundRobin => "round_robin",
             Side::Ethom => "ethom",
             Side::Ethos => "ethos",
             Side::Veth => "veth",
@@ -76,6 +106,15 @@ impl Side {
             Side::Copy => "file copy",
             Side::Via => "VIPL",
             Side::Sovia => "Shunt over VIPL",
+            Side::Filters => "filters",
+            Side::FiltersShunt => "filters, Shunt",
+            Side::FiltersTcp => "filters, TCP",
+            Side::ZmqTcp => "ZeroMQ tcp",
+            Side::ZmqIpc => "ZeroMQ ipc",
+            Side::Dask => "Dask",
+            Side::Ray => "Ray",
+            Side::OnDemand => "on demand",
+            Side::RoundRobin => "round-robin",
             Side::Ethom => "ETHOM",
             Side::Ethos => "ETHOS",
             Side::Vxlan => "VXLAN",
@@ -85,7 +124,7 @@ impl Side {
 
     /// Whether its programs run with the library in front of them.
     pub fn is_accelerated(self) -> bool {
-        matches!(self, Side::Shunt | Side::Sovia)
+        matches!(self, Side::Shunt | Side::Sovia | Side::FiltersShunt)
     }
 
     /// Whether it joins two hosts of [`crate::ether::Lan`].
@@ -232,7 +271,10 @@ impl Metric {
     /// Whose promise it is.
     pub fn subject(&self) -> Side {
         let measured = |side: &Side| !self.values(*side).is_empty();
-        [Side::Via, Side::Shunt, Side::Ethom].into_iter().find(measured).unwrap_or(Side::Shunt)
+        [Side::Filters, Side::OnDemand, Side::Via, Side::Shunt, Side::Ethom]
+            .into_iter()
+            .find(measured)
+            .unwrap_or(Side::Shunt)
     }
 
     /// Whether the promise is kept; `None` where there is none, or nothing to judge by.
@@ -261,6 +303,8 @@ pub struct Results {
     pub metrics: Vec<Metric>,
     /// Of the paper on filters.
     pub figures: Vec<Figure>,
+    /// Who could not take part in a group: a column of its table says so.
+    pub absent: Vec<(&'static str, Side)>,
     /// What could not be measured, and why.
     pub not_run: Vec<(String, String)>,
     /// Output of other commands that belongs to the numbers.

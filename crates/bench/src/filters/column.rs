@@ -3,7 +3,6 @@
 use super::figure::How;
 use super::measured;
 use crate::bench::{Session, progress};
-use crate::error::Result;
 use crate::results::Side;
 use filters::flow::Policy;
 use filters::sim::Profile;
@@ -33,7 +32,7 @@ pub struct Known {
     /// The block of a perfect pipeline, and what is idle with it.
     pub perfect: Option<u64>,
     pub balances: Vec<Balance>,
-    /// Processor time for an empty buffer, in nanoseconds.
+    /// Processor time for a buffer of 8 bytes, in nanoseconds.
     pub overhead: Option<f64>,
 }
 
@@ -45,12 +44,12 @@ pub struct Balance {
     pub image: Option<[u64; 2]>,
 }
 
-/// Average response times, for no to ten complete updates of ten queries.
+/// Average response times to ten queries: how many of them are complete updates, and nanoseconds. Simulated for none to ten.
 pub struct Response {
     pub computing: bool,
     pub way: Way,
     pub parts: u64,
-    pub averages: Vec<u64>,
+    pub averages: Vec<(u64, u64)>,
 }
 
 /// How many times as much is asked for as in the paper: today's machines are asked for what TCP can just about do on them, as those of 2003 were.
@@ -76,15 +75,15 @@ impl Column {
     pub fn here(session: &Session, clan: &Column) -> Column {
         progress(format_args!("filters: simulating this machine"));
         let both = measured::SIDES.map(|side| Known::simulated(measured::profile(session, side)));
-        let asked = Asked::as_hard(&both[0], &clan.both[0]);
+        let asked = Asked::as_hard(&both[0], &clan.both[0], Way::OneHop);
         Column { how: How::Simulated, both, asked }
     }
 
     /// What filters that run on this machine do.
-    pub fn measured(session: &mut Session, asked: Asked) -> Result<Column> {
-        let [tcp, fast] = measured::SIDES;
-        let both = [Known::measured(session, tcp)?, Known::measured(session, fast)?];
-        Ok(Column { how: How::Measured, both, asked })
+    pub fn measured(session: &Session, clan: &Column) -> Column {
+        let both = measured::SIDES.map(|side| Known::measured(session, side));
+        let asked = Asked::as_hard(&both[0], &clan.both[0], Way::TenNodes);
+        Column { how: How::Measured, both, asked }
     }
 }
 
@@ -97,7 +96,8 @@ impl Known {
         {
             let per_byte = if computing { COMPUTATION } else { 0 };
             responses.extend(PARTS.map(|parts| {
-                let average = |complete| paper::response(&transport, per_byte, way, parts, complete);
+                let average =
+                    |complete| (complete as u64, paper::response(&transport, per_byte, way, parts, complete));
                 Response { computing, way, parts, averages: (0..=10).map(average).collect() }
             }));
         }
@@ -119,25 +119,19 @@ impl Known {
         }
     }
 
-    fn measured(session: &mut Session, side: Side) -> Result<Known> {
+    fn measured(session: &Session, side: Side) -> Known {
         let mut known = Known { transport: measured::profile(session, side), ..Known::default() };
-        if session.sides(&[side]).is_empty() {
-            return Ok(known);
-        }
-        for block in measured::BLOCKS {
-            known.blocks[0].extend(measured::block_times(session, side, block)?);
-        }
+        known.blocks[0]
+            .extend(measured::BLOCKS.iter().filter_map(|&block| measured::block_times(session, side, block)));
         for parts in PARTS {
-            let mut averages = Vec::new();
-            for complete in 0..=10 {
-                averages.extend(measured::response(session, side, parts, complete)?);
-            }
-            if averages.len() == 11 {
+            let average = |complete| Some((complete, measured::response(session, side, parts, complete)?));
+            let averages: Vec<_> = measured::COMPLETE.into_iter().filter_map(average).collect();
+            if !averages.is_empty() {
                 known.responses.push(Response { computing: false, way: Way::TenNodes, parts, averages });
             }
         }
-        known.overhead = measured::overhead(session, side)?;
-        Ok(known)
+        known.overhead = measured::overhead(session, side);
+        known
     }
 
     /// Complete updates in a second with the best block.
@@ -150,9 +144,18 @@ impl Known {
         self.blocks[usize::from(computing)].iter().find(|times| times.block == block)
     }
 
-    pub fn response(&self, computing: bool, way: Way, parts: u64) -> Option<&[u64]> {
-        let is_it = |r: &&Response| (r.computing, r.way, r.parts) == (computing, way, parts);
-        self.responses.iter().find(is_it).map(|response| response.averages.as_slice())
+    pub fn response(&self, computing: bool, way: Way, parts: u64) -> Option<&Response> {
+        self.responses.iter().find(|r| (r.computing, r.way, r.parts) == (computing, way, parts))
+    }
+
+    /// How long an empty message takes.
+    fn lone(&self) -> Option<f64> {
+        Some(self.transport.as_ref()?.alone(0) as f64)
+    }
+
+    /// The soonest partial update, with whatever block.
+    fn soonest(&self) -> Option<f64> {
+        self.blocks[0].iter().map(|times| times.partial as f64).reduce(f64::min)
     }
 
     pub fn balance(&self, factor: u64) -> Option<&Balance> {
@@ -160,20 +163,27 @@ impl Known {
     }
 }
 
+impl Response {
+    /// The average with so many complete updates.
+    pub fn at(&self, complete: u64) -> Option<u64> {
+        self.averages.iter().find(|(of_ten, _)| *of_ten == complete).map(|(_, average)| *average)
+    }
+}
+
 impl Asked {
-    fn as_hard(here: &Known, clan: &Known) -> Asked {
+    /// `way`: how far the blocks go whose response times are compared.
+    fn as_hard(here: &Known, clan: &Known, way: Way) -> Asked {
         let ratio = |here: Option<f64>, clan: Option<f64>| match (here, clan) {
             (Some(here), Some(clan)) => here / clan,
             _ => 1.0,
         };
         let rate = |computing| ratio(here.best_rate(computing), clan.best_rate(computing));
-        let latency = |known: &Known| Some(known.transport.as_ref()?.alone(0) as f64);
-        let all = |known: &Known, computing| Some(known.response(computing, Way::OneHop, 64)?[10] as f64);
+        let latency = match way {
+            Way::OneHop => ratio(here.lone(), clan.lone()),
+            Way::TenNodes => ratio(here.soonest(), clan.soonest()),
+        };
+        let all = |known: &Known, computing| Some(known.response(computing, way, 64)?.at(10)? as f64);
         let response = |computing| ratio(all(here, computing), all(clan, computing));
-        Asked {
-            rate: [rate(false), rate(true)],
-            latency: ratio(latency(here), latency(clan)),
-            response: [response(false), response(true)],
-        }
+        Asked { rate: [rate(false), rate(true)], latency, response: [response(false), response(true)] }
     }
 }

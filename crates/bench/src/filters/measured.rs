@@ -1,12 +1,18 @@
-//! What is measured on this machine, one function for each measurement. The curves of both transports come from the same programs as `shunt bench latency`
-//! and `throughput`. What needs filters that run gives `None` as long as the runtime is not part of this: the tables then say so.
+//! What is measured on this machine of the paper's figures. The curves of both transports come from the same programs as `shunt bench latency` and `throughput`; figures
+//! 24, 26 and 28 come from the paper's four filters as they run, by sockets as in the paper, and where memory is shared, which is what this runtime does by itself on
+//! one host. Two processors are not ten nodes: there is one copy of each filter, in a process of its own, and none of them computes.
 
+use super::buffers;
+use super::running::{self, Running, Start};
 use crate::bench::{Session, progress};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::pairs::{self, Ends, Setting, number};
 use crate::results::{Place, Side, Target, Unit};
-use filters::sim::paper::BlockTimes;
+use crate::stats;
+use filters::StreamOptions;
+use filters::sim::paper::{BlockTimes, IMAGE, ZOOM};
 use filters::sim::{Point, Profile};
+use std::time::Duration;
 
 /// The table of the curves.
 pub const CURVES: &str = "filters-curves";
@@ -30,6 +36,23 @@ const SOONER: Target = Target { over_tcp: Some(4.9), ..Target::NONE };
 const WIDER: Target = Target { over_tcp: Some(1.5), ..Target::NONE };
 /// Blocks that filters are measured with.
 pub const BLOCKS: [u64; 5] = [1024, 4096, 16384, 65536, 262_144];
+/// Of ten queries, how many are complete ones: the average grows in a straight line in between.
+pub const COMPLETE: [u64; 3] = [0, 5, 10];
+
+/// The table of the pipeline.
+pub const PIPELINE: &str = "filters-pipeline";
+const STAGES: [&str; 4] = ["repository", "clip", "zoom", "visualization"];
+/// How its buffers go: as [`SIDES`], and in memory.
+const WAYS: [Side; 3] = [Side::FiltersTcp, Side::FiltersShunt, Side::Filters];
+const UPDATE: &str = "complete update";
+const PARTIAL: &str = "partial update";
+/// Bytes under way on a stream at most, unless these are less than two buffers.
+const UNDER_WAY: u64 = 64 << 20;
+
+/// The filters that use this transport.
+pub fn filters_of(side: Side) -> Side {
+    if side == Side::Tcp { Side::FiltersTcp } else { Side::FiltersShunt }
+}
 
 /// Measures half a round trip and bytes one way of every size over both transports, in turns.
 pub fn curves(session: &mut Session) -> Result<()> {
@@ -84,17 +107,130 @@ pub fn profile(session: &Session, side: Side) -> Option<Profile> {
     (!points.is_empty()).then(|| Profile::measured(&format!("{}, this machine", side.title()), points))
 }
 
+/// Runs the pipeline over all ways, in turns.
+pub fn pipeline(session: &mut Session) -> Result<()> {
+    let sides = session.sides(&WAYS);
+    for round in 0..session.rounds {
+        progress(format_args!("filters: pipeline, round {} of {}", round + 1, session.rounds));
+        for side in Side::turns(&sides, round) {
+            for block in BLOCKS {
+                let row = of_block(block);
+                let outcome = block_of(session, side, block);
+                let what = format!("{PIPELINE} {row} ({})", side.title());
+                if let Some((update, partial)) = session.record(&what, outcome)? {
+                    let place = Place { group: PIPELINE, row: &row, side, round };
+                    session.results.add(&place, UPDATE, Unit::Time, Target::NONE, update);
+                    session.results.add(&place, PARTIAL, Unit::Time, Target::NONE, partial);
+                }
+            }
+            for parts in super::column::PARTS {
+                let row = of_parts(parts);
+                let outcome = queries_of(session, side, parts);
+                let what = format!("{PIPELINE} {row} ({})", side.title());
+                if let Some(averages) = session.record(&what, outcome)? {
+                    let place = Place { group: PIPELINE, row: &row, side, round };
+                    for (complete, average) in averages {
+                        session.results.add(&place, &of_ten(complete), Unit::Time, Target::NONE, average);
+                    }
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn of_block(block: u64) -> String {
+    format!("blocks of {} KB", block / 1024)
+}
+
+fn of_parts(parts: u64) -> String {
+    if parts == 1 { "image in one part".into() } else { format!("image in {parts} parts") }
+}
+
+fn of_ten(complete: u64) -> String {
+    format!("{complete} of 10 complete")
+}
+
+/// From one complete update to the next while they follow each other, and how long a partial one takes, in nanoseconds.
+fn block_of(session: &Session, side: Side, block: u64) -> Result<(f64, f64)> {
+    let group = start(session, side, block)?;
+    let whole = running::bytes(&[block, IMAGE]);
+    let first = answer(&group.warm_up(&whole)?, IMAGE)?;
+    // As many as fit into the time; the first of them is what the others are counted from.
+    let count = (session.duration * 5e8 / (first.1 - first.0) as f64).clamp(3.0, 100.0) as usize;
+    let units: Vec<_> = (0..count).map(|_| group.append(whole.clone())).collect();
+    let mut ends = Vec::new();
+    for unit in &units {
+        ends.push(answer(&running::wait(unit, Duration::from_secs_f64(session.duration))?, IMAGE)?.1);
+    }
+    let update = (ends[count - 1] - ends[0]) as f64 / (count - 1) as f64;
+    let partial = running::bytes(&[block, block]);
+    let count = (session.duration * 100.0).clamp(10.0, 100.0) as usize;
+    let mut times = Vec::new();
+    for _ in 0..count {
+        let (began, ended) = answer(&group.run(partial.clone(), Duration::ZERO)?, block)?;
+        times.push((ended - began) as f64);
+    }
+    group.check_way()?;
+    let partial = stats::summary(times).map_or(0.0, |times| times.median);
+    Ok((update, partial))
+}
+
+/// The average response to ten queries, one after the other, some of them complete ones.
+fn queries_of(session: &Session, side: Side, parts: u64) -> Result<Vec<(u64, f64)>> {
+    let block = IMAGE / parts;
+    let group = start(session, side, block)?;
+    let query = |is_complete: bool| {
+        let bytes = if is_complete { block * parts } else { block * parts.min(ZOOM) };
+        let (began, ended) = answer(&group.run(running::bytes(&[block, bytes]), Duration::ZERO)?, bytes)?;
+        Ok((ended - began) as f64)
+    };
+    group.warm_up(&running::bytes(&[block, block * parts]))?;
+    let mut averages = Vec::new();
+    for complete in COMPLETE {
+        // As the simulation spreads them.
+        let times = (0..10).map(|nth| query((nth + 1) * complete / 10 > nth * complete / 10));
+        averages.push((complete, times.sum::<Result<f64>>()? / 10.0));
+    }
+    group.check_way()?;
+    Ok(averages)
+}
+
+fn start(session: &Session, side: Side, block: u64) -> Result<Running> {
+    let credits = (UNDER_WAY / block).clamp(2, StreamOptions::default().credits as u64) as usize;
+    let options = StreamOptions { buffer_size: block as usize, credits, ..StreamOptions::default() };
+    let layout = running::chain(&STAGES, &options);
+    let start = Start { library: session.library.clone(), side, window: 4 };
+    Running::start(start, &layout, &[1; STAGES.len()])
+}
+
+/// When the repository began, and when the visualization had all of so many bytes.
+fn answer(parts: &[filters::Part], bytes: u64) -> Result<(u64, u64)> {
+    let [began, ended] = ["repository", "visualization"].map(|filter| running::told(parts, filter));
+    match (began.first().map(Vec::as_slice), ended.first().map(Vec::as_slice)) {
+        (Some(&[began]), Some(&[ended, got])) if got == bytes => Ok((began, ended)),
+        _ => Err(Error::Failed(format!("{bytes} bytes did not come as they should: {ended:?}"))),
+    }
+}
+
 /// Figures 24 and 26: complete and partial updates of the running pipeline, without computation, with one size of block.
-pub fn block_times(_session: &mut Session, _side: Side, _block: u64) -> Result<Option<BlockTimes>> {
-    Ok(None)
+pub fn block_times(session: &Session, side: Side, block: u64) -> Option<BlockTimes> {
+    let of = |name| median(session, side, &of_block(block), name);
+    Some(BlockTimes { block, update: of(UPDATE)?, partial: of(PARTIAL)? })
 }
 
 /// Figure 28: the average response time in nanoseconds to ten queries, `complete` of them complete updates, of an image in so many parts.
-pub fn response(_session: &mut Session, _side: Side, _parts: u64, _complete: usize) -> Result<Option<u64>> {
-    Ok(None)
+pub fn response(session: &Session, side: Side, parts: u64, complete: u64) -> Option<u64> {
+    median(session, side, &of_parts(parts), &of_ten(complete))
 }
 
-/// What a buffer costs beside its bytes: processor time of producer and consumer for an empty one, in nanoseconds.
-pub fn overhead(_session: &mut Session, _side: Side) -> Result<Option<f64>> {
-    Ok(None)
+fn median(session: &Session, side: Side, row: &str, name: &str) -> Option<u64> {
+    let metrics = session.results.group(PIPELINE);
+    let metric = metrics.iter().find(|metric| metric.row == row && metric.name == name)?;
+    Some(metric.summary(filters_of(side))?.median.round() as u64)
+}
+
+/// What a buffer costs beside its bytes: processor time of producer and consumer for one of 8 bytes, in nanoseconds.
+pub fn overhead(session: &Session, side: Side) -> Option<f64> {
+    buffers::overhead(session, filters_of(side))
 }

@@ -1,13 +1,19 @@
 //! `shunt bench filters`: the experiments of "Impact of High Performance Sockets on Data Intensive Applications", section 5.2. Two processors cannot run
 //! ten nodes at the speeds of 2003, so most of it is simulated in virtual time (`filters::sim`), with the paper's constants and with
-//! the curves of this machine, which are measured here; what is small enough is measured as it runs. docs/papers.md says what came of it.
+//! the curves of this machine, which are measured here; what is small enough is measured as it runs. Beside it: what a buffer costs, compared with others that pass buffers.
+//! docs/papers.md says what came of it.
 
+mod buffers;
 mod column;
 mod figure;
 mod figures;
 mod measured;
+mod meter;
+mod running;
+mod unequal;
 
 pub use figure::{Claim, Figure, How, Hue, Mark, Panel, Scale};
+pub use running::serve_if_asked;
 
 use crate::bench::{Session, progress};
 use crate::error::Result;
@@ -17,11 +23,14 @@ pub const GROUP: &str = "filters";
 
 pub fn measure(session: &mut Session) -> Result<()> {
     measured::curves(session)?;
+    measured::pipeline(session)?;
+    buffers::measure(session)?;
+    unequal::measure(session)?;
     progress(format_args!("filters: simulating cLAN 2003"));
     let clan = Column::clan();
     let here = Column::here(session, &clan);
-    let ran = Column::measured(session, here.asked)?;
-    let columns = [clan, here, ran];
-    session.results.figures = figures::all(&columns);
+    let ran = Column::measured(session, &clan);
+    session.results.figures = figures::all(&[clan, here, ran]);
+    session.results.figures.push(unequal::figure(session));
     Ok(())
 }

@@ -74,6 +74,7 @@ pub fn of_rate(columns: &Columns, computing: bool) -> Figure {
         panels: panels(columns, |at, sim, ran| {
             let asked = sim.asked.rate[usize::from(computing)];
             let of = |column: &Column, which: usize| {
+                let asked = column.asked.rate[usize::from(computing)];
                 let found =
                     |rate: &f64| Some((rate * asked, partial(at_rate(column, computing, *rate)[which])?));
                 RATES.iter().filter_map(found).collect::<Vec<_>>()
@@ -172,6 +173,7 @@ pub fn of_latency(columns: &Columns, computing: bool) -> Figure {
         panels: panels(columns, |at, sim, ran| {
             let asked = sim.asked.latency;
             let of = |column: &Column, which: usize| {
+                let asked = column.asked.latency;
                 let found =
                     |limit: &f64| Some((limit * asked, rate(at_latency(column, computing, *limit)[which])?));
                 LATENCIES.iter().filter_map(found).collect::<Vec<_>>()

@@ -15,19 +15,21 @@ pub fn figure(columns: &Columns, computing: bool) -> Figure {
         each(columns, |column| {
             let averages = column.both[which].response(computing, way, 64)?;
             paper::crossing(
-                averages[0],
-                averages[10],
+                averages.at(0)?,
+                averages.at(10)?,
                 (RESPONSE * column.asked.response[usize::from(computing)]) as u64,
             )
         })
     };
     let whole = |which: usize| {
-        each(columns, |column| Some(column.both[which].response(computing, Way::OneHop, 1)?[0] as f64))
+        each(columns, |column| {
+            let way = if column.how == How::Measured { Way::TenNodes } else { Way::OneHop };
+            Some(column.both[which].response(computing, way, 1)?.at(0)? as f64)
+        })
     };
     let limit = each(columns, |column| {
-        column.both[0]
-            .response(computing, Way::OneHop, 1)
-            .map(|_| RESPONSE * column.asked.response[usize::from(computing)])
+        let is_known = column.both[0].responses.iter().any(|response| response.computing == computing);
+        is_known.then(|| RESPONSE * column.asked.response[usize::from(computing)])
     });
     let expected = if computing { [(0.47, 0.48), (0.475, 0.485)] } else { [(0.555, 0.57), (0.875, 0.89)] };
     let through = if computing { [(0.405, 0.415), (0.42, 0.43)] } else { [(0.525, 0.535), (0.845, 0.855)] };
@@ -82,7 +84,7 @@ pub fn figure(columns: &Columns, computing: bool) -> Figure {
                 {
                     for (parts, mark) in PARTS.into_iter().zip([Mark::Cross, Mark::Triangle, Mark::Circle]) {
                         let Some(averages) = known.response(computing, way, parts) else { continue };
-                        let points = averages.iter().enumerate().map(|(n, &t)| (n as f64 / 10.0, t as f64));
+                        let points = averages.averages.iter().map(|&(n, t)| (n as f64 / 10.0, t as f64));
                         let pieces = if parts == 1 { "whole".into() } else { format!("{parts} parts") };
                         series.push(Series {
                             name: format!("{name}, {pieces}"),
@@ -116,9 +118,9 @@ fn response_distance(known: &Known, computing: bool) -> Option<f64> {
     let transport = known.transport.as_ref()?;
     let per_byte = if computing { COMPUTATION } else { 0 };
     farthest(known.responses.iter().filter(|response| response.computing == computing).flat_map(|response| {
-        response.averages.iter().enumerate().map(|(complete, &average)| {
+        response.averages.iter().map(|&(complete, average)| {
             let (way, parts) = (response.way, response.parts);
-            (average, paper::expected_response(transport, per_byte, way, parts, complete))
+            (average, paper::expected_response(transport, per_byte, way, parts, complete as usize))
         })
     }))
 }

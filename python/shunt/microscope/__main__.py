@@ -148,7 +148,7 @@ async def _serve(asked: argparse.Namespace) -> int:
     slide = Slide.open(path, asked.tile_size)
     replicated = ""
     if asked.replicate:
-        replicated = f"replicated {asked.replicate}x{asked.replicate} from {source.title}"
+        replicated = f"replicated {asked.replicate}x{asked.replicate} from {source.name}"
         path = _cache.replicated(path, asked.replicate, slide.tile_size, say)
         slide.close()
         slide = Slide.open(path, asked.tile_size)
@@ -164,7 +164,8 @@ async def _serve(asked: argparse.Namespace) -> int:
         say(f"the filter group does not start: {error}")
         return 1
     about = {
-        "name": source.title,
+        "name": source.name,
+        "origin": source.origin,
         "licence": source.licence,
         "replicated": replicated,
         "width": slide.width,
@@ -197,7 +198,7 @@ async def _serve(asked: argparse.Namespace) -> int:
         loop = asyncio.get_running_loop()
         for which in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(which, stop.set)
-        print(f"{source.title}: {slide.width} x {slide.height} pixels{f', {replicated}' if replicated else ''}")
+        print(f"{source.name}: {slide.width} x {slide.height} pixels{f', {replicated}' if replicated else ''}")
         print(f"Serving at {url} (Ctrl-C ends it)", flush=True)
         if asked.open:
             webbrowser.open(url)

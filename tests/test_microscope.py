@@ -21,7 +21,7 @@ from harness import modes
 
 BUILD = modes.ROOT / "build"
 SHOTS = BUILD / "microscope"
-PATIENCE = float(os.environ.get("TEST_PATIENCE", 1))
+PATIENCE = float(os.environ.get("TEST_PATIENCE", "1"))
 # The last four: on a machine without a network Chromium would wait for it.
 FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-quic", "--disable-background-networking", "--disable-component-update",
          "--disable-sync"]
@@ -39,9 +39,10 @@ def python():
     shutil.rmtree(wheels, ignore_errors=True)
     # As `cargo test` builds: what it is made of is there then.
     profile = os.environ.get("SHUNT_PYTHON_PROFILE", "dev")
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    # The compiler that everything else is built with.
+    toolchain = quietly(["sh", "-c", ". scripts/toolchain.sh; toolchain_dir"], cwd=modes.ROOT, env=os.environ | {"ROOT": str(modes.ROOT)})
     quietly([sys.executable, "-m", "maturin", "build", "--profile", profile, "--interpreter", exe, "--out", wheels],
-            cwd=modes.ROOT / "python", env=os.environ | {"PATH": path, "CARGO": str(modes.ROOT / "scripts/cargo")})
+            cwd=modes.ROOT / "python", env=os.environ | {"PATH": os.pathsep.join([toolchain.strip(), os.environ["PATH"]])})
     (wheel,) = wheels.glob("*.whl")
     pip = [exe, "-m", "pip", "install", "-q", "--disable-pip-version-check"]
     # npm fetches OpenSeadragon; Debian's brings some hundred packages.

@@ -212,6 +212,10 @@ impl Wire for Stream {
         (&mut &*self).read(to)
     }
 
+    fn read_now(&self, to: &mut [u8]) -> io::Result<usize> {
+        Stream::read_now(self, to)
+    }
+
     fn close(&self) {
         let _ = self.shutdown(Shutdown::Both); // it may have ended by itself
     }

@@ -3,7 +3,7 @@
 //!
 //! Read in this order: [`layout`] (what connects to what, and what runs where), [`flow`] (credits and policies), `memory`, `outlet`, `ring`
 //! and `wake` (what the processes of one host share), `output` and `input` (the two ends of a stream), [`copy`] (a filter at
-//! work), `link` and `door` (between processes without memory in common), `session` (all of one process), `worker` and `group` (all of
+//! work), `link`, `listener` and `door` (between processes without memory in common), `session` (all of one process), `worker` and `group` (all of
 //! them together); and [`sim`] (the same in virtual time).
 #![warn(missing_docs)]
 
@@ -25,6 +25,8 @@ mod launch;
 pub mod layout;
 #[cfg(not(loom))]
 pub mod link;
+#[cfg(not(loom))]
+mod listener;
 #[cfg(not(loom))]
 mod memory;
 #[cfg(not(loom))]

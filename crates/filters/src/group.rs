@@ -323,6 +323,8 @@ struct UnitState {
 
 /// How long a broken connection is taken for what comes before the news of a loss.
 const SUSPICION: Duration = Duration::from_millis(400);
+/// How often processes that have not said hello are looked after.
+const STILLBORN: Duration = Duration::from_millis(50);
 /// How many starts in a row may fail.
 const STARTS: u32 = 3;
 /// How long workers may take to say hello, and to link up.
@@ -791,10 +793,27 @@ impl Caller {
             [deadline, unit.suspected.as_ref().map(|(_, until)| *until)]
         });
         let asked = self.asked.iter().map(|asked| Some(asked.until));
-        units.chain(asked).chain([self.deadline]).flatten().min()
+        let look = (self.phase == Phase::Gathering).then(|| Instant::now() + STILLBORN);
+        units.chain([look]).chain(asked).chain([self.deadline]).flatten().min()
+    }
+
+    /// Processes that have ended before they said hello have no connection that could tell.
+    fn look_for_stillborn(&mut self) {
+        for worker in 0..self.workers.len() {
+            let place = &mut self.workers[worker];
+            if place.hello.is_none()
+                && let Some(how) = place.process.as_mut().and_then(|process| process.ended())
+            {
+                self.lost(worker, &how);
+                return;
+            }
+        }
     }
 
     fn look_at_times(&mut self) {
+        if self.phase == Phase::Gathering {
+            self.look_for_stillborn();
+        }
         let now = Instant::now();
         let late = |until: Option<Instant>| until.is_some_and(|until| until <= now);
         let due: Vec<(u64, Failure)> = self

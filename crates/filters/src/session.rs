@@ -300,6 +300,8 @@ impl Builder<'_> {
         for &peer in peers.iter().filter(|&&peer| peer < me) {
             guests.push((peer, door.await_guest(&knock(peer, me), || aborted.is_set())?));
         }
+        // Everybody in the order of the pairs' numbers: three that all know one another would wait in a circle otherwise.
+        guests.sort_by_key(|&(peer, _)| peer);
         for (peer, guest) in guests {
             let way = match guest {
                 Guest::Kin(stream) => self.exchange(peer, stream)?,

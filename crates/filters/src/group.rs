@@ -578,6 +578,12 @@ impl Caller {
     }
 
     fn said(&mut self, worker: usize, message: FromWorker) {
+        // Rule F2: a copy that there is not is nobody's.
+        if message.copy().is_some_and(|copy| {
+            self.plan.copies.get(copy.filter).is_none_or(|ranks| copy.rank >= ranks.len())
+        }) {
+            return;
+        }
         match message {
             FromWorker::Ready { epoch } if epoch == self.epoch && self.phase == Phase::Linking => {
                 self.ready.insert(worker);

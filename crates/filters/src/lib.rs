@@ -17,6 +17,8 @@ pub mod error;
 pub mod flow;
 #[cfg(not(loom))]
 mod group;
+#[cfg(fuzzing)]
+pub mod hostile;
 #[cfg(not(loom))]
 mod input;
 #[cfg(not(loom))]

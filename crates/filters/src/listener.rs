@@ -199,7 +199,7 @@ impl Frames {
 
     /// Takes the next frame, and hands it over. Waits for one if `wait`, and for a slot if `patient`: copies must not, as it may be they that
     /// hold all buffers.
-    fn next(&mut self, wait: bool, patient: bool) -> io::Result<Did> {
+    pub fn next(&mut self, wait: bool, patient: bool) -> io::Result<Did> {
         let frame = match self.waiting.take() {
             Some(frame) => Some(frame),
             None => self.incoming.frame(wait)?,

@@ -77,6 +77,9 @@ class Layout:
         split: bool,
         chooser: bytes,
     ) -> None: ...
+    def plan(
+        self, placement: list[tuple[str, int, list[str], bool]], hosts: list[str]
+    ) -> list[tuple[str, str, str, int]]: ...
     def check(self) -> None: ...
 
 class Group:

@@ -20,6 +20,11 @@ fn wrong(error: impl ToString) -> PyErr {
     PyValueError::new_err(error.to_string())
 }
 
+fn placed(placement: Vec<(String, usize, Vec<String>, bool)>) -> Placement {
+    let place = |(name, copies, hosts, processes)| (name, Place { copies, hosts, processes });
+    Placement(placement.into_iter().map(place).collect())
+}
+
 /// How often a thread that waits for a unit of work looks whether the user has pressed Ctrl-C.
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -66,6 +71,21 @@ impl Layout {
         };
         let options = StreamOptions { name, policy, buffer_size, credits, split, chooser };
         self.0.stream(from_, to, options).map_err(wrong)
+    }
+
+    /// What would run where, on these hosts: for each copy its filter, its name, its host, its process.
+    fn plan(
+        &self,
+        placement: Vec<(String, usize, Vec<String>, bool)>,
+        hosts: Vec<String>,
+    ) -> PyResult<Vec<(String, String, String, usize)>> {
+        let plan = filters::layout::Plan::new(&self.0, &placed(placement), &hosts).map_err(wrong)?;
+        let tell = |copy: filters::layout::CopyId| {
+            let worker = plan.worker_of(copy);
+            let filter = plan.layout.filters[copy.filter].name.clone();
+            (filter, plan.name_of(copy), plan.host_of(worker).to_string(), worker)
+        };
+        Ok(plan.all().map(tell).collect())
     }
 
     /// What can be wrong with it is said.
@@ -163,10 +183,6 @@ impl Group {
         make_filter: Py<PyAny>,
         make_chooser: Py<PyAny>,
     ) -> PyResult<(Option<Group>, Option<Told>)> {
-        let mut places = Placement::default();
-        for (name, copies, hosts, processes) in placement {
-            places.0.insert(name, Place { copies, hosts, processes });
-        }
         let transport = match transport {
             "auto" => Transport::Auto,
             "shunt" => Transport::Shunt,
@@ -178,7 +194,8 @@ impl Group {
             Some(object) => Box::new(PyLauncher(object)),
             None => Box::new(local()),
         };
-        let options = Options { placement: places, launcher, beside: local(), transport, window, trace };
+        let options =
+            Options { placement: placed(placement), launcher, beside: local(), transport, window, trace };
         let factory = Arc::new(PyFactory { filter: make_filter, chooser: make_chooser });
         let started = py.detach(|| filters::Group::start(&layout.0, options, factory));
         Ok(match started {

@@ -133,17 +133,16 @@ class Drawing:
     def _arrows(self, boxes: dict[str, Box]) -> list[str]:
         parts = []
         for name, box in boxes.items():
-            leaving = [stream for stream in self.layout.streams if stream.from_ == name]
+            # From top to bottom as what they lead to, so that arrows cross as little as can be.
+            leaving = sorted((stream for stream in self.layout.streams if stream.from_ == name), key=lambda stream: boxes[stream.to].y)
             for at, stream in enumerate(leaving):
                 target = boxes[stream.to]
-                coming = [other for other in self.layout.streams if other.to == stream.to]
+                coming = sorted((it for it in self.layout.streams if it.to == stream.to), key=lambda it: boxes[it.from_].y)
                 x1, y1 = box.x + _WIDTH, box.y + box.height * (at + 1) / (len(leaving) + 1)
                 x2, y2 = target.x, target.y + target.height * (coming.index(stream) + 1) / (len(coming) + 1)
                 bend = (x2 - x1) / 2
                 parts.append(f'<path d="M{x1} {y1:.1f} C{x1 + bend} {y1:.1f} {x2 - bend} {y2:.1f} {x2 - 2} {y2:.1f}" fill="none" stroke="#475569" stroke-width="1.5" marker-end="url(#tip)"/>')
-                # Where streams fan out, beside the end that they do not share.
-                near = 0.5 if len(leaving) == 1 or len(coming) > 1 else 0.62
-                x, y = x1 + (x2 - x1) * near, y1 + (y2 - y1) * near - 8
+                x, y = (x1 + x2) / 2, (y1 + y2) / 2 - 8
                 parts.append(
                     f'<text x="{x:.0f}" y="{y:.0f}" text-anchor="middle" fill="#334155" font-size="11" stroke="white" stroke-width="3" paint-order="stroke">'
                     f'{escape(described(stream))}</text>'

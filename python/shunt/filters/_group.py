@@ -215,23 +215,28 @@ class Group:
         trace: bool,
     ) -> Group:
         found = _launch.find(launcher)
-        group, failed = _native.Group.start(
-            native,
-            placement=[(name, it.copies, list(it.on), it.processes) for name, it in places.items()],
-            launcher=found,
-            command=_launch.command(),
-            transport=transport,
-            window=window,
-            trace=trace,
-            make_filter=make_filter,
-            make_chooser=make_chooser,
-        )
-        if group is None:
-            if found is not None and hasattr(found, "close"):
-                found.close()
-            assert failed is not None
-            raise ValueError(failed[1]) if failed[0] == "mistake" else from_told(failed)
-        started = cls(group, layout, found)
+        # A launcher that was given may have other groups: whoever made it closes it.
+        own = None if found is launcher else found
+        try:
+            group, failed = _native.Group.start(
+                native,
+                placement=[(name, it.copies, list(it.on), it.processes) for name, it in places.items()],
+                launcher=found,
+                command=_launch.command(),
+                transport=transport,
+                window=window,
+                trace=trace,
+                make_filter=make_filter,
+                make_chooser=make_chooser,
+            )
+            if group is None:
+                assert failed is not None
+                raise ValueError(failed[1]) if failed[0] == "mistake" else from_told(failed)
+        except BaseException:
+            if own is not None and hasattr(own, "close"):
+                own.close()
+            raise
+        started = cls(group, layout, own)
         if progress:
             from shunt.filters import _show
 

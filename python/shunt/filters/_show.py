@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.server
 import threading
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def table(statistics: Statistics) -> str:
     return f"{text}\nunits of work: {units}{lost}{left}"
 
 
-_METRICS = (
+_METRICS: tuple[tuple[str, str, str, Callable[[Figures], float]], ...] = (
     ("buffers_total", "counter", "Buffers that the consumer has started on.", lambda it: it.buffers),
     ("bytes_total", "counter", "Their bytes.", lambda it: it.bytes),
     ("sent_total", "counter", "Buffers that the producer has sent.", lambda it: it.sent),

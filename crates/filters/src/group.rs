@@ -494,7 +494,8 @@ impl Caller {
         if !worker::has_copies(&self.plan, 0) {
             return;
         }
-        let (address, token) = (self.address, self.token.clone());
+        let address = (self.plan.workers.len() > 1).then_some(self.address);
+        let token = self.token.clone();
         let factory = Arc::clone(&self.factory);
         let events = self.events.clone();
         let started = UnixStream::pair().and_then(|(ours, theirs)| {

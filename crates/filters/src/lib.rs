@@ -58,6 +58,8 @@ mod worker;
 #[cfg(not(loom))]
 pub use copy::{Context, Filter};
 #[cfg(not(loom))]
+pub use door::library_is_at;
+#[cfg(not(loom))]
 pub use error::{Error, Failure};
 #[cfg(not(loom))]
 pub use group::{CopyStatus, Group, Options, Status, Traced, UnitOptions, WINDOW_MOST};

@@ -53,7 +53,7 @@ pub fn serve(ticket: &Ticket, factory: Arc<dyn Factory>) -> io::Result<()> {
         .map_err(|error| io::Error::new(error.kind(), format!("no group at {}: {error}", ticket.address)))?;
     stream.set_nodelay(true)?;
     let local = stream.local_addr()?.ip();
-    serve_by(Control::Tcp(stream), local, ticket.worker, &ticket.token, factory)
+    serve_by(Control::Tcp(stream), Some(local), ticket.worker, &ticket.token, factory)
 }
 
 /// The connection to the caller's process.
@@ -105,15 +105,18 @@ impl Write for Control {
     }
 }
 
-/// Works, by this connection; neighbours reach it at `local`.
+/// Works, by this connection; neighbours, if there are any, reach it at `local`.
 pub fn serve_by(
     control: Control,
-    local: IpAddr,
+    local: Option<IpAddr>,
     worker: usize,
     token: &str,
     factory: Arc<dyn Factory>,
 ) -> io::Result<()> {
-    let door = OwnDoor::open(local, token)?;
+    let door = match local {
+        Some(local) => OwnDoor::open(local, token)?,
+        None => OwnDoor::none(),
+    };
     let mut reading = control.again()?;
     let voice = Arc::new(Voice(Mutex::new(control)));
     let machine = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_string();

@@ -388,6 +388,12 @@ impl Unit {
     }
 }
 
+/// Says where libshunt.so is, which sockets between processes of a group use.
+#[pyfunction]
+pub fn library_is_at(path: std::path::PathBuf) {
+    filters::library_is_at(path);
+}
+
 /// Works for the group that gave the ticket, until it is finished.
 #[pyfunction]
 pub fn serve(py: Python, ticket: &str, make_filter: Py<PyAny>, make_chooser: Py<PyAny>) -> PyResult<()> {

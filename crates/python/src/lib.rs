@@ -76,5 +76,6 @@ fn _native(module: &Bound<PyModule>) -> PyResult<()> {
     module.add_class::<group::Layout>()?;
     module.add_class::<group::Group>()?;
     module.add_class::<group::Unit>()?;
+    module.add_function(wrap_pyfunction!(group::library_is_at, module)?)?;
     module.add_function(wrap_pyfunction!(group::serve, module)?)
 }

@@ -150,6 +150,7 @@ impl Group {
             factory,
             events: events.clone(),
             workers: plan.workers.iter().map(|_| Worker::default()).collect(),
+            here: None,
             epoch: 0,
             phase: Phase::Gathering,
             ready: BTreeSet::new(),
@@ -349,6 +350,8 @@ struct Caller {
     factory: Arc<dyn Factory>,
     events: Sender<Event>,
     workers: Vec<Worker>,
+    /// The caller's own worker.
+    here: Option<JoinHandle<()>>,
     epoch: u64,
     phase: Phase,
     ready: BTreeSet<usize>,
@@ -400,6 +403,9 @@ impl Caller {
             if let Some(control) = &mut worker.control {
                 let _ = messages::send(control, &ToWorker::Finish);
             }
+        }
+        if let Some(here) = self.here.take() {
+            let _ = here.join(); // it has said all that it had to say
         }
         let until = Instant::now() + Duration::from_secs(2);
         for worker in &mut self.workers {
@@ -499,10 +505,10 @@ impl Caller {
         let factory = Arc::clone(&self.factory);
         let events = self.events.clone();
         let started = UnixStream::pair().and_then(|(ours, theirs)| {
-            thread::Builder::new().name("shunt-worker".into()).spawn(move || {
+            self.here = Some(thread::Builder::new().name("shunt-worker".into()).spawn(move || {
                 // How it ends is seen at the other end.
                 let _ = worker::serve_by(Control::Here(theirs), address, 0, &token, factory);
-            })?;
+            })?);
             let mut control = Control::Here(ours);
             let hello = messages::receive::<Hello>(&mut control)?;
             let _ = events.send(Event::Came(0, control, hello));

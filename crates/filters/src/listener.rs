@@ -94,7 +94,7 @@ impl Listener {
                 return;
             }
         };
-        self.helped.store(HELPING, Ordering::Relaxed);
+        let helping = Helping::begin(&self.helped);
         // Not all that has come: what was read is best used while it is in the cache.
         let mut ended = false;
         for _ in 0..AT_ONCE {
@@ -107,7 +107,7 @@ impl Listener {
                 }
             }
         }
-        self.helped.store(ticks(), Ordering::Relaxed);
+        drop(helping);
         if ended {
             // The thread finds it ended, too.
             self.link.close();
@@ -125,6 +125,22 @@ impl Listener {
             self.napping.store(0, Ordering::Release);
             futex_wake(&self.napping, 1);
         }
+    }
+}
+
+/// While it lives, a copy reads.
+struct Helping<'a>(&'a AtomicU64);
+
+impl Helping<'_> {
+    fn begin(helped: &AtomicU64) -> Helping<'_> {
+        helped.store(HELPING, Ordering::Relaxed);
+        Helping(helped)
+    }
+}
+
+impl Drop for Helping<'_> {
+    fn drop(&mut self) {
+        self.0.store(ticks(), Ordering::Relaxed);
     }
 }
 

@@ -6,7 +6,8 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
 use fabric::Mapped as _;
 use fabric::sync::Ordering;
@@ -71,6 +72,7 @@ pub struct Session {
     aborted: Arc<Flag>,
     wakes: Arc<Segment>,
     jobs: Vec<(CopyId, Sender<Arc<Running>>)>,
+    threads: Vec<JoinHandle<()>>,
     running: Mutex<BTreeMap<u64, Arc<Running>>>,
     sent: BTreeMap<Key, Arc<Sent>>,
     got: BTreeMap<Key, Arc<Got>>,
@@ -128,6 +130,7 @@ impl Session {
             aborted,
             wakes,
             jobs: Vec::new(),
+            threads: Vec::new(),
             running: Mutex::default(),
             sent: BTreeMap::new(),
             got: BTreeMap::new(),
@@ -207,6 +210,16 @@ impl Session {
             .collect()
     }
 
+    /// Gives it up, and waits for its threads: not for ever, as a filter may be in the middle of something long.
+    pub fn finish(mut self, patience: Duration) {
+        let threads = std::mem::take(&mut self.threads);
+        drop(self);
+        let until = Instant::now() + patience;
+        while threads.iter().any(|thread| !thread.is_finished()) && Instant::now() < until {
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
     fn way_to(&self, worker: usize) -> &'static str {
         self.far.get(&worker).map_or("memory", |link| link.way())
     }
@@ -222,7 +235,8 @@ impl Session {
         let trace = self.terms.trace;
         let name = self.terms.plan.name_of(copy);
         // The kernel keeps 15 characters.
-        thread::Builder::new().name(name).spawn(move || work(&mut *filter, &mut context, &jobs, trace))?;
+        let body = move || work(&mut *filter, &mut context, &jobs, trace);
+        self.threads.push(thread::Builder::new().name(name).spawn(body)?);
         self.jobs.push((copy, sender));
         Ok(())
     }
@@ -232,6 +246,7 @@ impl Drop for Session {
     /// Copies end when they have nothing to do; those in the middle of something are told that it is over.
     fn drop(&mut self) {
         self.aborted.set();
+        self.jobs.clear();
         self.wake_all();
         for link in self.far.values() {
             link.close();

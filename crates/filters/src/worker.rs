@@ -5,6 +5,7 @@ use std::net::{IpAddr, Shutdown, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
+use std::time::Duration;
 
 use crate::copy::{Reporter, Span, State};
 use crate::door::OwnDoor;
@@ -156,10 +157,16 @@ pub fn serve_by(
             ToWorker::Append { uow, params } => current.with(|session| session.append(uow, params)),
             ToWorker::Cancel { uow } => current.with(|session| session.cancel(uow)),
             ToWorker::Report { number } => current.report(number, &voice),
-            ToWorker::Finish => return Ok(()),
+            ToWorker::Finish => {
+                current.finish();
+                return Ok(());
+            }
         }
     }
 }
+
+/// How long the threads of copies may take to end, when all of it ends.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The way to the caller's process, for all copies.
 #[derive(Debug)]
@@ -225,6 +232,14 @@ impl Attempt {
     fn with(&self, what: impl FnOnce(&Session)) {
         if let Some(session) = &*self.session.lock().unwrap_or_else(PoisonError::into_inner) {
             what(session);
+        }
+    }
+
+    /// Ends it in order: an interpreter that its filters need may be about to end.
+    fn finish(&self) {
+        self.aborted.set();
+        if let Some(session) = self.session.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            session.finish(PATIENCE);
         }
     }
 

@@ -289,6 +289,14 @@ impl Group {
     }
 }
 
+impl Drop for Group {
+    /// A group that nobody refers to any more ends. Its threads need the interpreter for that, which the one that drops it has.
+    fn drop(&mut self) {
+        let group = self.0.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        Python::attach(|py| py.detach(|| drop(group)));
+    }
+}
+
 fn state_name(state: filters::copy::State) -> &'static str {
     use filters::copy::State;
     match state {

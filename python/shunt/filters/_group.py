@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import json
 import logging
+import weakref
 from collections.abc import AsyncIterator, Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +22,15 @@ if TYPE_CHECKING:
     from shunt.filters._layout import Layout, Place
 
 log = logging.getLogger("shunt.filters")
+
+# Groups that a program forgot to close: their threads must not outlive the interpreter.
+_running: weakref.WeakSet[Group] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    for group in list(_running):
+        group.close()
 
 
 @dataclass(frozen=True)
@@ -201,6 +212,7 @@ class Group:
         self._spans: list[tuple[str, str, int, int, str, int, int]] = []
         self._last: Statistics | None = None
         self.layout = layout
+        _running.add(self)
 
     @classmethod
     def _start(

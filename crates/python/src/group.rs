@@ -292,8 +292,11 @@ impl Group {
 impl Drop for Group {
     /// A group that nobody refers to any more ends. Its threads need the interpreter for that, which the one that drops it has.
     fn drop(&mut self) {
-        let group = self.0.get_mut().unwrap_or_else(PoisonError::into_inner).take();
-        Python::attach(|py| py.detach(|| drop(group)));
+        let mut group = self.0.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        if Python::try_attach(|py| py.detach(|| drop(group.take()))).is_none() {
+            // The interpreter has ended: whoever waits for it would wait for ever.
+            std::mem::forget(group);
+        }
     }
 }
 

@@ -7,6 +7,7 @@ from typing_extensions import Buffer as Bytes
 
 VERSION: str
 NOTE_MOST: int
+WINDOW_MOST: int
 
 class Cancelled(Exception):
     """The unit of work is not wanted any more: a filter that gets this should end."""

@@ -45,6 +45,8 @@ mod running;
 #[cfg(not(loom))]
 mod session;
 #[cfg(not(loom))]
+mod show;
+#[cfg(not(loom))]
 pub mod sim;
 #[cfg(not(loom))]
 pub mod stats;

@@ -70,6 +70,7 @@ fn _native(module: &Bound<PyModule>) -> PyResult<()> {
     module.add("Cancelled", module.py().get_type::<Cancelled>())?;
     module.add("VERSION", env!("CARGO_PKG_VERSION"))?;
     module.add("NOTE_MOST", filters::NOTE_MOST)?;
+    module.add("WINDOW_MOST", filters::WINDOW_MOST)?;
     module.add_class::<buffer::Buffer>()?;
     module.add_class::<buffer::Draft>()?;
     module.add_class::<context::Context>()?;

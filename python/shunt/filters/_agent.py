@@ -20,7 +20,7 @@ from typing import IO, Any
 
 from shunt.filters._launch import LOG_TO, PARENT, TICKET, WORKER
 
-log = logging.getLogger("distributed.shunt")
+log = logging.getLogger("distributed.worker.shunt")
 PR_SET_PDEATHSIG = 1
 
 

@@ -261,6 +261,8 @@ class Group:
         ``params`` is any object that can be pickled: filters see it as ``uow.params``. After ``timeout`` seconds it fails. With ``reruns`` it is run
         again, so often at most, if a process is lost; its partial results then come only at its end.
         """
+        if reruns < 0:
+            raise ValueError(f"reruns is {reruns}, less than 0")
         return Unit(self._native.append(pack(params), timeout, reruns))
 
     def map(self, params: Any) -> Iterator[list[Any]]:

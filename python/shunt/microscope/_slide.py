@@ -233,9 +233,9 @@ class Slide:
         os.close(self._file)
 
     def _region(self, level: int, box: Box) -> Image.Image:
-        # OpenSlide wants the place in terms of the slide in full.
-        it = self.levels[level]
-        place = (round(box.left * self.width / it.width), round(box.top * self.height / it.height))
+        # OpenSlide wants the place in terms of the slide in full, and has one ratio for both directions, though sizes of levels are rounded.
+        ratio = self._slide.level_downsamples[level]
+        place = (round(box.left * ratio), round(box.top * ratio))
         region: Image.Image = self._slide.read_region(place, level, (box.width, box.height))
         return region
 

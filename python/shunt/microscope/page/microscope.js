@@ -236,10 +236,18 @@ const viewer = OpenSeadragon({
   maxTilesPerFrame: 500,
   maxImageCacheCount: 600,
   maxZoomPixelRatio: 4,
+  subPixelRoundingForTransparency: OpenSeadragon.SUBPIXEL_ROUNDING_OCCURRENCES.ALWAYS,
   visibilityRatio: 0.3,
   gestureSettingsMouse: { clickToZoom: false, dblClickToZoom: true },
   tileSources: source(),
 });
+
+// OpenSeadragon stretches tiles by a pixel, so that no seams show. Where pixels of a level are pixels of the screen there are none, and they are shown
+// as they are.
+viewer.drawer.minimumOverlapRequired = () => {
+  const pixels = viewer.world.getItemAt(0).viewportToImageZoom(viewer.viewport.getZoom(true)) * OpenSeadragon.pixelDensityRatio;
+  return Math.abs(pixels * 2 ** (slide.max_level - wantedLevel()) - 1) > 1e-6;
+};
 
 // The finest level that OpenSeadragon draws: nothing below it is asked for, but the coarsest.
 function wantedLevel() {

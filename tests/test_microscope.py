@@ -37,7 +37,8 @@ def python():
         subprocess.run([sys.executable, "-m", "venv", venv], check=True)
     wheels = BUILD / "wheels"
     shutil.rmtree(wheels, ignore_errors=True)
-    profile = os.environ.get("SHUNT_PYTHON_PROFILE", "release")
+    # As `cargo test` builds: what it is made of is there then.
+    profile = os.environ.get("SHUNT_PYTHON_PROFILE", "dev")
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     quietly([sys.executable, "-m", "maturin", "build", "--profile", profile, "--interpreter", exe, "--out", wheels],
             cwd=modes.ROOT / "python", env=os.environ | {"PATH": path, "CARGO": str(modes.ROOT / "scripts/cargo")})

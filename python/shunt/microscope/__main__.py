@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
+import os
 import signal
 import sys
 import webbrowser
@@ -193,7 +194,7 @@ async def _serve(asked: argparse.Namespace) -> int:
             site = web.TCPSite(runner, asked.host, asked.port)
             await site.start()
         except OSError as error:
-            say(f"cannot serve at {asked.host}:{asked.port}: {error.strerror or error}; --port takes another, --port 0 any that is free")
+            say(f"cannot serve at {asked.host}:{asked.port}: {os.strerror(error.errno) if error.errno else error}; --port takes another, --port 0 any that is free")
             return 1
         port = runner.addresses[0][1]
         shown = f"[{asked.host}]" if ":" in asked.host else asked.host

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Sequence
@@ -65,7 +66,7 @@ class Times:
         kept = sorted(self.seconds)
 
         def at(part: float) -> float | None:
-            return kept[min(int(part * len(kept)), len(kept) - 1)] if kept else None
+            return kept[math.ceil(part * len(kept)) - 1] if kept else None
 
         return {"done": self.done, "tiles": self.tiles, "p50": at(0.5), "p95": at(0.95)}
 

@@ -94,7 +94,7 @@ function done(update, at) {
   updates.delete(update.number);
   if (update.kind === "other") return;
   state.updates.push({
-    kind: update.kind, tiles: update.tiles, level: update.level, at, ms: at - update.asked, first: update.first - update.asked,
+    kind: update.kind, tiles: update.tiles, level: update.level, at, ms: at - update.asked, first: (update.first ?? at) - update.asked,
   });
   if (state.updates.length > 20 * KEPT) state.updates.splice(0, 10 * KEPT);
   changed();
@@ -106,13 +106,20 @@ function imageEnded() {
   if (state.repeat) requestAnimationFrame(newImage);
 }
 
-function ended({ end, state: how, why, failed }) {
+function ended({ end, state: how, why, failed = [] }) {
   if (why) trouble(why);
+  if (failed.length) trouble(`${failed.length === 1 ? "A tile" : `${failed.length} tiles`} cannot be made: the server says why`);
+  for (const [level, x, y] of failed) broken.add(name(level, x, y));
   const update = updates.get(end);
-  for (const [level, x, y] of failed ?? []) broken.add(name(level, x, y));
-  if (failed?.length) trouble(`${failed.length} tiles cannot be made: the server says why`);
-  // All tiles of one that is done have come, but may be decoded yet.
-  if (update && (how !== "done" || failed)) drop(update, how === "cancelled" ? NOT_NOW : "the server says why");
+  if (!update) return;
+  // The others of one that is done have come, but may be decoded yet.
+  if (how !== "done") drop(update, how === "cancelled" ? NOT_NOW : "the server says why");
+  for (const [level, x, y] of failed) {
+    const tile = name(level, x, y);
+    update.missing.get(tile)?.forEach((job) => job.fail("the server says why"));
+    if (update.missing.delete(tile)) count(-1);
+  }
+  if (updates.has(end) && update.missing.size === 0) done(update, time());
 }
 
 function drop(update, why) {
@@ -121,13 +128,13 @@ function drop(update, why) {
   for (const jobs of update.missing.values()) jobs.forEach((job) => job.fail(why));
   update.missing.clear();
   viewer.forceRedraw();
+  if (update.kind === "complete" && !completeNext) imageEnded();
 }
 
 function cancel(update) {
   socket.postMessage({ cancel: update.number });
   state.cancelled += 1;
   drop(update, NOT_NOW);
-  if (update.kind === "complete" && !completeNext) imageEnded();
 }
 
 // Cancels what no tile is wanted of any more.
@@ -294,8 +301,8 @@ viewer.addHandler("update-viewport", () => {
 // ---- The map
 
 function showMap() {
+  $("map-picture").onload = () => { $("map").hidden = false; };
   $("map-picture").src = `slide_files/${name(coarsest(), 0, 0)}.jpeg`;
-  $("map").hidden = false;
   const place = (event) => {
     const box = $("map").getBoundingClientRect();
     const [x, y] = [(event.clientX - box.left) / box.width, (event.clientY - box.top) / box.height];
@@ -325,7 +332,7 @@ function showWindow() {
 
 const ms = (value) => (value === null ? "–" : value < 9.95 ? `${value.toFixed(1)} ms` : value < 999.5 ? `${Math.round(value)} ms` : `${(value / 1000).toFixed(2)} s`);
 const seconds = (value) => (value === null ? "–" : value === 0 ? "0" : value < 1e-3 ? `${Math.round(value * 1e6)} µs` : ms(value * 1000));
-const percentile = (sorted, part) => (sorted.length ? sorted[Math.min(Math.floor(part * sorted.length), sorted.length - 1)] : null);
+const percentile = (sorted, part) => (sorted.length ? sorted[Math.ceil(part * sorted.length) - 1] : null);
 const text = (element, value) => {
   if (element.textContent !== value) element.textContent = value;
 };

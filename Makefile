@@ -57,7 +57,7 @@ programs: # the C programs that `shunt bench` runs
 test: ## everything that CI runs: habits, lints, unit, black-box, short models and fuzzers (TEST_ONLY=stage for one)
 	@scripts/test.sh
 
-bench: ## Shunt, kernel TCP, UNIX sockets and raw memory in one run (BENCH=latency|throughput|apps|ftp|rpc|via|ether|all)
+bench: ## Shunt, kernel TCP, UNIX sockets and raw memory in one run (BENCH=latency|throughput|apps|ftp|rpc|via|ether|filters|all)
 	@scripts/bootstrap.sh $(or $(if $(filter all,$(BENCH)),ftp rpc ether,$(filter ftp rpc ether,$(BENCH))),build)
 	@$(MAKE) --no-print-directory build
 	@mkdir -p $(PLOTS)
@@ -77,7 +77,7 @@ soak: build ## random checksummed traffic for SOAK_SECONDS, with forks, closes a
 
 ether-soak: build ## shunt ether with random frames and hosts that are killed, ETHER_SOAK_SECONDS for each driver (an hour in all)
 	@scripts/bootstrap.sh test
-	@ETHER_SOAK_SECONDS=$(ETHER_SOAK_SECONDS) PYTEST_PATHS=tests/test_ether.py PYTEST_ARGS="-s -k random_frames" TEST_ONLY=blackbox scripts/test.sh
+	@ETHER_SOAK_SECONDS=$(ETHER_SOAK_SECONDS) PYTEST_PATHS=tests/test_ether.py PYTEST_ARGS="-s -k random_frames" TEST_JOBS=1 TEST_ONLY=blackbox scripts/test.sh
 
 conformance: build ## other people's test suites, plain against Shunt against forced TCP; the table goes to build/conformance.txt
 	@scripts/bootstrap.sh conformance

@@ -21,18 +21,33 @@ coverage="-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4
 RUSTFLAGS="--cfg fuzzing $(echo $coverage)" CARGO_TARGET_DIR=$build \
     scripts/cargo build --locked --release --manifest-path fuzz/Cargo.toml --target "$host"
 
-for target in "${targets[@]}"; do
+fuzz() { # TARGET
+    local target=$1 log=$build/$1.log runs
     mkdir -p "fuzz/corpus/$target" "fuzz/artifacts/$target" "fuzz/regressions/$target"
-    echo "--- fuzz $target for $seconds s"
-    log=$build/$target.log
     # An input that takes three minutes is a finding. Not less: a virtual machine may stand still for one.
     if ! "$build/$host/release/$target" -max_total_time="$seconds" -timeout=180 -rss_limit_mb=1024 -print_final_stats=1 \
         -artifact_prefix="fuzz/artifacts/$target/" "fuzz/corpus/$target" "fuzz/regressions/$target" >"$log" 2>&1; then
         tail -n 40 "$log"
         echo "fuzz $target: finding; the input is in fuzz/artifacts/$target" >&2
-        exit 1
+        return 1
     fi
     runs=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")
-    echo "fuzz $target: $runs runs, no finding"
-    [ "${runs:-0}" -gt 0 ] || { tail -n 20 "$log"; echo "fuzz $target: nothing ran" >&2; exit 1; }
+    echo "fuzz $target: $runs runs in $seconds s, no finding"
+    [ "${runs:-0}" -gt 0 ] || { tail -n 20 "$log"; echo "fuzz $target: nothing ran" >&2; return 1; }
+}
+
+# Each is one thread: as many at a time as there are processors. After a finding the others go on.
+running=0 status=0
+for target in "${targets[@]}"; do
+    if [ $running = "$(nproc)" ]; then
+        wait -n || status=1
+        running=$((running - 1))
+    fi
+    fuzz "$target" &
+    running=$((running + 1))
 done
+while [ $running != 0 ]; do
+    wait -n || status=1
+    running=$((running - 1))
+done
+exit $status

@@ -8,7 +8,6 @@ A mode that needs libshunt.so and does not find it makes the whole run fail; not
 not installed is a failure too (tests/packages.txt and tests/requirements.txt say what to install).
 """
 
-import fcntl
 import os
 import re
 import shutil
@@ -32,6 +31,7 @@ def pytest_addoption(parser):
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "soak: has a long form, which `make soak` runs")
+    config.addinivalue_line("markers", "alone(why): nothing may run beside it; scripts/test.sh runs it after the others")
     config.addinivalue_line("markers", "conformance: a foreign suite; `make conformance` runs all of them, in full")
     chosen = config.getoption("--modes").split(",")
     if unknown := set(chosen) - set(modes.MODES):
@@ -97,9 +97,7 @@ def pytest_runtest_makereport(item, call):
 def apps(pytestconfig):
     """The folder with the built victim programs (tests/apps)."""
     out = (pytestconfig.staged or modes.ROOT / "build") / "apps"
-    out.mkdir(parents=True, exist_ok=True)
-    with open(out / ".lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with system.building(out):
         made = subprocess.run(["make", "-s", "-j2", "-C", str(HERE / "apps"), f"OUT={out}"], capture_output=True, text=True)
     if made.returncode != 0:
         pytest.exit(f"tests/apps does not build:\n{made.stdout}{made.stderr}", 4)

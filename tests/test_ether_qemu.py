@@ -21,6 +21,8 @@ TYPE = 20000
 PING = re.compile(r"(\d+) packets transmitted, (\d+) received")
 MTU = 1400
 
+pytestmark = pytest.mark.alone("two guests take two processors, and what they promise one another has limits of time")
+
 
 def shunt():
     assert (path := modes.command()), "the command shunt is not there: build it (cargo build --release), or set SHUNT_COMMAND to it"

@@ -49,6 +49,7 @@ def test_a_log_that_cannot_be_written_stops_nobody(r):
     r.accelerated()
 
 
+@pytest.mark.alone("there is one /dev/log, into which servers of other tests would write")
 @pytest.mark.skipif(os.path.exists("/dev/log"), reason="this machine has a system log, which is not ours to read")
 def test_syslog(r):
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as log:

@@ -48,6 +48,7 @@ def test_a_connection_used_now_and_then_stays_on_tcp(r):
         assert r.report.reasons() == {RARE: 2}
 
 
+@pytest.mark.alone("how fast and how busy these programs are decides")
 @pytest.mark.parametrize("how", [("quiet", "1000x0"), ("quiet", "40x20", "1000x0"), ("busy", "60x20")], ids=["often", "later", "busy"])
 def test_one_that_is_used_more_or_by_a_busy_program_moves(r, how):
     exchange(r, *how)

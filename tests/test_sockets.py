@@ -19,7 +19,8 @@ def examples():
         programs = [source.stem] + (["echo_fortified"] if source.stem == "echo" else [])
         for name, flags in ROW.findall(source.read_text()):
             for program in programs:
-                yield pytest.param(program, name, flags.split(" | "), id=f"{program}-{name}")
+                marks = pytest.mark.alone("it measures processor time") if "MEASURES" in flags else ()
+                yield pytest.param(program, name, flags.split(" | "), marks=marks, id=f"{program}-{name}")
 
 
 @pytest.mark.parametrize("program, name, flags", list(examples()))

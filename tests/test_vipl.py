@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from harness import system
+
 HERE = Path(__file__).parent
 ROOT = HERE.parent
 PROGRAMS = ROOT / "build" / "vipl"
@@ -21,15 +23,17 @@ ROW = re.compile(r'^    \{"(\w+)", \w+, \w+, ([A-Z0-9_| ]+)\},', re.M)
 @pytest.fixture(scope="session", autouse=True)
 def built():
     """The programs, and the library if it is not there yet."""
-    if not (RELEASE / "libvipl.so").exists():
-        subprocess.run([ROOT / "scripts/cargo", "build", "--release", "--locked", "-p", "vipl"], cwd=ROOT, check=True, timeout=600)
-    subprocess.run(["make", "-s", "-C", HERE / "vipl", f"OUT={PROGRAMS}", f"LIB={RELEASE}"], check=True, timeout=300)
+    with system.building(PROGRAMS):
+        if not (RELEASE / "libvipl.so").exists():
+            subprocess.run([ROOT / "scripts/cargo", "build", "--release", "--locked", "-p", "vipl"], cwd=ROOT, check=True, timeout=600)
+        subprocess.run(["make", "-s", "-C", HERE / "vipl", f"OUT={PROGRAMS}", f"LIB={RELEASE}"], check=True, timeout=300)
 
 
 def examples():
     for source in sorted((HERE / "vipl").glob("*.c")):
-        for name, _ in ROW.findall(source.read_text()):
-            yield pytest.param(source.stem, name, id=f"{source.stem}-{name}")
+        for name, flags in ROW.findall(source.read_text()):
+            marks = pytest.mark.alone("it measures processor time") if "MEASURES" in flags else ()
+            yield pytest.param(source.stem, name, marks=marks, id=f"{source.stem}-{name}")
 
 
 def run(argv, timeout=60, **how):

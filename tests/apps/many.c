@@ -142,8 +142,8 @@ static void idle_epoll(int fd) { idle(fd, in_epoll); }
 
 const struct example examples[] = {
     {"many", many_server, many_client, RAW | SLOW},
-    {"idle_recv", puppet, idle_recv, 0},
-    {"idle_poll", puppet, idle_poll, 0},
-    {"idle_epoll", puppet, idle_epoll, 0},
+    {"idle_recv", puppet, idle_recv, MEASURES},
+    {"idle_poll", puppet, idle_poll, MEASURES},
+    {"idle_epoll", puppet, idle_epoll, MEASURES},
     {0},
 };

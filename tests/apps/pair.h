@@ -49,6 +49,7 @@ enum {
     TCP_OK = 8,   /* for pytest: the example is right whether or not anything is promoted */
     DIES = 16,    /* the client ends by SIGKILL and that is right */
     SLOW = 32,    /* for pytest: needs more than the usual time */
+    MEASURES = 64, /* for pytest: measures processor time, so nothing else is to run beside it */
 };
 
 struct example {

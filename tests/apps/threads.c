@@ -404,7 +404,7 @@ const struct example examples[] = {
     {"close_while_two_read", close_while_two_read_server, close_while_two_read, 0},
     {"turnover", turnover_server, turnover, RAW},
     {"cancel", cancel_server, cancel, 0},
-    {"many_sleepers", many_sleepers_server, many_sleepers, 0},
+    {"many_sleepers", many_sleepers_server, many_sleepers, MEASURES},
     {"call_and_poll", echo_slowly, call_and_poll, 0},
     {"poll_and_call", echo_slowly, poll_and_call, 0},
     {"poll_and_poll", echo_slowly, poll_and_poll, 0},

@@ -12,7 +12,6 @@ of guests are UDP sockets (`-netdev dgram`), raw frames in datagrams, inside a n
 """
 
 import base64
-import fcntl
 import lzma
 import os
 import re
@@ -25,7 +24,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from . import modes
+from . import modes, system
 from .runner import PATIENCE
 
 HERE = modes.ROOT / "tests/qemu"
@@ -63,7 +62,7 @@ class Kernel:
 def kernel():
     """Debian's kernel, fetched once into build/qemu. apt finds and checks the package; nothing is installed."""
     folder = BUILD / "kernel"
-    with locked():
+    with system.building(BUILD):
         if not folder.exists():
             fetched = BUILD / "fetched"
             shutil.rmtree(fetched, ignore_errors=True)
@@ -81,9 +80,9 @@ def fetch_package(folder):
     found = re.search(r"Depends: (linux-image-\S+)", shown)
     assert found, f"apt knows no kernel package {KERNEL_PACKAGE} that depends on an image (QEMU_KERNEL_PACKAGE may name one):\n{shown}"
     # The lists on this machine may be older than the archive, which has only the newest.
-    download = ["apt-get", "-q", "-o", "APT::Sandbox::User=root", "download", found[1]]
+    download = [*system.outside(), "apt-get", "-q", "-o", "APT::Sandbox::User=root", "download", found[1]]
     if subprocess.run(download, cwd=folder, capture_output=True).returncode != 0:
-        output(["apt-get", "-q", "-o", "DPkg::Lock::Timeout=300", "update"])
+        output([*system.outside(), "apt-get", "-q", "-o", "DPkg::Lock::Timeout=300", "update"])
         output(download, cwd=folder)
     (package,) = folder.glob("*.deb")
     output(["dpkg-deb", "-x", package, folder])
@@ -108,18 +107,6 @@ def output(argv, **how):
     return result.stdout
 
 
-class locked:
-    """Others may run these tests in the same folder."""
-
-    def __enter__(self):
-        BUILD.mkdir(parents=True, exist_ok=True)
-        self.file = open(BUILD / ".lock", "w")
-        fcntl.flock(self.file, fcntl.LOCK_EX)
-
-    def __exit__(self, *_):
-        self.file.close()
-
-
 # ---- the initramfs ----
 
 
@@ -142,7 +129,7 @@ def initramfs(name, kernel, programs=()):
     add_modules(archive, kernel)
     BUILD.mkdir(parents=True, exist_ok=True)
     image = BUILD / f"{name}.cpio"
-    with locked():
+    with system.building(BUILD):
         fresh = image.with_suffix(f".{os.getpid()}")
         fresh.write_bytes(archive.finished())
         fresh.rename(image)

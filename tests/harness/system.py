@@ -1,12 +1,14 @@
 """What the tests ask of the operating system: a /dev/shm and a network of their own, their descendants, where a process hangs, free ports."""
 
 import ctypes
+import fcntl
 import os
 import random
 import signal
 import socket
 import subprocess
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 SHM = Path("/dev/shm")
@@ -140,6 +142,15 @@ def listens(port):
 def shm_left():
     """What is in /dev/shm besides the board."""
     return {entry for entry in os.listdir(SHM) if entry != BOARD.name}
+
+
+@contextmanager
+def building(place):
+    """Holds others up that would build the same in `place` beside us."""
+    place.mkdir(parents=True, exist_ok=True)
+    with open(place / ".lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def until(condition, seconds, what):

@@ -707,7 +707,7 @@ const struct example examples[] = {
     {"rdma", rdma_server, rdma_client, 0},
     {"split", split_server, split_client, 0},
     {"scribbled", scribbled_server, scribbled_client, 0},
-    {"waiting", waiting_server, waiting_client, 0},
+    {"waiting", waiting_server, waiting_client, MEASURES},
     {"refused", refused_server, refused_client, 0},
     {"refused_to_one", sizes_server, refused_client, 0},
     {"refused_to_other", refused_server, sizes_client, 0},

@@ -7,7 +7,7 @@ use crate::host::{self, Cpus};
 use crate::pairs::{self, Ends, Setting, number};
 use crate::results::{Place, Results, Side, Target, Unit};
 use crate::temp::TempDir;
-use crate::{apps, find, ftp, idle, never, plot, report, rpc, signals, via};
+use crate::{apps, filters, find, ftp, idle, never, plot, report, rpc, signals, via};
 use serde_json::{Value, json};
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
@@ -142,7 +142,9 @@ fn exit_code(results: &Results, options: &BenchOptions, interrupted: bool, faile
             .is_some_and(|group| OPTIONAL.contains(&group) && !options.asked_for(group));
         (app || group) && (why.contains("is not installed") || why == ether::NEEDS_ROOT)
     };
-    let missed = results.metrics.iter().any(|m| m.verdict() == Some(false));
+    let rows = results.figures.iter().flat_map(|figure| &figure.rows);
+    let mut verdicts = results.metrics.iter().map(|m| m.verdict()).chain(rows.map(|row| row.verdict()));
+    let missed = verdicts.any(|verdict| verdict == Some(false));
     match () {
         () if interrupted => ExitCode::from(130),
         () if failed || !results.not_run.iter().all(optional) => ExitCode::FAILURE,
@@ -176,6 +178,7 @@ fn group(session: &mut Session, what: &str, options: &BenchOptions) -> Result<()
         rpc::GROUP => rpc::measure(session),
         via::GROUP => via::measure(session),
         ether::GROUP => ether::measure(session),
+        filters::GROUP => filters::measure(session),
         "never-slower" => never::measure(session, &options.apps),
         "idle" => idle::measure(session, options.connections),
         other => Err(Error::Failed(format!("nothing is called {other}"))),

@@ -3,25 +3,80 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-pub const BENCH_HELP: &str = "\
+/// Something that can be measured, and the lines that explain it. Help, man page and completions are made of this table.
+pub struct Group {
+    pub name: &'static str,
+    pub help: &'static [&'static str],
+}
+
+const GROUPS: [Group; 10] = [
+    Group { name: "latency", help: &["64-byte round trips, with blocking calls and under epoll"] },
+    Group { name: "throughput", help: &["one-way messages of 64 B, 4 KB, 64 KB and 1 MB"] },
+    Group {
+        name: "apps",
+        help: &[
+            "redis, memcached, nginx and PostgreSQL under their usual load tools;",
+            "one of them by its name: redis, memcached, nginx, postgres",
+        ],
+    },
+    Group {
+        name: "ftp",
+        help: &[
+            "files of 19 and 146 MB on a tmpfs between vsftpd and lftp and the classic ftp client, beside a copy",
+            "of the same file",
+        ],
+    },
+    Group { name: "rpc", help: &["calls of an empty ONC remote procedure with a string of 0 to 4096 bytes"] },
+    Group {
+        name: "via",
+        help: &[
+            "VIPL: latency, bandwidth, and many Virtual Interfaces on one completion queue, beside raw memory and sockets",
+        ],
+    },
+    Group {
+        name: "ether",
+        help: &[
+            "TCP over ETHOM and ETHOS, over veth, VXLAN, tinc, fastd, vde2 and socat, between two network namespaces",
+            "of its own making, at MTU 1450, 8950 and 65000; and over ETHOM beside Shunt's sockets. Needs root",
+        ],
+    },
+    Group {
+        name: "filters",
+        help: &[
+            "DataCutter's filters over TCP and fast sockets, figures 24 to 31 of its paper: simulated in virtual time with",
+            "the paper's constants and with this machine's curves, which it measures. Each value is marked",
+        ],
+    },
+    Group {
+        name: "never-slower",
+        help: &["busy machine, one end only, short connections, rare requests, idle"],
+    },
+    Group { name: "idle", help: &["many idle connections beside a few active ones"] },
+];
+
+/// All words that `shunt bench` knows, and what they mean.
+pub fn words() -> impl Iterator<Item = (&'static str, String)> {
+    let groups = GROUPS.iter().map(|group| (group.name, group.help.join(" ")));
+    groups.chain(APPS.iter().map(|app| (*app, format!("{app} alone")))).chain([("all", "everything".into())])
+}
+
+pub fn bench_help() -> String {
+    let mut what = String::new();
+    for group in &GROUPS {
+        for (line, text) in group.help.iter().enumerate() {
+            what += &format!("  {:<13}  {text}\n", if line == 0 { group.name } else { "" });
+        }
+    }
+    BENCH_HELP.replace("{WHAT}", &what)
+}
+
+const BENCH_HELP: &str = "\
 usage: shunt bench [WHAT ...] [OPTIONS]
 
 Measures Shunt, kernel TCP, UNIX sockets and the raw-memory limit in turns and prints medians, spread and ratios.
 
 WHAT (default: latency throughput)
-  latency        64-byte round trips, with blocking calls and under epoll
-  throughput     one-way messages of 64 B, 4 KB, 64 KB and 1 MB
-  apps           redis, memcached, nginx and PostgreSQL under their usual load tools;
-                 one of them by its name: redis, memcached, nginx, postgres
-  ftp            files of 19 and 146 MB on a tmpfs between vsftpd and lftp and the classic ftp client, beside a copy
-                 of the same file
-  rpc            calls of an empty ONC remote procedure with a string of 0 to 4096 bytes
-  via            VIPL: latency, bandwidth, and many Virtual Interfaces on one completion queue, beside raw memory and sockets
-  ether          TCP over ETHOM and ETHOS, over veth, VXLAN, tinc, fastd, vde2 and socat, between two network namespaces
-                 of its own making, at MTU 1450, 8950 and 65000; and over ETHOM beside Shunt's sockets. Needs root
-  never-slower   busy machine, one end only, short connections, rare requests, idle
-  idle           many idle connections beside a few active ones
-  all            everything
+{WHAT}  all            everything
 
 OPTIONS
   --rounds N     rounds, each with every contender once (default 5)
@@ -46,8 +101,6 @@ prints the comparison. Takes about half a minute and saves a plot, ./shunt-demo.
 ";
 
 pub const APPS: [&str; 4] = ["redis", "memcached", "nginx", "postgres"];
-const GROUPS: [&str; 9] =
-    ["latency", "throughput", "apps", "ftp", "rpc", "via", "ether", "never-slower", "idle"];
 
 #[derive(Debug, PartialEq)]
 pub enum Parsed<T> {
@@ -105,7 +158,7 @@ pub fn parse_bench(args: &[OsString]) -> Result<Parsed<BenchOptions>, String> {
         }
     }
     for word in &words {
-        let known = GROUPS.contains(&word.as_str()) || APPS.contains(&word.as_str()) || word == "all";
+        let known = self::words().any(|(name, _)| name == word);
         if !known {
             return Err(format!("nothing is called {word}"));
         }
@@ -116,10 +169,11 @@ pub fn parse_bench(args: &[OsString]) -> Result<Parsed<BenchOptions>, String> {
     let has = |name: &str| words.iter().any(|w| w == name || w == "all");
     let named: Vec<String> =
         APPS.iter().filter(|a| words.iter().any(|w| w == *a)).map(|a| a.to_string()).collect();
-    let what = GROUPS.iter().filter(|g| has(g) || (**g == "apps" && !named.is_empty()));
+    let names = GROUPS.iter().map(|group| group.name);
+    let what = names.filter(|name| has(name) || (*name == "apps" && !named.is_empty()));
     let all_apps = has("apps") || named.is_empty();
     Ok(Parsed::Run(BenchOptions {
-        what: what.map(|g| g.to_string()).collect(),
+        what: what.map(String::from).collect(),
         apps: if all_apps { APPS.map(String::from).to_vec() } else { named.clone() },
         apps_by_name: !named.is_empty(),
         words,
@@ -228,11 +282,18 @@ mod tests {
     #[test]
     fn all_is_everything_and_quick_is_short() {
         let options = run(&["all", "--quick", "--json", "--plot", "plots"]);
-        assert_eq!(options.what, GROUPS);
+        assert_eq!(options.what, GROUPS.map(|group| group.name));
         assert_eq!(options.apps, APPS);
         assert!(!options.apps_by_name && options.json);
         assert_eq!((options.rounds, options.duration), (2, 0.3));
         assert_eq!(options.plot, Some(PathBuf::from("plots")));
+    }
+
+    #[test]
+    fn the_help_has_every_group() {
+        let help = bench_help();
+        assert!(GROUPS.iter().all(|group| help.contains(&format!("\n  {} ", group.name))), "{help}");
+        assert!(!help.contains("{WHAT}"));
     }
 
     #[test]

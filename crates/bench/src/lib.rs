@@ -11,6 +11,7 @@ mod cli;
 mod demo;
 mod error;
 mod ether;
+mod filters;
 mod find;
 mod ftp;
 mod host;
@@ -31,11 +32,14 @@ mod via;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
+/// All words that `shunt bench` knows, and what they mean.
+pub use cli::words;
+
 /// `shunt bench ARGS`.
 pub fn main(args: &[OsString]) -> ExitCode {
     match cli::parse_bench(args) {
         Ok(cli::Parsed::Help) => {
-            print!("{}", cli::BENCH_HELP);
+            print!("{}", cli::bench_help());
             ExitCode::SUCCESS
         }
         Ok(cli::Parsed::Run(options)) => bench::run(&options),

@@ -14,6 +14,15 @@ pub fn tables(results: &Results) -> String {
         out.push_str(&table(group, &results.group(group)));
         out.push('\n');
     }
+    for figure in &results.figures {
+        let _ = writeln!(out, "{}\n{}", figure.title, align(&figure.cells()));
+        out.truncate(out.trim_end().len());
+        out.push('\n');
+        figure.notes.iter().for_each(|note| {
+            let _ = writeln!(out, "  {note}");
+        });
+        out.push('\n');
+    }
     if !results.not_run.is_empty() {
         out.push_str("Not measured:\n");
         for (what, why) in &results.not_run {

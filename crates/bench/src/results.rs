@@ -1,5 +1,6 @@
 //! The numbers of a run: one `Metric` for each thing measured, with a value for each contender and round.
 
+use crate::filters::Figure;
 use crate::stats::{self, Summary};
 use serde_json::{Map, Value, json};
 
@@ -114,6 +115,7 @@ pub enum Unit {
     /// Things that happen in a second, and had better not.
     Events,
     Share,
+    Percent,
 }
 
 impl Unit {
@@ -125,7 +127,7 @@ impl Unit {
             Unit::PerSecond | Unit::Events => scaled(value, 1000.0, &["/s", "k/s", "M/s", "G/s"]),
             Unit::BytesPerSecond => scaled(value, 1000.0, &["B/s", "KB/s", "MB/s", "GB/s"]),
             Unit::Bytes => scaled(value, 1024.0, &["B", "KiB", "MiB", "GiB"]),
-            Unit::CpuPercent => format!("{value:.2} %"),
+            Unit::CpuPercent | Unit::Percent => format!("{value:.2} %"),
             Unit::Share => format!("{value:.2}"),
         }
     }
@@ -139,6 +141,7 @@ impl Unit {
             Unit::CpuPerRequest => "cpu ns/request",
             Unit::CpuPercent => "% of a cpu",
             Unit::Share => "share",
+            Unit::Percent => "%",
         }
     }
 
@@ -256,6 +259,8 @@ impl Metric {
 #[derive(Debug, Default)]
 pub struct Results {
     pub metrics: Vec<Metric>,
+    /// Of the paper on filters.
+    pub figures: Vec<Figure>,
     /// What could not be measured, and why.
     pub not_run: Vec<(String, String)>,
     /// Output of other commands that belongs to the numbers.
@@ -331,6 +336,7 @@ impl Results {
         let not_run = self.not_run.iter().map(|(what, why)| json!({"what": what, "why": why}));
         json!({
             "metrics": metrics.collect::<Vec<_>>(),
+            "figures": self.figures.iter().map(Figure::to_json).collect::<Vec<_>>(),
             "not_run": not_run.collect::<Vec<_>>(),
             "notes": self.notes,
         })

@@ -229,6 +229,16 @@ pub fn is_anonymous(fd: i32) -> bool {
     call!(fstat, fd, &raw mut about).is_ok() && about.st_mode & libc::S_IFMT == 0
 }
 
+/// What tells the file behind a descriptor from others: its device and inode, mixed. The kernel's anonymous ones (eventfds) are all the same.
+pub fn identity(fd: i32) -> u64 {
+    // SAFETY: all zeroes is a valid stat.
+    let mut about: libc::stat = unsafe { core::mem::zeroed() };
+    match call!(fstat, fd, &raw mut about) {
+        Ok(_) => about.st_ino.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ about.st_dev.rotate_left(20) ^ 1,
+        Err(_) => 0,
+    }
+}
+
 /// Writes.
 pub fn write(fd: i32, buffer: &[u8]) -> Result<usize, Errno> {
     call!(write, fd, buffer.as_ptr(), buffer.len())

@@ -31,6 +31,9 @@ fn main() {
     let mut placement = Placement::default();
     placement.0.insert("source".into(), Place { processes: args[2] != "thread", ..Place::default() });
     let mut options = Options::local(placement).unwrap();
+    if args[2] == "shunt" {
+        options.transport = Transport::Shunt;
+    }
     if args[2] == "tcp" {
         options.transport = Transport::Tcp;
     }
@@ -47,6 +50,7 @@ fn main() {
         );
     }
     let figures = &group.status().figures[0];
+    println!("{}", figures.way);
     println!(
         "p50 {:?} ns, p99 {:?} ns, blocked {} ms, idle {} ms",
         figures.latency(0.5),

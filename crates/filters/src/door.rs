@@ -2,17 +2,20 @@
 //! that can share memory hand it over by the UNIX socket; the others stay connected by TCP.
 
 use std::collections::HashMap;
-use std::io::{self, IoSlice, IoSliceMut, Read as _};
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::io::{self, IoSlice, IoSliceMut, Read as _, Write as _};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener, UnixStream};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::path::PathBuf;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use native::{Listener, Path, Stream};
 use serde::{Deserialize, Serialize};
 
+use crate::link::Wire;
 use crate::messages::{self, Door};
 
 /// How long a neighbour may take to knock, and to say what it has to say.
@@ -34,30 +37,36 @@ pub struct Knock {
 }
 
 /// Who has come in.
-#[derive(Debug)]
 pub enum Guest {
     /// By the UNIX socket: memory will be handed over.
     Kin(UnixStream),
     /// By TCP.
-    Far(TcpStream),
+    Far(Arc<dyn Wire>),
 }
 
 /// A process's own door.
-#[derive(Debug)]
 pub struct OwnDoor {
     hall: Arc<Hall>,
     door: Door,
-    tcp: SocketAddr,
+    /// `None` if nobody is to come.
+    tcp: Option<SocketAddr>,
 }
 
-#[derive(Debug)]
+/// Where libshunt.so is, if it lies where [`native::load`] would not look for it by itself.
+static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
+
+/// Says where libshunt.so is: before the first group starts that has more than one process. It is loaded by then, not before.
+pub fn library_is_at(path: impl Into<PathBuf>) {
+    let _ = LIBRARY.set(path.into()); // what was said first holds
+}
+
 struct Hall {
     token: String,
     guests: Mutex<Guests>,
     came: Condvar,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Guests {
     closed: bool,
     waiting: HashMap<Knock, Guest>,
@@ -72,7 +81,10 @@ impl Hall {
 impl OwnDoor {
     /// Opens one at this address, for those who know the token.
     pub fn open(address: IpAddr, token: &str) -> io::Result<OwnDoor> {
-        let tcp = TcpListener::bind((address, 0))?;
+        if let Some(path) = LIBRARY.get() {
+            native::load(path);
+        }
+        let tcp = Listener::bind((address, 0), Path::Auto)?;
         let local = tcp.local_addr()?;
         let name = format!("shunt-filters-{:016x}{:016x}", fabric::sys::random(), fabric::sys::random());
         let unix = UnixListener::bind_addr(&UnixAddr::from_abstract_name(&name)?)?;
@@ -99,7 +111,14 @@ impl OwnDoor {
                     thread::Builder::new().name("shunt-knock".into()).spawn(move || hall.admit_kin(stream));
             }
         })?;
-        Ok(OwnDoor { hall, door, tcp: local })
+        Ok(OwnDoor { hall, door, tcp: Some(local) })
+    }
+
+    /// One that nobody comes to, as there is no other process.
+    pub fn none() -> OwnDoor {
+        let hall = Hall { token: String::new(), guests: Mutex::default(), came: Condvar::new() };
+        let door = Door { tcp: String::new(), unix: String::new(), kin: String::new() };
+        OwnDoor { hall: Arc::new(hall), door, tcp: None }
     }
 
     /// Where it is.
@@ -133,19 +152,20 @@ impl OwnDoor {
 impl Drop for OwnDoor {
     fn drop(&mut self) {
         self.hall.lock().closed = true;
+        let Some(tcp) = &self.tcp else { return };
         // The threads that listen look once more.
-        let _ = TcpStream::connect_timeout(&self.tcp, Duration::from_secs(1));
+        let _ = TcpStream::connect_timeout(tcp, Duration::from_secs(1));
         let _ = UnixAddr::from_abstract_name(&self.door.unix).and_then(|at| UnixStream::connect_addr(&at));
     }
 }
 
 impl Hall {
-    fn admit_far(&self, mut stream: TcpStream) {
+    fn admit_far(&self, stream: Stream) {
         let _ = stream.set_read_timeout(Some(PATIENCE));
         // Whoever says nothing that is understood is not answered.
-        if let Ok(knock) = messages::receive_most::<Knock>(&mut stream, KNOCK_MOST) {
+        if let Ok(knock) = messages::receive_most::<Knock>(&mut &stream, KNOCK_MOST) {
             let _ = stream.set_read_timeout(None);
-            self.admit(knock, Guest::Far(stream));
+            self.admit(knock, Guest::Far(Arc::new(stream)));
         }
     }
 
@@ -187,14 +207,43 @@ pub fn knock_as_kin(door: &Door, knock: &Knock) -> io::Result<UnixStream> {
     Ok(stream)
 }
 
-/// Knocks at a neighbour's TCP socket.
-pub fn knock_from_far(door: &Door, knock: &Knock) -> io::Result<TcpStream> {
-    let address: SocketAddr = door.tcp.parse().map_err(|_| {
-        io::Error::new(io::ErrorKind::InvalidInput, format!("'{}' is no address of a worker", door.tcp))
-    })?;
-    let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
-    messages::send(&mut stream, knock)?;
-    Ok(stream)
+/// Knocks at a neighbour's TCP socket. This end says whether Shunt may promote the connection; the other would let it.
+pub fn knock_from_far(door: &Door, knock: &Knock, path: Path) -> io::Result<Arc<dyn Wire>> {
+    let stream = Stream::connect(door.tcp.as_str(), path, Some(PATIENCE))?;
+    stream.set_nodelay(true)?;
+    messages::send(&mut &stream, knock)?;
+    Ok(Arc::new(stream))
+}
+
+impl Wire for Stream {
+    fn send(&self, mut parts: &mut [IoSlice]) -> io::Result<()> {
+        IoSlice::advance_slices(&mut parts, 0);
+        while !parts.is_empty() {
+            match (&mut &*self).write_vectored(parts) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(count) => IoSlice::advance_slices(&mut parts, count),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    fn read(&self, to: &mut [u8]) -> io::Result<usize> {
+        (&mut &*self).read(to)
+    }
+
+    fn read_now(&self, to: &mut [u8]) -> io::Result<usize> {
+        Stream::read_now(self, to)
+    }
+
+    fn close(&self) {
+        let _ = self.shutdown(Shutdown::Both); // it may have ended by itself
+    }
+
+    fn way(&self) -> &'static str {
+        if self.is_promoted() { "shunt" } else { "tcp" }
+    }
 }
 
 /// What two processes have in common that can share memory.
@@ -248,7 +297,6 @@ pub fn receive_files(from: &UnixStream, count: usize) -> io::Result<Vec<OwnedFd>
 
 /// Waits until the neighbour has said so, too: a byte each way.
 pub fn agree(with: &mut UnixStream) -> io::Result<()> {
-    use std::io::Write as _;
     with.write_all(&[1])?;
     let mut byte = [0];
     with.read_exact(&mut byte)

@@ -19,7 +19,7 @@ use crate::error::Failure;
 use crate::launch::{Launcher, Local, Process};
 use crate::layout::{CALLER, CopyId, Layout, Placement, Plan};
 use crate::messages::{self, Door, FromWorker, Hello, ToWorker, Transport, VERSION};
-use crate::session::{Factory, Sockets};
+use crate::session::Factory;
 use crate::stats::Figures;
 use crate::unit::{Part, Shared, Unit};
 use crate::worker::{self, Control, Ticket};
@@ -122,12 +122,7 @@ pub(crate) enum Event {
 
 impl Group {
     /// Starts one: returns when all copies are ready, or with what is in the way.
-    pub fn start(
-        layout: &Layout,
-        options: Options,
-        factory: Arc<dyn Factory>,
-        sockets: Arc<dyn Sockets>,
-    ) -> Result<Group, Failure> {
+    pub fn start(layout: &Layout, options: Options, factory: Arc<dyn Factory>) -> Result<Group, Failure> {
         let Options { placement, mut launcher, beside, transport, window, trace } = options;
         let closed = |what: String| Failure::Closed(what);
         let hosts =
@@ -153,9 +148,9 @@ impl Group {
             token,
             address,
             factory,
-            sockets,
             events: events.clone(),
             workers: plan.workers.iter().map(|_| Worker::default()).collect(),
+            here: None,
             epoch: 0,
             phase: Phase::Gathering,
             ready: BTreeSet::new(),
@@ -329,6 +324,8 @@ struct UnitState {
 
 /// How long a broken connection is taken for what comes before the news of a loss.
 const SUSPICION: Duration = Duration::from_millis(400);
+/// How often processes that have not said hello are looked after.
+const STILLBORN: Duration = Duration::from_millis(50);
 /// How many starts in a row may fail.
 const STARTS: u32 = 3;
 /// How long workers may take to say hello, and to link up.
@@ -351,9 +348,10 @@ struct Caller {
     token: String,
     address: IpAddr,
     factory: Arc<dyn Factory>,
-    sockets: Arc<dyn Sockets>,
     events: Sender<Event>,
     workers: Vec<Worker>,
+    /// The caller's own worker.
+    here: Option<JoinHandle<()>>,
     epoch: u64,
     phase: Phase,
     ready: BTreeSet<usize>,
@@ -405,6 +403,9 @@ impl Caller {
             if let Some(control) = &mut worker.control {
                 let _ = messages::send(control, &ToWorker::Finish);
             }
+        }
+        if let Some(here) = self.here.take() {
+            let _ = here.join(); // it has said all that it had to say
         }
         let until = Instant::now() + Duration::from_secs(2);
         for worker in &mut self.workers {
@@ -499,14 +500,15 @@ impl Caller {
         if !worker::has_copies(&self.plan, 0) {
             return;
         }
-        let (address, token) = (self.address, self.token.clone());
-        let (factory, sockets) = (Arc::clone(&self.factory), Arc::clone(&self.sockets));
+        let address = (self.plan.workers.len() > 1).then_some(self.address);
+        let token = self.token.clone();
+        let factory = Arc::clone(&self.factory);
         let events = self.events.clone();
         let started = UnixStream::pair().and_then(|(ours, theirs)| {
-            thread::Builder::new().name("shunt-worker".into()).spawn(move || {
+            self.here = Some(thread::Builder::new().name("shunt-worker".into()).spawn(move || {
                 // How it ends is seen at the other end.
-                let _ = worker::serve_by(Control::Here(theirs), address, 0, &token, factory, sockets);
-            })?;
+                let _ = worker::serve_by(Control::Here(theirs), address, 0, &token, factory);
+            })?);
             let mut control = Control::Here(ours);
             let hello = messages::receive::<Hello>(&mut control)?;
             let _ = events.send(Event::Came(0, control, hello));
@@ -583,6 +585,12 @@ impl Caller {
     }
 
     fn said(&mut self, worker: usize, message: FromWorker) {
+        // Rule F2: a copy that there is not is nobody's.
+        if message.copy().is_some_and(|copy| {
+            self.plan.copies.get(copy.filter).is_none_or(|ranks| copy.rank >= ranks.len())
+        }) {
+            return;
+        }
         match message {
             FromWorker::Ready { epoch } if epoch == self.epoch && self.phase == Phase::Linking => {
                 self.ready.insert(worker);
@@ -779,14 +787,10 @@ impl Caller {
         if self.phase != Phase::Running {
             return;
         }
-        let mut under_way = self.units.values().filter(|unit| unit.open.is_some()).count();
-        let waiting: Vec<u64> =
-            self.units.iter().filter(|(_, unit)| unit.open.is_none()).map(|(&uow, _)| uow).collect();
-        for uow in waiting {
-            if under_way >= self.window {
-                return;
-            }
-            under_way += 1;
+        let under_way = self.units.values().filter(|unit| unit.open.is_some()).count();
+        let waiting = self.units.iter().filter(|(_, unit)| unit.open.is_none()).map(|(&uow, _)| uow);
+        let next: Vec<u64> = waiting.take(self.window.saturating_sub(under_way)).collect();
+        for uow in next {
             let copies = self.plan.all().collect();
             let Some(unit) = self.units.get_mut(&uow) else { continue };
             unit.open = Some(copies);
@@ -802,10 +806,27 @@ impl Caller {
             [deadline, unit.suspected.as_ref().map(|(_, until)| *until)]
         });
         let asked = self.asked.iter().map(|asked| Some(asked.until));
-        units.chain(asked).chain([self.deadline]).flatten().min()
+        let look = (self.phase == Phase::Gathering).then(|| Instant::now() + STILLBORN);
+        units.chain([look]).chain(asked).chain([self.deadline]).flatten().min()
+    }
+
+    /// Processes that have ended before they said hello have no connection that could tell.
+    fn look_for_stillborn(&mut self) {
+        for worker in 0..self.workers.len() {
+            let place = &mut self.workers[worker];
+            if place.hello.is_none()
+                && let Some(how) = place.process.as_mut().and_then(|process| process.ended())
+            {
+                self.lost(worker, &how);
+                return;
+            }
+        }
     }
 
     fn look_at_times(&mut self) {
+        if self.phase == Phase::Gathering {
+            self.look_for_stillborn();
+        }
         let now = Instant::now();
         let late = |until: Option<Instant>| until.is_some_and(|until| until <= now);
         let due: Vec<(u64, Failure)> = self

@@ -3,7 +3,7 @@
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use stream::spin::ticks;
+use stream::spin::{ticks, ticks_of};
 
 use crate::error::Error;
 use crate::layout::StreamDef;
@@ -15,7 +15,6 @@ use crate::stats::Got;
 use crate::wake::Wake;
 
 /// A buffer that came: bytes to be read where they lie. Its memory goes back to the producer when it is dropped.
-#[derive(Debug)]
 pub struct Buffer {
     outlet: Arc<Outlet>,
     entry: Entry,
@@ -66,6 +65,12 @@ impl Buffer {
     }
 }
 
+impl std::fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        f.debug_struct("Buffer").field("len", &self.entry.len).field("producer", &self.producer).finish()
+    }
+}
+
 impl std::ops::Deref for Buffer {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
@@ -82,8 +87,10 @@ impl Drop for Buffer {
     }
 }
 
+/// So long a consumer that is behind a link may keep an acknowledgement to itself.
+const TELL_NS: u64 = 50_000;
+
 /// Whom to tell that something was taken.
-#[derive(Debug)]
 pub enum Source {
     /// The producer copy maps the same memory, and sleeps on this word.
     Memory(Wake),
@@ -92,13 +99,14 @@ pub enum Source {
 }
 
 /// The queue from one copy of the producer.
-#[derive(Debug)]
 struct Channel {
     outlet: Arc<Outlet>,
     reader: Reader,
     source: Source,
     /// The unit of work whose end came last.
     ended: u64,
+    /// When a producer behind a link was told last.
+    told_at: u64,
     counts: Arc<Got>,
 }
 
@@ -114,7 +122,6 @@ pub enum Found {
 }
 
 /// The end.
-#[derive(Debug)]
 pub struct Input {
     /// The stream's place in the layout.
     pub stream: usize,
@@ -141,8 +148,8 @@ impl Input {
             .into_iter()
             .map(|(outlet, source, counts)| {
                 let geometry = *outlet.geometry();
-                let reader = Reader::new(geometry.queue(rank), geometry.capacity);
-                Channel { outlet, reader, source, ended: 0, counts }
+                let reader = Reader::new(geometry.queue(rank), geometry.capacity, (def.credits / 4).max(1));
+                Channel { outlet, reader, source, ended: 0, told_at: 0, counts }
             })
             .collect();
         Input { stream, place, rank, def: def.clone(), channels, next: 0, open: 0 }
@@ -223,24 +230,29 @@ impl Input {
     /// Takes an entry and tells so.
     fn take(&mut self, at: usize, starts: bool) -> Result<(), Error> {
         let channel = &mut self.channels[at];
-        channel.reader.take(channel.outlet.words(), starts);
+        let soon = channel.reader.take(channel.outlet.words(), starts);
         match &channel.source {
-            // A producer that waits for credits is not woken for each: it could do nothing but send one buffer and sleep again. It is when the
-            // queue is empty, which it will be if the producer sleeps, or a quarter of its credits have come back.
+            // What it sees without being told is true at any time.
             Source::Memory(wake) => {
-                let quarter = (self.def.credits as u64 / 4).max(1);
-                if channel.reader.taken() % quarter == 0 || !channel.reader.is_ready(channel.outlet.words()) {
+                if soon {
                     wake.fire();
                 }
             }
+            // There it must be told for its counts to be true. A slow consumer's are what matters to whoever chooses by them: so only fast ones
+            // save frames.
             Source::Link(link) => {
-                link.send_taken(
-                    self.stream,
-                    at,
-                    self.rank,
-                    channel.reader.taken(),
-                    channel.reader.started(),
-                )?;
+                let now = ticks();
+                if soon || now - channel.told_at > ticks_of(TELL_NS) {
+                    channel.reader.has_told();
+                    channel.told_at = now;
+                    link.send_taken(
+                        self.stream,
+                        at,
+                        self.rank,
+                        channel.reader.taken(),
+                        channel.reader.started(),
+                    )?;
+                }
             }
         }
         Ok(())

@@ -3,8 +3,8 @@
 //!
 //! Read in this order: [`layout`] (what connects to what, and what runs where), [`flow`] (credits and policies), `memory`, `outlet`, `ring`
 //! and `wake` (what the processes of one host share), `output` and `input` (the two ends of a stream), [`copy`] (a filter at
-//! work), `link` and `door` (between processes without memory in common), `session` (all of one process), `worker` and `group` (all of
-//! them together).
+//! work), `link`, `listener` and `door` (between processes without memory in common), `session` (all of one process), `worker` and `group` (all of
+//! them together); and [`sim`] (the same in virtual time).
 #![warn(missing_docs)]
 
 #[cfg(not(loom))]
@@ -17,6 +17,8 @@ pub mod error;
 pub mod flow;
 #[cfg(not(loom))]
 mod group;
+#[cfg(fuzzing)]
+pub mod hostile;
 #[cfg(not(loom))]
 mod input;
 #[cfg(not(loom))]
@@ -25,6 +27,8 @@ mod launch;
 pub mod layout;
 #[cfg(not(loom))]
 pub mod link;
+#[cfg(not(loom))]
+mod listener;
 #[cfg(not(loom))]
 mod memory;
 #[cfg(not(loom))]
@@ -41,9 +45,11 @@ mod running;
 #[cfg(not(loom))]
 mod session;
 #[cfg(not(loom))]
-pub mod stats;
+mod show;
 #[cfg(not(loom))]
-mod tcp;
+pub mod sim;
+#[cfg(not(loom))]
+pub mod stats;
 #[cfg(not(loom))]
 mod unit;
 #[cfg(not(loom))]
@@ -53,6 +59,8 @@ mod worker;
 
 #[cfg(not(loom))]
 pub use copy::{Context, Filter};
+#[cfg(not(loom))]
+pub use door::library_is_at;
 #[cfg(not(loom))]
 pub use error::{Error, Failure};
 #[cfg(not(loom))]
@@ -74,9 +82,7 @@ pub use output::{Chooser, With};
 #[cfg(not(loom))]
 pub use registry::{Registry, spec};
 #[cfg(not(loom))]
-pub use session::{Factory, Sockets};
-#[cfg(not(loom))]
-pub use tcp::Tcp;
+pub use session::Factory;
 #[cfg(not(loom))]
 pub use unit::{Next, Part, Unit};
 #[cfg(not(loom))]

@@ -11,8 +11,7 @@ use crate::launch::Local;
 use crate::layout::{Layout, Placement};
 use crate::messages::Transport;
 use crate::output::Chooser;
-use crate::session::{Factory, Sockets};
-use crate::tcp::Tcp;
+use crate::session::Factory;
 use crate::worker::{TICKET, serve};
 
 type MakeFilter = Box<dyn Fn(&[u8], usize, usize) -> Result<Box<dyn Filter>, Error> + Send + Sync>;
@@ -81,7 +80,7 @@ impl Registry {
             let served = ticket
                 .parse()
                 .map_err(std::io::Error::other)
-                .and_then(|ticket| serve(&ticket, Arc::clone(&registry) as Arc<dyn Factory>, Arc::new(Tcp)));
+                .and_then(|ticket| serve(&ticket, Arc::clone(&registry) as Arc<dyn Factory>));
             if let Err(error) = &served {
                 eprintln!("shunt filters: {error}");
             }
@@ -98,8 +97,7 @@ impl Registry {
 
     /// Starts a group.
     pub fn start_with(self: &Arc<Registry>, layout: &Layout, options: Options) -> Result<Group, Failure> {
-        let sockets: Arc<dyn Sockets> = Arc::new(Tcp);
-        Group::start(layout, options, Arc::clone(self) as Arc<dyn Factory>, sockets)
+        Group::start(layout, options, Arc::clone(self) as Arc<dyn Factory>)
     }
 }
 

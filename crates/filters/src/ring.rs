@@ -14,11 +14,21 @@ pub const TAKEN: usize = 0;
 /// How many buffers it has started on.
 pub const ACKNOWLEDGED: usize = 8;
 /// Where the entries begin: two lines on, as processors fetch them in pairs.
-pub const ENTRIES: usize = 128;
+pub const ENTRIES: usize = if cfg!(loom) { 16 } else { 128 };
 
 /// Bytes of a queue with room for `capacity` entries.
 pub const fn bytes(capacity: usize) -> usize {
     ENTRIES + capacity * ENTRY
+}
+
+/// Where an entry's number is, and the rest of it. The model has words first and bytes after them.
+fn places(base: usize, capacity: u64, index: u64) -> (usize, usize) {
+    let (place, first) = ((index % capacity) as usize, base + ENTRIES);
+    if cfg!(loom) {
+        return (first + place * 8, first + capacity as usize * 8 + place * (ENTRY - 8));
+    }
+    let at = first + place * ENTRY;
+    (at, at + 8)
 }
 
 /// What an entry is.
@@ -63,18 +73,18 @@ impl Entry {
     }
 
     /// All but the number, which comes first in memory and is written last.
-    fn words(&self) -> [u64; 6] {
+    fn words(&self) -> [u64; 7] {
         let kind = match self.kind {
             Kind::Data => 0,
             Kind::EndOfWork => 1,
         };
         let more = u64::from(self.more) << 8;
         let lengths = u64::from(self.slot) | u64::from(self.len) << 32;
-        [self.uow, lengths, kind | more | u64::from(self.note) << 16, self.key, self.sent, 0]
+        [self.uow, lengths, kind | more | u64::from(self.note) << 16, self.key, self.sent, 0, 0]
     }
 
-    fn of(words: [u64; 6]) -> Entry {
-        let [uow, lengths, rest, key, sent, _] = words;
+    fn of(words: [u64; 7]) -> Entry {
+        let [uow, lengths, rest, key, sent, ..] = words;
         Entry {
             kind: if rest & 0xff == 1 { Kind::EndOfWork } else { Kind::Data },
             uow,
@@ -119,10 +129,10 @@ impl Writer {
 
     /// Writes an entry, for which there must be room.
     pub fn put<M: Remote>(&mut self, memory: &M, entry: &Entry) {
-        let at = self.base + ENTRIES + (self.written % self.capacity) as usize * ENTRY;
+        let (at, rest) = places(self.base, self.capacity, self.written);
         let words = entry.words();
         // SAFETY: the source is an array of words; the provider checks the target.
-        unsafe { memory.put(at + 8, words.as_ptr().cast(), size_of_val(&words)) };
+        unsafe { memory.put(rest, words.as_ptr().cast(), size_of_val(&words)) };
         self.written += 1;
         memory.put_word(at, self.written);
     }
@@ -140,21 +150,25 @@ pub struct Reader {
     capacity: u64,
     taken: u64,
     started: u64,
+    /// After how many entries a writer that waits is told.
+    every: u64,
+    told: u64,
 }
 
 impl Reader {
-    /// Of the queue at `base`.
-    pub fn new(base: usize, capacity: usize) -> Reader {
-        Reader { base, capacity: capacity as u64, taken: 0, started: 0 }
+    /// Of the queue at `base`. A writer that waits for room is to be told after `every` entries that were taken, and whenever the queue is empty: not
+    /// after each, when it could do nothing but write one entry and wait again.
+    pub fn new(base: usize, capacity: usize, every: usize) -> Reader {
+        Reader { base, capacity: capacity as u64, taken: 0, started: 0, every: every as u64, told: 0 }
     }
 
-    fn at(&self) -> usize {
-        self.base + ENTRIES + (self.taken % self.capacity) as usize * ENTRY
+    fn places(&self) -> (usize, usize) {
+        places(self.base, self.capacity, self.taken)
     }
 
     /// Whether an entry waits.
     pub fn is_ready<M: Local>(&self, memory: &M) -> bool {
-        memory.word(self.at()) == self.taken + 1
+        memory.word(self.places().0) == self.taken + 1
     }
 
     /// The entry that waits, which stays there.
@@ -162,20 +176,32 @@ impl Reader {
         if !self.is_ready(memory) {
             return None;
         }
-        let mut words = [0u64; 6];
+        let mut words = [0u64; 7];
         // SAFETY: the target is an array of words; the provider checks the source.
-        unsafe { memory.get(self.at() + 8, words.as_mut_ptr().cast(), size_of_val(&words)) };
+        unsafe { memory.get(self.places().1, words.as_mut_ptr().cast(), size_of_val(&words)) };
         Some(Entry::of(words))
     }
 
-    /// Takes the entry that waits: its place may be written again. `starts` if that begins a buffer, which is thereby acknowledged.
-    pub fn take<M: Remote>(&mut self, memory: &M, starts: bool) {
+    /// Takes the entry that waits: its place may be written again. `starts` if that begins a buffer, which is thereby acknowledged. Whether a
+    /// writer that waits is to be woken. If it is not, it will be for a later entry: there is one.
+    #[must_use]
+    pub fn take<M: Local + Remote>(&mut self, memory: &M, starts: bool) -> bool {
         if starts {
             self.started += 1;
             memory.put_word(self.base + ACKNOWLEDGED, self.started);
         }
         self.taken += 1;
         memory.put_word(self.base + TAKEN, self.taken);
+        let soon = self.taken - self.told >= self.every || !self.is_ready(memory);
+        if soon {
+            self.told = self.taken;
+        }
+        soon
+    }
+
+    /// The writer has been told otherwise.
+    pub fn has_told(&mut self) {
+        self.told = self.taken;
     }
 
     /// Buffers that were started on so far.

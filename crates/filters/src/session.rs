@@ -6,7 +6,8 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
 use fabric::Mapped as _;
 use fabric::sync::Ordering;
@@ -17,15 +18,17 @@ use crate::error::Error;
 use crate::flow::Policy;
 use crate::input::{Input, Source};
 use crate::layout::{CopyId, Plan};
-use crate::link::{self, Frame, Link, Wire};
+use crate::link::{self, Link};
+use crate::listener::{Frames, Listener};
 use crate::memory::Segment;
 use crate::messages::{Door, Transport};
 use crate::outlet::{Geometry, Outlet};
-use crate::output::{Chooser, Output, Stand, Target};
+use crate::output::{Chooser, Output, Target};
 use crate::ring;
 use crate::running::{Flag, Running};
 use crate::stats::{Figures, Got, Sent};
 use crate::wake::{self, Wake};
+use native::Path;
 
 /// How a process makes filters, and functions that choose, from what a layout says of them.
 pub trait Factory: Send + Sync {
@@ -33,12 +36,6 @@ pub trait Factory: Send + Sync {
     fn filter(&self, spec: &[u8], rank: usize, copies: usize) -> Result<Box<dyn Filter>, Error>;
     /// Makes the function of a stream with [`Policy::User`].
     fn chooser(&self, spec: &[u8]) -> Result<Box<dyn Chooser>, Error>;
-}
-
-/// How a process opens byte streams to others.
-pub trait Sockets: Send + Sync {
-    /// Makes a wire of a connected socket; `shunt` if it is to be promoted where that can be.
-    fn wire(&self, socket: std::net::TcpStream, shunt: bool) -> io::Result<Arc<dyn Wire>>;
 }
 
 /// What is said of an attempt: everything that all workers are told alike.
@@ -75,11 +72,12 @@ pub struct Session {
     aborted: Arc<Flag>,
     wakes: Arc<Segment>,
     jobs: Vec<(CopyId, Sender<Arc<Running>>)>,
-    links: Vec<Arc<Link>>,
+    threads: Vec<JoinHandle<()>>,
     running: Mutex<BTreeMap<u64, Arc<Running>>>,
     sent: BTreeMap<Key, Arc<Sent>>,
     got: BTreeMap<Key, Arc<Got>>,
-    ways: HashMap<usize, &'static str>,
+    /// Neighbours without memory in common.
+    far: HashMap<usize, Arc<Link>>,
     outlets: HashMap<(usize, usize), Arc<Outlet>>,
 }
 
@@ -106,7 +104,6 @@ impl Session {
         aborted: Arc<Flag>,
         door: &OwnDoor,
         factory: &dyn Factory,
-        sockets: &dyn Sockets,
         reporter: &dyn Fn(CopyId) -> Box<dyn Reporter>,
     ) -> Result<Session, Unfit> {
         let plan = Arc::clone(&terms.plan);
@@ -128,28 +125,31 @@ impl Session {
             ways: HashMap::new(),
         };
         builder.make_outlets(&mine)?;
-        builder.meet(door, sockets, &aborted)?;
+        builder.meet(door, &aborted)?;
         let mut session = Session {
             aborted,
             wakes,
             jobs: Vec::new(),
-            links: Vec::new(),
+            threads: Vec::new(),
             running: Mutex::default(),
             sent: BTreeMap::new(),
             got: BTreeMap::new(),
-            ways: builder.shown(),
+            far: builder.links(),
             outlets: builder.outlets.clone(),
             terms: terms.clone(),
         };
-        for (&copy, filter) in mine.iter().zip(filters) {
-            let context = builder.context(copy, &mut session, factory, reporter(copy))?;
+        let mut contexts = Vec::new();
+        for &copy in &mine {
+            contexts.push(builder.context(copy, &mut session, factory, reporter(copy))?);
+        }
+        let listeners: Arc<[Arc<Listener>]> =
+            session.far.iter().map(|(&peer, link)| builder.listener(peer, link, &session.aborted)).collect();
+        for ((&copy, filter), mut context) in mine.iter().zip(filters).zip(contexts) {
+            context.helps(&listeners);
             session.spawn(copy, filter, context)?;
         }
-        for (&peer, way) in &builder.ways {
-            if let Way::Link(link) = way {
-                session.links.push(Arc::clone(link));
-                builder.listen(peer, link, &session)?;
-            }
+        for listener in listeners.iter().map(Arc::clone) {
+            thread::Builder::new().name("shunt-link".into()).spawn(move || listener.run())?;
         }
         Ok(session)
     }
@@ -210,8 +210,18 @@ impl Session {
             .collect()
     }
 
+    /// Gives it up, and waits for its threads: not for ever, as a filter may be in the middle of something long.
+    pub fn finish(mut self, patience: Duration) {
+        let threads = std::mem::take(&mut self.threads);
+        drop(self);
+        let until = Instant::now() + patience;
+        while threads.iter().any(|thread| !thread.is_finished()) && Instant::now() < until {
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
     fn way_to(&self, worker: usize) -> &'static str {
-        self.ways.get(&worker).copied().unwrap_or("")
+        self.far.get(&worker).map_or("memory", |link| link.way())
     }
 
     fn wake_all(&self) {
@@ -225,7 +235,8 @@ impl Session {
         let trace = self.terms.trace;
         let name = self.terms.plan.name_of(copy);
         // The kernel keeps 15 characters.
-        thread::Builder::new().name(name).spawn(move || work(&mut *filter, &mut context, &jobs, trace))?;
+        let body = move || work(&mut *filter, &mut context, &jobs, trace);
+        self.threads.push(thread::Builder::new().name(name).spawn(body)?);
         self.jobs.push((copy, sender));
         Ok(())
     }
@@ -235,8 +246,9 @@ impl Drop for Session {
     /// Copies end when they have nothing to do; those in the middle of something are told that it is over.
     fn drop(&mut self) {
         self.aborted.set();
+        self.jobs.clear();
         self.wake_all();
-        for link in &self.links {
+        for link in self.far.values() {
             link.close();
         }
     }
@@ -288,7 +300,7 @@ impl Builder<'_> {
     }
 
     /// Links up with all neighbours: knocks at those with higher numbers, then waits for the others.
-    fn meet(&mut self, door: &OwnDoor, sockets: &dyn Sockets, aborted: &Flag) -> io::Result<()> {
+    fn meet(&mut self, door: &OwnDoor, aborted: &Flag) -> io::Result<()> {
         let me = self.terms.me;
         let peers: Vec<usize> = (0..self.plan.workers.len())
             .filter(|&peer| {
@@ -303,12 +315,12 @@ impl Builder<'_> {
         for &peer in peers.iter().filter(|&&peer| peer < me) {
             guests.push((peer, door.await_guest(&knock(peer, me), || aborted.is_set())?));
         }
+        // Everybody in the order of the pairs' numbers: three that all know one another would wait in a circle otherwise.
+        guests.sort_by_key(|&(peer, _)| peer);
         for (peer, guest) in guests {
             let way = match guest {
                 Guest::Kin(stream) => self.exchange(peer, stream)?,
-                Guest::Far(stream) => {
-                    stream.set_nodelay(true)?;
-                    let wire = sockets.wire(stream, self.terms.transport != Transport::Tcp)?;
+                Guest::Far(wire) => {
                     // Whoever knocked asks.
                     let offset =
                         if peer > me { link::ask_clock(&*wire)? } else { link::answer_clock(&*wire)? };
@@ -329,7 +341,8 @@ impl Builder<'_> {
                 return Ok(Guest::Kin(stream));
             }
         }
-        Ok(Guest::Far(door::knock_from_far(door, knock)?))
+        let path = if self.terms.transport == Transport::Tcp { Path::Tcp } else { Path::Auto };
+        Ok(Guest::Far(door::knock_from_far(door, knock, path)?))
     }
 
     /// Both hand over their words and the outlets that the other reads.
@@ -352,12 +365,12 @@ impl Builder<'_> {
         Ok(Way::Memory { wakes, outlets })
     }
 
-    fn shown(&self) -> HashMap<usize, &'static str> {
-        let show = |way: &Way| match way {
-            Way::Memory { .. } => "memory",
-            Way::Link(link) => link.way(),
-        };
-        self.ways.iter().map(|(&peer, way)| (peer, show(way))).collect()
+    fn links(&self) -> HashMap<usize, Arc<Link>> {
+        let links = self.ways.iter().filter_map(|(&peer, way)| match way {
+            Way::Link(link) => Some((peer, Arc::clone(link))),
+            Way::Memory { .. } => None,
+        });
+        links.collect()
     }
 
     /// The word that a copy sleeps on, if this process can write it.
@@ -447,14 +460,9 @@ impl Builder<'_> {
         Ok((stand, Source::Link(link)))
     }
 
-    /// Starts the thread that reads a link.
-    fn listen(&self, peer: usize, link: &Arc<Link>, session: &Session) -> io::Result<()> {
-        let mut listener = Listener {
-            link: Arc::clone(link),
-            aborted: Arc::clone(&session.aborted),
-            stands: HashMap::new(),
-            sent: HashMap::new(),
-        };
+    /// What is done with the frames of a neighbour's link.
+    fn listener(&self, peer: usize, link: &Arc<Link>, aborted: &Arc<Flag>) -> Arc<Listener> {
+        let mut frames = Frames::new(link, Arc::clone(aborted));
         for (&(stream, rank), outlet) in &self.stands {
             let def = &self.plan.layout.streams[stream];
             if self.plan.worker_of(CopyId { filter: def.from, rank }) != peer {
@@ -464,85 +472,14 @@ impl Builder<'_> {
                 let to = CopyId { filter: def.to, rank };
                 (self.plan.worker_of(to) == self.terms.me).then(|| Wake::new(&self.wakes, self.index(to)))
             });
-            let wakes: Vec<Option<Wake>> = wakes.collect();
-            let stand = Stand::new(Arc::clone(outlet), wakes.len());
-            listener.stands.insert((stream as u32, rank as u32), (stand, wakes));
+            frames.arrive(stream, rank, outlet, wakes.collect());
         }
         for (&(stream, rank), outlet) in &self.outlets {
             let def = &self.plan.layout.streams[stream];
-            let consumers = self.plan.copies[def.to].iter().map(|&worker| worker == peer).collect();
+            let theirs = self.plan.copies[def.to].iter().map(|&worker| worker == peer).collect();
             let wake = Wake::new(&self.wakes, self.index(CopyId { filter: def.from, rank }));
-            listener.sent.insert((stream as u32, rank as u32), (Arc::clone(outlet), consumers, wake));
+            frames.depart(stream, rank, outlet, theirs, wake);
         }
-        thread::Builder::new().name("shunt-link".into()).spawn(move || listener.run())?;
-        Ok(())
+        Arc::new(Listener::new(link, frames))
     }
-}
-
-/// What one thread does with the frames of one link.
-struct Listener {
-    link: Arc<Link>,
-    aborted: Arc<Flag>,
-    /// Where buffers go that come, and who sleeps there: none for consumer copies of other processes.
-    stands: HashMap<(u32, u32), (Stand, Vec<Option<Wake>>)>,
-    /// Which outlets acknowledgements are for, whether each consumer copy is the peer's, and who sleeps there.
-    sent: HashMap<(u32, u32), (Arc<Outlet>, Vec<bool>, Wake)>,
-}
-
-impl Listener {
-    fn run(mut self) {
-        // An error ends the link; copies that write find that out, and the caller's process finds the peer lost, if it is that.
-        while self.one().is_ok() {}
-        self.link.close();
-    }
-
-    fn one(&mut self) -> io::Result<()> {
-        // Rule F2: whatever a frame names is looked up, never trusted.
-        let wrong = || io::Error::new(io::ErrorKind::InvalidData, "a frame for nobody here");
-        match self.link.receive()? {
-            Frame::Entry { stream, producer, consumer, entry } => {
-                let (stand, wakes) = self.stands.get_mut(&(stream, producer)).ok_or_else(wrong)?;
-                let wake = wakes.get(consumer as usize).and_then(Option::as_ref).ok_or_else(wrong)?;
-                let entry = receive(&self.link, stand, entry, &self.aborted)?;
-                if !stand.put(consumer as usize, &entry) {
-                    return Err(wrong());
-                }
-                wake.fire();
-            }
-            Frame::Taken { stream, producer, consumer, taken, started } => {
-                let (outlet, theirs, wake) = self.sent.get(&(stream, producer)).ok_or_else(wrong)?;
-                if !theirs.get(consumer as usize).is_some_and(|&theirs| theirs) {
-                    return Err(wrong());
-                }
-                let queue = outlet.geometry().queue(consumer as usize);
-                // The producer believes none that cannot be.
-                outlet.words().atomic(queue + ring::ACKNOWLEDGED).store(started, Ordering::Release);
-                outlet.words().atomic(queue + ring::TAKEN).store(taken, Ordering::Release);
-                wake.fire();
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Reads note and bytes of a buffer into a slot of the stand.
-fn receive(link: &Link, stand: &mut Stand, entry: ring::Entry, aborted: &Flag) -> io::Result<ring::Entry> {
-    if entry.kind == ring::Kind::EndOfWork {
-        return Ok(entry);
-    }
-    let shape = stand.shape();
-    if !entry.fits(shape.slots, shape.size, crate::memory::NOTE_MOST) {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "a buffer that is larger than the stream's"));
-    }
-    // None is left only while consumers hold on to more buffers than there are addresses for.
-    let mut draft = loop {
-        match stand.reserve() {
-            Some(draft) => break draft,
-            None if aborted.is_set() => return Err(io::ErrorKind::ConnectionAborted.into()),
-            None => thread::sleep(std::time::Duration::from_millis(1)),
-        }
-    };
-    link.receive_bytes(draft.note(entry.note as usize))?;
-    link.receive_bytes(&mut draft.bytes()[..entry.len as usize])?;
-    Ok(ring::Entry { slot: draft.into_slot() as u32, ..entry })
 }

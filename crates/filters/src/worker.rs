@@ -5,6 +5,7 @@ use std::net::{IpAddr, Shutdown, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
+use std::time::Duration;
 
 use crate::copy::{Reporter, Span, State};
 use crate::door::OwnDoor;
@@ -12,7 +13,7 @@ use crate::error::Error;
 use crate::layout::{CopyId, Plan};
 use crate::messages::{self, FromWorker, Hello, ToWorker, VERSION};
 use crate::running::Flag;
-use crate::session::{Factory, Session, Sockets, Terms, Unfit};
+use crate::session::{Factory, Session, Terms, Unfit};
 
 /// What a worker must know to find its group, as one line of text: it is handed to a process by its environment.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,12 +49,12 @@ impl std::str::FromStr for Ticket {
 }
 
 /// Works for the group that gave the ticket, until it is finished.
-pub fn serve(ticket: &Ticket, factory: Arc<dyn Factory>, sockets: Arc<dyn Sockets>) -> io::Result<()> {
+pub fn serve(ticket: &Ticket, factory: Arc<dyn Factory>) -> io::Result<()> {
     let stream = TcpStream::connect(&ticket.address)
         .map_err(|error| io::Error::new(error.kind(), format!("no group at {}: {error}", ticket.address)))?;
     stream.set_nodelay(true)?;
     let local = stream.local_addr()?.ip();
-    serve_by(Control::Tcp(stream), local, ticket.worker, &ticket.token, factory, sockets)
+    serve_by(Control::Tcp(stream), Some(local), ticket.worker, &ticket.token, factory)
 }
 
 /// The connection to the caller's process.
@@ -105,16 +106,18 @@ impl Write for Control {
     }
 }
 
-/// Works, by this connection; neighbours reach it at `local`.
+/// Works, by this connection; neighbours, if there are any, reach it at `local`.
 pub fn serve_by(
     control: Control,
-    local: IpAddr,
+    local: Option<IpAddr>,
     worker: usize,
     token: &str,
     factory: Arc<dyn Factory>,
-    sockets: Arc<dyn Sockets>,
 ) -> io::Result<()> {
-    let door = OwnDoor::open(local, token)?;
+    let door = match local {
+        Some(local) => OwnDoor::open(local, token)?,
+        None => OwnDoor::none(),
+    };
     let mut reading = control.again()?;
     let voice = Arc::new(Voice(Mutex::new(control)));
     let machine = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_string();
@@ -149,15 +152,21 @@ pub fn serve_by(
                 };
                 door.forget_before(epoch);
                 // The old one ends in its own time: a filter may be in the middle of something long.
-                current = Attempt::begin(terms, &door, &factory, &sockets, &voice)?;
+                current = Attempt::begin(terms, &door, &factory, &voice)?;
             }
             ToWorker::Append { uow, params } => current.with(|session| session.append(uow, params)),
             ToWorker::Cancel { uow } => current.with(|session| session.cancel(uow)),
             ToWorker::Report { number } => current.report(number, &voice),
-            ToWorker::Finish => return Ok(()),
+            ToWorker::Finish => {
+                current.finish();
+                return Ok(());
+            }
         }
     }
 }
+
+/// How long the threads of copies may take to end, when all of it ends.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The way to the caller's process, for all copies.
 #[derive(Debug)]
@@ -187,14 +196,13 @@ impl Attempt {
         terms: Terms,
         door: &Arc<OwnDoor>,
         factory: &Arc<dyn Factory>,
-        sockets: &Arc<dyn Sockets>,
         voice: &Arc<Voice>,
     ) -> io::Result<Attempt> {
         let attempt = Attempt::default();
         let (aborted, session) = (Arc::clone(&attempt.aborted), Arc::clone(&attempt.session));
         let states = Arc::clone(&attempt.states);
         let (door, factory) = (Arc::clone(door), Arc::clone(factory));
-        let (sockets, voice) = (Arc::clone(sockets), Arc::clone(voice));
+        let voice = Arc::clone(voice);
         thread::Builder::new().name("shunt-session".into()).spawn(move || {
             let epoch = terms.epoch;
             let reporter = |copy| -> Box<dyn Reporter> {
@@ -202,7 +210,7 @@ impl Attempt {
                 states.set(copy, State::Idle, 0);
                 Box::new(CopyReporter { epoch, copy, voice, states })
             };
-            let made = Session::start(terms, Arc::clone(&aborted), &door, &*factory, &*sockets, &reporter);
+            let made = Session::start(terms, Arc::clone(&aborted), &door, &*factory, &reporter);
             let message = match made {
                 Ok(made) => {
                     *session.lock().unwrap_or_else(PoisonError::into_inner) = Some(made);
@@ -224,6 +232,14 @@ impl Attempt {
     fn with(&self, what: impl FnOnce(&Session)) {
         if let Some(session) = &*self.session.lock().unwrap_or_else(PoisonError::into_inner) {
             what(session);
+        }
+    }
+
+    /// Ends it in order: an interpreter that its filters need may be about to end.
+    fn finish(&self) {
+        self.aborted.set();
+        if let Some(session) = self.session.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            session.finish(PATIENCE);
         }
     }
 

@@ -40,6 +40,14 @@ extern ssize_t shunt_recv_zc(int fd, const void **data, size_t len, int flags) _
  */
 extern int shunt_release(int fd, size_t len) __attribute__((weak));
 
+/*
+ * Which way the bytes of a connected socket go now: SHUNT_READ if those that are read come through memory, SHUNT_WRITTEN if those
+ * that are written go through it, or both; 0 if TCP carries them. It may change with every call on the socket.
+ */
+#define SHUNT_READ 1
+#define SHUNT_WRITTEN 2
+extern int shunt_path(int fd) __attribute__((weak));
+
 #ifdef __cplusplus
 }
 #endif

@@ -8,7 +8,9 @@ use core::cell::Cell;
 use core::ptr;
 
 use libc::{c_int, c_void, size_t, ssize_t};
-use sockets::{io, real, table};
+use sockets::conn::{path, state};
+use sockets::table::Entry;
+use sockets::{close, io, real, table};
 
 use crate::files::recv;
 
@@ -89,6 +91,28 @@ extern "C-unwind" fn shunt_release(fd: c_int, mut len: size_t) -> c_int {
     }
     0
 }
+
+/// Which way the bytes of a connected socket go now: [`READ`] if those that are read come through memory, [`WRITTEN`] likewise; 0 by tcp.
+#[unsafe(no_mangle)]
+extern "C-unwind" fn shunt_path(fd: c_int) -> c_int {
+    let Some(conn) = table::conn(fd).filter(|conn| conn.state() == state::PROMOTED) else { return 0 };
+    let in_memory = |path: u32| c_int::from(matches!(path, path::SMALL | path::BIG));
+    READ * in_memory(conn.rx.path()) + WRITTEN * in_memory(conn.tx.path())
+}
+
+/// A descriptor is a socket that has just been made: if its number is known to be something else, that was closed where nobody saw it. For
+/// `native`, whose process may do that: without it the new socket would go on with the old one's bytes.
+#[unsafe(no_mangle)]
+extern "C-unwind" fn shunt_is_new(fd: c_int) {
+    if let Entry::Conn(_) = table::entry(fd)
+        && let Some(Entry::Conn(conn)) = table::swap(fd, Entry::None)
+    {
+        close::abandon(conn);
+    }
+}
+
+const READ: c_int = 1;
+const WRITTEN: c_int = 2;
 
 fn buffer() -> Option<*mut u8> {
     PLACE.with(|place| {

@@ -1,7 +1,7 @@
 //! The library's constructor and destructor.
 
 use core::cell::UnsafeCell;
-use core::ffi::{CStr, c_char, c_int};
+use core::ffi::{CStr, c_char, c_int, c_void};
 use fabric::sync::{AtomicUsize, Ordering};
 use fabric::sys;
 use options::LogLevel;
@@ -24,9 +24,16 @@ static END: unsafe extern "C" fn() = finish;
 unsafe extern "C" fn start(_argc: c_int, argv: *const *const c_char, env: *const *const c_char) {
     // SAFETY: the loader passes the arguments and the environment, arrays that end with null.
     unsafe {
-        let kept = kept::take(env);
-        remember_preload(env);
-        remember_options(env);
+        let guest = !is_preloaded();
+        let mut kept = None;
+        if guest {
+            // Other threads may be reading the environment, and no program is started through us.
+            process::be_guest();
+        } else {
+            kept = kept::take(env);
+            remember_preload(env);
+            remember_options(env);
+        }
         let mut problems = 0;
         let options = options_of::read(env, &mut |_| problems += 1);
         if let Some(path) = options.report {
@@ -43,7 +50,7 @@ unsafe extern "C" fn start(_argc: c_int, argv: *const *const c_char, env: *const
             core::mem::transmute::<usize, real::Ppoll>(PPOLL.get()),
             core::mem::transmute::<usize, real::EpollPwait>(EPOLL_PWAIT.get()),
         );
-        if process::active() {
+        if process::active() && !guest {
             stdio::follow();
         }
         if problems > 0 {
@@ -60,6 +67,33 @@ unsafe extern "C" fn start(_argc: c_int, argv: *const *const c_char, env: *const
             kept::follow(kept.to_bytes(), CStr::from_ptr(program).to_bytes());
         }
         libc::pthread_atfork(Some(fds::before_fork), Some(fds::parent_of_fork), Some(fds::child_of_fork));
+    }
+}
+
+/// Whether the program's calls come to us: whether what we define is among what the program itself sees, and not only those who have
+/// loaded us (dlopen with RTLD_LOCAL).
+fn is_preloaded() -> bool {
+    // SAFETY: no name gives the program itself, with all that was there when it started; closing that only counts.
+    let version = unsafe {
+        let program = libc::dlopen(core::ptr::null(), libc::RTLD_LAZY);
+        if program.is_null() {
+            return true;
+        }
+        let version = libc::dlsym(program, c"SHUNT_VERSION".as_ptr());
+        libc::dlclose(program);
+        version
+    };
+    // Another copy of us may be preloaded.
+    !version.is_null() && file_of(version) == file_of(start as *const c_void)
+}
+
+/// Where the file begins that this address belongs to.
+fn file_of(address: *const c_void) -> usize {
+    // SAFETY: zeroes are a valid Dl_info, which dladdr fills.
+    unsafe {
+        let mut info: libc::Dl_info = core::mem::zeroed();
+        libc::dladdr(address, &mut info);
+        info.dli_fbase as usize
     }
 }
 

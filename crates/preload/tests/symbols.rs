@@ -53,8 +53,15 @@ const PATTERNS: &[&str] = &[
 ];
 
 /// What libshunt.so exports beside hooks.
-const OURS: &[&str] =
-    &["SHUNT_VERSION", "shunt_follows", "shunt_recv_zc", "shunt_release", "shunt_write_all"];
+const OURS: &[&str] = &[
+    "SHUNT_VERSION",
+    "shunt_follows",
+    "shunt_is_new",
+    "shunt_path",
+    "shunt_recv_zc",
+    "shunt_release",
+    "shunt_write_all",
+];
 
 /// Hooks for what only newer (or older) libcs have, or other libraries.
 const ELSEWHERE: &[&str] = &[

@@ -1,7 +1,7 @@
 //! The command line: every subcommand and flag, for clap. The flags of `shunt run` that set options come from the table of
 //! options, so that a new option needs no change here; help, man pages and completions are made from what this returns.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 
 use clap::builder::{
     OsStringValueParser, PossibleValue, PossibleValuesParser, TypedValueParser, ValueParser,
@@ -222,9 +222,25 @@ fn doctor() -> Command {
 }
 
 fn bench() -> Command {
-    passed_on(
-        Command::new("bench").about("Measure Shunt, kernel TCP, UNIX sockets and bare memory, in one run"),
-    )
+    let about = "Measure Shunt, kernel TCP, UNIX sockets and bare memory, in one run";
+    passed_on(Command::new("bench").about(about))
+        .mut_arg("args", |arg| arg.value_name("WHAT").value_parser(BenchWords))
+}
+
+/// Anything, since `bench` reads it itself, which also has the table of what there is: for completions and the man page.
+#[derive(Clone)]
+struct BenchWords;
+
+impl TypedValueParser for BenchWords {
+    type Value = OsString;
+
+    fn parse_ref(&self, _: &Command, _: Option<&Arg>, value: &OsStr) -> Result<OsString, clap::Error> {
+        Ok(value.into())
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        Some(Box::new(bench::words().map(|(name, help)| PossibleValue::new(name).help(help))))
+    }
 }
 
 fn demo() -> Command {

@@ -43,6 +43,28 @@ fn every_option_is_in_every_text() {
 }
 
 #[test]
+fn every_measurement_is_in_every_text() {
+    let bed = Bed::new();
+    let dir = bed.path("out");
+    for what in ["man", "completions"] {
+        assert!(bed.shunt(&["generate", what]).arg(&dir).status().unwrap().success());
+    }
+    let file = |name: &str| std::fs::read_to_string(dir.join(name)).unwrap();
+    // Not fish: clap_complete makes no completions of plain words for it.
+    let texts = [
+        ("bench --help", stdout(&bed.shunt(&["bench", "--help"]).output().unwrap())),
+        ("shunt-bench.1", file("shunt-bench.1").replace("\\-", "-")),
+        ("bash", file("shunt.bash")),
+        ("zsh", file("_shunt")),
+    ];
+    for (name, text) in &texts {
+        for word in ["latency", "never-slower", "filters", "redis", "all"] {
+            assert!(text.contains(word), "{word} is not in {name}");
+        }
+    }
+}
+
+#[test]
 fn pages_are_sound() {
     let bed = Bed::new();
     let dir = bed.path("man");

@@ -174,6 +174,12 @@ fn board() -> Result<i32, Reason> {
     match BOARD.load(Ordering::Acquire) {
         0 => open(),
         -1 => Err(Reason::NoBoard),
+        fd if !descriptors::intact(fd - 1) => {
+            if BOARD.compare_exchange(fd, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+                descriptors::lost(fd - 1);
+            }
+            open()
+        }
         fd => Ok(fd - 1),
     }
 }

@@ -13,7 +13,7 @@ use fabric::sync::{AtomicU32, Ordering};
 use fabric::sys::{self, Errno};
 
 use crate::table::{self, Entry};
-use crate::thread;
+use crate::{process, thread};
 
 /// Limits from here on are large.
 const LARGE: u64 = 4096;
@@ -49,14 +49,29 @@ pub fn hide(fd: i32) -> i32 {
         }
         None => fd,
     };
-    table::swap(moved, Entry::Own);
+    table::own(moved, if process::is_guest() { sys::identity(moved) } else { 0 });
     moved
 }
 
 /// Closes a descriptor of our own.
 pub fn unhide(fd: i32) {
+    let intact = intact(fd);
     table::swap(fd, Entry::None);
-    sys::close(fd);
+    if intact {
+        sys::close(fd);
+    }
+}
+
+/// Whether a descriptor of our own is still what it was. The hooks keep programs from closing ours; where we are a guest, one that closes
+/// all its descriptors (a daemon, by os.closerange()) closes ours as well, and may get their numbers for files of its own. To be asked
+/// before anything is written to one, read from it, or passed on.
+pub fn intact(fd: i32) -> bool {
+    !process::is_guest() || table::is_own_as(fd, sys::identity(fd))
+}
+
+/// Forgets one that is not intact any more.
+pub fn lost(fd: i32) {
+    table::swap(fd, Entry::None);
 }
 
 /// A copy of `fd` where ours belong; `None` if `fd` may as well stay.

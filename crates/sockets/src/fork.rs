@@ -1,5 +1,6 @@
 //! fork(). The child has the same connections: their state is in shared memory, so both may use them; both wake by kicks from then
-//! on. What belongs to the process alone (rendezvous, links for new connections, bells, event queues) the child makes anew.
+//! on. What belongs to the process alone (rendezvous, links for new connections, bells, event queues) the child makes anew. A guest's connections ([`process::is_guest`]) are
+//! not shared: its child has none.
 
 use fabric::sync::{AtomicU32, AtomicU64, Ordering};
 use fabric::{sys, trip};
@@ -25,7 +26,9 @@ pub fn prepare() {
         BLOCKED.store(sys::block_signals(u64::MAX), Ordering::Relaxed);
     }
     table::for_each(|_, entry| {
-        if let Entry::Conn(conn) = entry {
+        if let Entry::Conn(conn) = entry
+            && !process::is_guest()
+        {
             conn.set(flag::SHARED);
             if conn.state() == state::PROMOTED && conn.epolls.load(Ordering::Acquire) != 0 {
                 // Armed for an event queue that the child does not have: kicks wake both.
@@ -75,6 +78,15 @@ pub fn child() {
     link::forked();
     epoll::forked();
     home::leave();
+    if process::is_guest() {
+        // Its parent's connections are not the child's: it is as if it had never had them. Their descriptors are closed by who made them.
+        for fd in 0..table::top() {
+            if matches!(table::entry(fd), Entry::Conn(_)) {
+                table::swap(fd, Entry::None);
+            }
+        }
+        link::forget();
+    }
     if frozen & STATES != 0 {
         sys::block_signals(BLOCKED.load(Ordering::Relaxed));
     }

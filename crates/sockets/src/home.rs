@@ -42,6 +42,8 @@ pub struct Header {
 
 /// The home of this process, made when first needed.
 static HOME: AtomicU64 = AtomicU64::new(0);
+/// Its descriptor, +1, of a guest.
+static GUESTS_FD: AtomicU32 = AtomicU32::new(0);
 
 fn header() -> Option<&'static Header> {
     let at = HOME.load(Ordering::Acquire);
@@ -64,7 +66,12 @@ fn create() -> Option<u64> {
     header.room.store(room as u32, Ordering::Relaxed);
     header.magic.store(MAGIC, Ordering::Release);
     match HOME.compare_exchange(0, at, Ordering::AcqRel, Ordering::Acquire) {
-        Ok(_) => Some(at),
+        Ok(_) => {
+            if process::is_guest() {
+                GUESTS_FD.store(fd as u32 + 1, Ordering::Relaxed);
+            }
+            Some(at)
+        }
         Err(other) => {
             // SAFETY: nobody has seen our mapping.
             unsafe { map.unmap() };
@@ -77,6 +84,11 @@ fn create() -> Option<u64> {
 /// In the child of fork(): connections that it makes go to a home of its own; inherited ones stay where they are.
 pub fn leave() {
     HOME.store(0, Ordering::Release);
+    let fd = GUESTS_FD.swap(0, Ordering::Relaxed);
+    if fd != 0 {
+        // A guest's child shares nothing with its parent, and does not look as if it did.
+        descriptors::unhide(fd as i32 - 1);
+    }
 }
 
 fn conn_at(header: &'static Header, index: u32) -> &'static Conn {

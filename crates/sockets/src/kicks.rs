@@ -9,7 +9,7 @@ use stream::spin::{ticks, ticks_of};
 use crate::conn::{Conn, Held, Rx, Tx, flag, path};
 use crate::layout::{self, FIRED, KICKS, TRIP};
 use crate::mend::{self, step};
-use crate::{epoll, io, link, report, signals, wait};
+use crate::{descriptors, epoll, io, link, report, signals, wait};
 
 /// After something was published: wakes the peer if it is armed for `interest`. Under the tx lock, so that what goes by tcp
 /// after a demotion never mixes with kicks.
@@ -82,6 +82,7 @@ fn wake_as_armed(conn: &Conn, fd: i32, tx: &mut Tx, again: bool) {
     }
     if how & trip::MODE == trip::BELL
         && let Some(fd) = link::link(conn.link.load(Ordering::Relaxed)).bell(trip::id(how).into())
+        && descriptors::intact(fd)
     {
         conn.counters.bells.fetch_add(1, Ordering::Relaxed);
         return bell::ring(fd);

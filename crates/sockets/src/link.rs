@@ -136,6 +136,18 @@ pub fn forked() {
     }
 }
 
+/// In the child of a guest's fork(), after [`forked`]: it has none of its parent's connections, so none of the links either.
+pub fn forget() {
+    for link in all().map(link) {
+        // The socket of one that has failed is closed already.
+        if matches!(link.state.load(Ordering::Acquire), state::ASKED | state::READY | state::DYING) {
+            release(link);
+        }
+        link.conns.iter().for_each(|conn| conn.store(0, Ordering::Relaxed));
+        link.state.store(state::FREE, Ordering::Release);
+    }
+}
+
 struct Guard<'a>(&'a Link, bool);
 impl Drop for Guard<'_> {
     fn drop(&mut self) {
@@ -322,11 +334,9 @@ impl Link {
     /// Whether the peer's process is gone.
     fn is_dead(&self) -> bool {
         let mut byte = 0;
-        let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
-        !matches!(
-            sys::recv(self.socket.load(Ordering::Relaxed), &mut byte, 1, flags),
-            Err(Errno::EAGAIN) | Ok(1..)
-        )
+        let (socket, flags) = (self.socket.load(Ordering::Relaxed), libc::MSG_PEEK | libc::MSG_DONTWAIT);
+        !descriptors::intact(socket)
+            || !matches!(sys::recv(socket, &mut byte, 1, flags), Err(Errno::EAGAIN) | Ok(1..))
     }
 }
 
@@ -430,7 +440,8 @@ pub fn progress(index: u32) -> Result<bool, Reason> {
         return Ok(link.state.load(Ordering::Acquire) == state::READY);
     }
     let socket = link.socket.load(Ordering::Relaxed);
-    let (hello, fds) = match receive(socket) {
+    let received = if descriptors::intact(socket) { receive(socket) } else { Err(Reason::Unpaired) };
+    let (hello, fds) = match received {
         Ok(got) => got,
         Err(Reason::Linking) => return Ok(false),
         Err(reason) => {

@@ -2,12 +2,12 @@
 
 use core::cell::UnsafeCell;
 use core::ffi::CStr;
-use fabric::sync::{AtomicU32, AtomicU64, Ordering};
+use fabric::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use fabric::{bell, sys};
 use options::{Options, PathMode};
 use stream::spin::{nanos_of, ticks, ticks_of};
 
-use crate::descriptors::{hide, made, unhide};
+use crate::descriptors::{hide, intact, made, unhide};
 use crate::layout::{BELLS, CALL_BELL};
 
 struct Cell(UnsafeCell<Options>);
@@ -26,6 +26,21 @@ static BELL: [AtomicU32; BELLS] = [const { AtomicU32::new(0) }; BELLS];
 static CALL_BELL_TAKEN: AtomicU32 = AtomicU32::new(0);
 /// Why nothing in this process is to be promoted: a [`crate::reason::Reason`], or 0.
 static BARRED: AtomicU32 = AtomicU32::new(0);
+
+/// Whether we are a guest: see [`is_guest`].
+static GUEST: AtomicBool = AtomicBool::new(false);
+
+/// Only those calls come to us that are meant for us (`native`); before [`start`].
+pub fn be_guest() {
+    GUEST.store(true, Ordering::Relaxed);
+}
+
+/// Whether the library was loaded (dlopen) by those who call it, and not preloaded: what the program itself does with descriptors, signals
+/// and children does not come to us. In exchange, connections are used by nobody but those who made them.
+#[inline(always)]
+pub fn is_guest() -> bool {
+    GUEST.load(Ordering::Relaxed)
+}
 
 /// Begins, with the options. Before it every call goes straight to libc.
 pub fn start(options: Options) {
@@ -127,7 +142,10 @@ pub fn forked() {
     PID.store(sys::getpid(), Ordering::Relaxed);
     for bell in &BELL {
         // The parent sleeps on these.
-        bell.store(0, Ordering::Relaxed);
+        let bell = bell.swap(0, Ordering::Relaxed);
+        if bell != 0 && is_guest() {
+            unhide(bell as i32 - 1);
+        }
     }
     CALL_BELL_TAKEN.store(0, Ordering::Relaxed);
 }
@@ -138,9 +156,10 @@ pub fn bar(reason: crate::reason::Reason) {
 }
 
 /// Bars promotion if the process has an io_uring already: one that was made by code that makes its system calls itself. Looked for
-/// once, before the first connection is posted; a program that has one makes it early.
+/// once, before the first connection is posted; a program that has one makes it early. No matter to a guest, whose connections nobody
+/// gives to a ring.
 pub fn look_for_rings() {
-    if LOOKED_FOR_RINGS.swap(1, Ordering::Relaxed) != 0 {
+    if is_guest() || LOOKED_FOR_RINGS.swap(1, Ordering::Relaxed) != 0 {
         return;
     }
     let mut path = *b"/proc/self/fd/\0\0\0\0\0";
@@ -178,7 +197,7 @@ pub fn bell_fd(index: usize) -> Option<i32> {
     }
     let known = BELL[index].load(Ordering::Acquire);
     if known != 0 {
-        return Some(known as i32 - 1);
+        return Some(known as i32 - 1).filter(|&bell| intact(bell));
     }
     let fd = hide(made(bell::create).ok()?);
     match BELL[index].compare_exchange(0, fd as u32 + 1, Ordering::AcqRel, Ordering::Acquire) {

@@ -237,9 +237,13 @@ fn stop(conn: &'static Conn, reason: Reason) {
     }
 }
 
-/// Before fork(): offers are taken back, and no state changes until [`thaw`]. False if the lock is this thread's already.
+/// Before fork(): offers are taken back, and no state changes until [`thaw`]. False if the lock is this thread's already. A guest's child
+/// has no part in the connections: they go on as they are.
 pub fn freeze() -> bool {
     let frozen = thread::lock(&STATES, Place::States);
+    if process::is_guest() {
+        return frozen;
+    }
     table::for_each(|_, entry| {
         if let Entry::Conn(conn) = entry {
             agreed(conn);

@@ -5,7 +5,7 @@
 use fabric::sync::{AtomicBool, AtomicU64, Ordering};
 use fabric::sys;
 
-use crate::{epoll, thread};
+use crate::{epoll, process, thread};
 
 /// Signals with a handler that has SA_RESTART, and with one that has not.
 static RESTART: AtomicU64 = AtomicU64::new(0);
@@ -63,7 +63,7 @@ pub fn jumps(target: usize) {
 }
 
 /// After EINTR: whether to go on waiting. With handlers of both kinds the call is ended: programs that have any handler without
-/// SA_RESTART must cope with EINTR.
+/// SA_RESTART must cope with EINTR. A guest does not hear of handlers, and those who call it cope with EINTR.
 pub fn restarts() -> bool {
-    INTERRUPT.load(Ordering::Relaxed) == 0
+    INTERRUPT.load(Ordering::Relaxed) == 0 && !process::is_guest()
 }

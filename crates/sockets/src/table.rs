@@ -109,6 +109,19 @@ pub fn swap(fd: i32, entry: Entry) -> Option<Entry> {
     Some(decode(cell.swap(encode(entry), Ordering::AcqRel)))
 }
 
+/// Notes a descriptor of our own, and what it stands for ([`crate::descriptors::intact`]), of which 62 bits are kept.
+pub fn own(fd: i32, identity: u64) {
+    swap(fd, Entry::Own);
+    if let Some(cell) = cell(fd) {
+        cell.store(identity << 2 | OWN, Ordering::Release);
+    }
+}
+
+/// Whether `fd` is one of our own, noted with this identity.
+pub fn is_own_as(fd: i32, identity: u64) -> bool {
+    cell(fd).is_some_and(|cell| cell.load(Ordering::Acquire) == identity << 2 | OWN)
+}
+
 /// One more than the highest descriptor that ever was a connection or a set.
 pub fn top() -> i32 {
     TOP.load(Ordering::Acquire) as i32

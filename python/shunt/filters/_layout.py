@@ -33,6 +33,12 @@ def size(what: int | str) -> int:
     return int(float(match[1]) * _UNITS[match[2].lower()])
 
 
+def natural(what: str, number: int) -> None:
+    """An error if it is less than nothing: the core's numbers have no sign."""
+    if number < 0:
+        raise ValueError(f"{what} is {number}, less than 0")
+
+
 @dataclass
 class Place:
     """Where the copies of one filter run."""
@@ -107,8 +113,14 @@ class Layout:
         more than a buffer becomes several.
         """
         policy = self.policy if policy is None else policy
+        if weights and policy != "weighted":
+            raise ValueError(f"weights are for policy 'weighted', and this stream's is {policy!r}")
         size_ = size(self.buffer_size if buffer_size is None else buffer_size)
         credits_ = self.credits if credits is None else credits
+        natural(f"stream '{name or f'{from_}->{to}'}': buffer_size", size_)
+        natural(f"stream '{name or f'{from_}->{to}'}': credits", credits_)
+        for weight in weights:
+            natural(f"stream '{name or f'{from_}->{to}'}': a weight", weight)
         self.streams.append(StreamDef(from_, to, name, policy, list(weights), size_, credits_, split))
         try:
             self._native()
@@ -151,6 +163,10 @@ class Layout:
             places[name] = Place(copies=place) if isinstance(place, int) else place
         for name, count in (copies or {}).items():
             places.setdefault(name, Place()).copies = count
+        for name, place in places.items():
+            natural(f"the number of copies of filter '{name}'", place.copies)
+        if not 1 <= window <= _native.WINDOW_MOST:
+            raise ValueError(f"window is {window}, not 1 to {_native.WINDOW_MOST}")
         return Group._start(self, self._native(), places, launcher, transport, window, progress, trace)
 
     def check(self) -> None:

@@ -102,6 +102,11 @@ impl Axis {
         self.value(self.low)
     }
 
+    /// The value that it ends with.
+    pub fn top(&self) -> f64 {
+        self.value(self.high)
+    }
+
     fn place(&self, value: f64) -> f64 {
         if self.log { value.max(f64::MIN_POSITIVE).log10().max(self.low) } else { value }
     }

@@ -3,6 +3,7 @@
 mod bars;
 mod canvas;
 mod dots;
+mod filters;
 mod lines;
 
 use crate::error::{Result, failed};
@@ -69,6 +70,11 @@ pub fn draw_all(results: &Results, directory: &Path) -> Result<Vec<PathBuf>> {
                 None => continue,
             },
         }
+        files.push(file);
+    }
+    for figure in &results.figures {
+        let file = directory.join(format!("filters-{}.png", figure.number));
+        filters::draw(figure, &file)?;
         files.push(file);
     }
     Ok(files)

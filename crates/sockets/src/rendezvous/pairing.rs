@@ -191,7 +191,7 @@ pub(super) fn serve() -> bool {
     SERVE_DUE.store(ticks() + ticks_of(SERVE_NS), Ordering::Relaxed);
     let token = TOKEN.load(Ordering::Acquire);
     let listener = LISTENER.load(Ordering::Acquire);
-    if listener > 0 && token != 0 {
+    if listener > 0 && token != 0 && descriptors::intact(listener - 1) {
         for _ in 0..ANSWERS {
             let Ok(socket) = accept(listener - 1) else { break };
             served = true;

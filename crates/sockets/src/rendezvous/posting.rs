@@ -163,8 +163,15 @@ fn pause_for(conn: &'static Conn, pause: u64) {
 
 /// Our rendezvous socket, made when first needed; its token.
 fn listen() -> Result<u64, Reason> {
-    if LISTENER.load(Ordering::Acquire) > 0 {
+    let known = LISTENER.load(Ordering::Acquire);
+    if known > 0 && descriptors::intact(known - 1) {
         return Ok(TOKEN.load(Ordering::Acquire));
+    }
+    if known > 0 {
+        // Under the lock on states, as all who post: nobody else makes another one.
+        TOKEN.store(0, Ordering::Release);
+        LISTENER.store(0, Ordering::Release);
+        descriptors::lost(known - 1);
     }
     let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     let socket =

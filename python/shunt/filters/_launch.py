@@ -51,7 +51,7 @@ def find(launcher: str | Launcher | Any) -> Launcher | None:
         try:
             from shunt.filters.dask import DaskLauncher
         except ImportError as error:
-            raise ImportError("launcher='dask' needs Dask.distributed: pip install 'shunt[dask]'") from error
+            raise ImportError("launcher='dask' needs Dask.distributed: pip install distributed") from error
         return DaskLauncher()
     if isinstance(launcher, Launcher):
         return launcher

@@ -140,7 +140,7 @@ class Bar:
         try:
             from tqdm.auto import tqdm
         except ImportError as error:
-            raise ImportError("progress=True needs tqdm: pip install 'shunt[progress]'") from error
+            raise ImportError("progress=True needs tqdm: pip install tqdm") from error
         self._group = group
         self._bar = tqdm(unit="uow", total=0)
         self._stop = threading.Event()
@@ -176,7 +176,7 @@ def watch(group: Group, interval: float) -> None:
         from rich.live import Live
         from rich.table import Table
     except ImportError as error:
-        raise ImportError("watch() needs rich: pip install 'shunt[live]'") from error
+        raise ImportError("watch() needs rich: pip install rich") from error
 
     def drawn() -> tuple[Table, bool]:
         statistics = group.statistics()

@@ -22,7 +22,7 @@ from harness.ether import PATIENCE, shell
 try:
     import shunt.filters as sf
 except ImportError:
-    pytest.exit("package shunt is not there: `make wheel`, and install it (TEST_ONLY='bootstrap filters' scripts/test.sh does both)", 4)
+    pytest.fail("package shunt is not there: TEST_ONLY='bootstrap filters' scripts/test.sh builds and installs it", pytrace=False)
 
 import numpy as np
 from hypothesis import HealthCheck, Phase, given, settings
@@ -330,6 +330,22 @@ def test_a_failure_names_filter_copy_host_and_line(launcher):
 def test_errors_can_be_pickled(kind):
     error = pickle.loads(pickle.dumps(kind("what", ["a[1]"], "h", "where")))
     assert type(error) is kind and (error.copies, error.host, error.traceback) == (["a[1]"], "h", "where") and "where" in str(error)
+
+
+def test_a_traceback_shows_the_lines_of_the_program_itself(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text("""
+import shunt.filters as sf
+
+class Wrong(sf.Filter):
+    def process(self, uow):
+        return 1 / uow.params  # here
+
+with sf.Layout().filter("wrong", Wrong).start({"wrong": sf.Place(processes=True)}) as group:
+    print(group.append(0).exception())
+""")
+    said = shell(sys.executable, program).stdout
+    assert f'File "{program}", line 6, in process\n    return 1 / uow.params  # here' in said, said
 
 
 def test_timeout_cancel_and_close(launcher):
@@ -907,3 +923,79 @@ time.sleep(1000)
     run.stdout.close()
     system.until(lambda: not workers(), 5 * PATIENCE, "all have ended")
     system.until(lambda: not any(cluster.processing().values()), 10 * PATIENCE, "so have the agents")
+
+
+# ---- the tutorial ----
+
+TUTORIAL = modes.ROOT / "docs" / "filters.md"
+
+# Stand-ins for clusters that nobody has at hand: they start a LocalCluster, whatever they are told.
+STAND_INS = {
+    "stand_in.py": """
+import distributed
+def cluster(*hosts, **options):
+    return distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None)
+class Scaled:
+    def __new__(cls, **options):
+        made = cluster()
+        scale = made.scale  # which it closes by, too
+        made.scale = lambda n=None, jobs=None: scale(n) if jobs is None else None
+        return made
+distributed.SSHCluster = cluster
+""",
+    "dask_jobqueue.py": "from stand_in import Scaled as SLURMCluster",
+    "dask_kubernetes/__init__.py": "",
+    "dask_kubernetes/operator.py": "from stand_in import Scaled as KubeCluster",
+}
+RUN = """
+import sys
+if __name__ == "__main__":
+    import stand_in
+    for number, block in enumerate(sys.argv[1:]):
+        print("block", block, flush=True)
+        exec(compile(open(block).read(), block, "exec"))
+"""
+
+
+def blocks():
+    """(language, file name, text) of each block of code."""
+    return [(it[1], it[2] or "", it[3]) for it in re.finditer(r"^```(\w+)(?: (\S+))?\n(.*?)^```$", TUTORIAL.read_text(), re.M | re.S)]
+
+
+def test_the_tutorial_does_what_it_says(tmp_path):
+    """Followed literally, in a Python that has nothing but the wheel and what it declares to need."""
+    env = {**os.environ, "PATH": f"{Path(CLEAN).parent}:{os.environ['PATH']}"}
+    env.pop("PYTHONPATH", None)
+    for name, text in {**STAND_INS, "run.py": RUN}.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    ran, session = 0, []
+    for language, name, text in blocks():
+        match language:
+            case "sh" | "rust":
+                pass  # the first is what scripts/test.sh did, the second is a test of crate filters
+            case "python" if name:
+                (tmp_path / name).write_text(text)
+            case "python":
+                session.append(f"block{len(session)}.py")
+                (tmp_path / session[-1]).write_text(text)
+            case "console":
+                command, _, expected = text.removeprefix("$ ").partition("\n")
+                done = subprocess.run(command, shell=True, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60 * PATIENCE)
+                assert done.returncode == 0, done.stdout + done.stderr
+                pattern = re.escape(expected).replace(r"\.\.\.", ".*")
+                assert re.fullmatch(pattern, done.stdout, re.S), f"{command} printed\n{done.stdout}\nwhere the tutorial says\n{expected}"
+                ran += 1
+            case _:
+                pytest.fail(f"the tutorial has a block in {language}")
+    assert ran >= 4 and len(session) >= 10
+    # Blocks without a name go on where the one before ended.
+    done = subprocess.run(["python", "run.py", *session], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120 * PATIENCE)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (tmp_path / "zoom.svg").stat().st_size > 1000 and json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+
+
+def test_the_tutorials_program_is_the_example():
+    plain = lambda text: [line.replace(": sf.UnitOfWork) -> None", ")") for line in text.splitlines() if line.strip() and not line.startswith('"""')]
+    text = next(text for language, name, text in blocks() if name == "zoom.py")
+    assert plain(text) == plain(EXAMPLE.read_text())

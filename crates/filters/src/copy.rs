@@ -13,6 +13,7 @@ use crate::error::Error;
 use crate::flow::Meta;
 use crate::input::{Buffer, Found, Input};
 use crate::layout::{CopyId, StreamDef};
+use crate::listener::Listener;
 use crate::outlet::Draft;
 use crate::output::{Output, Waiting, With};
 use crate::running::{Flag, Running, Until};
@@ -117,6 +118,11 @@ impl Context {
             idle: 0,
             next: 0,
         }
+    }
+
+    /// While it waits, the copy reads these links, too.
+    pub(crate) fn helps(&mut self, listeners: &Arc<[Arc<Listener>]>) {
+        self.wake.helps(listeners);
     }
 
     /// Which copy this is, from 0.

@@ -7,7 +7,8 @@ use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener, UnixStream};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::path::PathBuf;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -47,7 +48,16 @@ pub enum Guest {
 pub struct OwnDoor {
     hall: Arc<Hall>,
     door: Door,
-    tcp: SocketAddr,
+    /// `None` if nobody is to come.
+    tcp: Option<SocketAddr>,
+}
+
+/// Where libshunt.so is, if it lies where [`native::load`] would not look for it by itself.
+static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
+
+/// Says where libshunt.so is: before the first group starts that has more than one process. It is loaded by then, not before.
+pub fn library_is_at(path: impl Into<PathBuf>) {
+    let _ = LIBRARY.set(path.into()); // what was said first holds
 }
 
 struct Hall {
@@ -71,6 +81,9 @@ impl Hall {
 impl OwnDoor {
     /// Opens one at this address, for those who know the token.
     pub fn open(address: IpAddr, token: &str) -> io::Result<OwnDoor> {
+        if let Some(path) = LIBRARY.get() {
+            native::load(path);
+        }
         let tcp = Listener::bind((address, 0), Path::Auto)?;
         let local = tcp.local_addr()?;
         let name = format!("shunt-filters-{:016x}{:016x}", fabric::sys::random(), fabric::sys::random());
@@ -98,7 +111,14 @@ impl OwnDoor {
                     thread::Builder::new().name("shunt-knock".into()).spawn(move || hall.admit_kin(stream));
             }
         })?;
-        Ok(OwnDoor { hall, door, tcp: local })
+        Ok(OwnDoor { hall, door, tcp: Some(local) })
+    }
+
+    /// One that nobody comes to, as there is no other process.
+    pub fn none() -> OwnDoor {
+        let hall = Hall { token: String::new(), guests: Mutex::default(), came: Condvar::new() };
+        let door = Door { tcp: String::new(), unix: String::new(), kin: String::new() };
+        OwnDoor { hall: Arc::new(hall), door, tcp: None }
     }
 
     /// Where it is.
@@ -132,8 +152,9 @@ impl OwnDoor {
 impl Drop for OwnDoor {
     fn drop(&mut self) {
         self.hall.lock().closed = true;
+        let Some(tcp) = &self.tcp else { return };
         // The threads that listen look once more.
-        let _ = TcpStream::connect_timeout(&self.tcp, Duration::from_secs(1));
+        let _ = TcpStream::connect_timeout(tcp, Duration::from_secs(1));
         let _ = UnixAddr::from_abstract_name(&self.door.unix).and_then(|at| UnixStream::connect_addr(&at));
     }
 }
@@ -210,6 +231,10 @@ impl Wire for Stream {
 
     fn read(&self, to: &mut [u8]) -> io::Result<usize> {
         (&mut &*self).read(to)
+    }
+
+    fn read_now(&self, to: &mut [u8]) -> io::Result<usize> {
+        Stream::read_now(self, to)
     }
 
     fn close(&self) {

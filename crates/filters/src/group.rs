@@ -150,6 +150,7 @@ impl Group {
             factory,
             events: events.clone(),
             workers: plan.workers.iter().map(|_| Worker::default()).collect(),
+            here: None,
             epoch: 0,
             phase: Phase::Gathering,
             ready: BTreeSet::new(),
@@ -323,6 +324,8 @@ struct UnitState {
 
 /// How long a broken connection is taken for what comes before the news of a loss.
 const SUSPICION: Duration = Duration::from_millis(400);
+/// How often processes that have not said hello are looked after.
+const STILLBORN: Duration = Duration::from_millis(50);
 /// How many starts in a row may fail.
 const STARTS: u32 = 3;
 /// How long workers may take to say hello, and to link up.
@@ -347,6 +350,8 @@ struct Caller {
     factory: Arc<dyn Factory>,
     events: Sender<Event>,
     workers: Vec<Worker>,
+    /// The caller's own worker.
+    here: Option<JoinHandle<()>>,
     epoch: u64,
     phase: Phase,
     ready: BTreeSet<usize>,
@@ -398,6 +403,9 @@ impl Caller {
             if let Some(control) = &mut worker.control {
                 let _ = messages::send(control, &ToWorker::Finish);
             }
+        }
+        if let Some(here) = self.here.take() {
+            let _ = here.join(); // it has said all that it had to say
         }
         let until = Instant::now() + Duration::from_secs(2);
         for worker in &mut self.workers {
@@ -492,14 +500,15 @@ impl Caller {
         if !worker::has_copies(&self.plan, 0) {
             return;
         }
-        let (address, token) = (self.address, self.token.clone());
+        let address = (self.plan.workers.len() > 1).then_some(self.address);
+        let token = self.token.clone();
         let factory = Arc::clone(&self.factory);
         let events = self.events.clone();
         let started = UnixStream::pair().and_then(|(ours, theirs)| {
-            thread::Builder::new().name("shunt-worker".into()).spawn(move || {
+            self.here = Some(thread::Builder::new().name("shunt-worker".into()).spawn(move || {
                 // How it ends is seen at the other end.
                 let _ = worker::serve_by(Control::Here(theirs), address, 0, &token, factory);
-            })?;
+            })?);
             let mut control = Control::Here(ours);
             let hello = messages::receive::<Hello>(&mut control)?;
             let _ = events.send(Event::Came(0, control, hello));
@@ -576,6 +585,12 @@ impl Caller {
     }
 
     fn said(&mut self, worker: usize, message: FromWorker) {
+        // Rule F2: a copy that there is not is nobody's.
+        if message.copy().is_some_and(|copy| {
+            self.plan.copies.get(copy.filter).is_none_or(|ranks| copy.rank >= ranks.len())
+        }) {
+            return;
+        }
         match message {
             FromWorker::Ready { epoch } if epoch == self.epoch && self.phase == Phase::Linking => {
                 self.ready.insert(worker);
@@ -791,10 +806,27 @@ impl Caller {
             [deadline, unit.suspected.as_ref().map(|(_, until)| *until)]
         });
         let asked = self.asked.iter().map(|asked| Some(asked.until));
-        units.chain(asked).chain([self.deadline]).flatten().min()
+        let look = (self.phase == Phase::Gathering).then(|| Instant::now() + STILLBORN);
+        units.chain([look]).chain(asked).chain([self.deadline]).flatten().min()
+    }
+
+    /// Processes that have ended before they said hello have no connection that could tell.
+    fn look_for_stillborn(&mut self) {
+        for worker in 0..self.workers.len() {
+            let place = &mut self.workers[worker];
+            if place.hello.is_none()
+                && let Some(how) = place.process.as_mut().and_then(|process| process.ended())
+            {
+                self.lost(worker, &how);
+                return;
+            }
+        }
     }
 
     fn look_at_times(&mut self) {
+        if self.phase == Phase::Gathering {
+            self.look_for_stillborn();
+        }
         let now = Instant::now();
         let late = |until: Option<Instant>| until.is_some_and(|until| until <= now);
         let due: Vec<(u64, Failure)> = self

@@ -15,7 +15,6 @@ use crate::stats::Got;
 use crate::wake::Wake;
 
 /// A buffer that came: bytes to be read where they lie. Its memory goes back to the producer when it is dropped.
-#[derive(Debug)]
 pub struct Buffer {
     outlet: Arc<Outlet>,
     entry: Entry,
@@ -66,6 +65,12 @@ impl Buffer {
     }
 }
 
+impl std::fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        f.debug_struct("Buffer").field("len", &self.entry.len).field("producer", &self.producer).finish()
+    }
+}
+
 impl std::ops::Deref for Buffer {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
@@ -86,7 +91,6 @@ impl Drop for Buffer {
 const TELL_NS: u64 = 50_000;
 
 /// Whom to tell that something was taken.
-#[derive(Debug)]
 pub enum Source {
     /// The producer copy maps the same memory, and sleeps on this word.
     Memory(Wake),
@@ -95,7 +99,6 @@ pub enum Source {
 }
 
 /// The queue from one copy of the producer.
-#[derive(Debug)]
 struct Channel {
     outlet: Arc<Outlet>,
     reader: Reader,
@@ -119,7 +122,6 @@ pub enum Found {
 }
 
 /// The end.
-#[derive(Debug)]
 pub struct Input {
     /// The stream's place in the layout.
     pub stream: usize,

@@ -3,9 +3,14 @@
 //!
 //! Read in this order: [`layout`] (what connects to what, and what runs where), [`flow`] (credits and policies), `memory`, `outlet`, `ring`
 //! and `wake` (what the processes of one host share), `output` and `input` (the two ends of a stream), [`copy`] (a filter at
-//! work), `link` and `door` (between processes without memory in common), `session` (all of one process), `worker` and `group` (all of
+//! work), `link`, `listener` and `door` (between processes without memory in common), `session` (all of one process), `worker` and `group` (all of
 //! them together); and [`sim`] (the same in virtual time).
 #![warn(missing_docs)]
+
+/// What the tutorial says about Rust is compiled and run.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/filters.md")]
+struct Tutorial;
 
 #[cfg(not(loom))]
 pub mod copy;
@@ -17,6 +22,8 @@ pub mod error;
 pub mod flow;
 #[cfg(not(loom))]
 mod group;
+#[cfg(fuzzing)]
+pub mod hostile;
 #[cfg(not(loom))]
 mod input;
 #[cfg(not(loom))]
@@ -25,6 +32,8 @@ mod launch;
 pub mod layout;
 #[cfg(not(loom))]
 pub mod link;
+#[cfg(not(loom))]
+mod listener;
 #[cfg(not(loom))]
 mod memory;
 #[cfg(not(loom))]
@@ -41,6 +50,8 @@ mod running;
 #[cfg(not(loom))]
 mod session;
 #[cfg(not(loom))]
+mod show;
+#[cfg(not(loom))]
 pub mod sim;
 #[cfg(not(loom))]
 pub mod stats;
@@ -53,6 +64,8 @@ mod worker;
 
 #[cfg(not(loom))]
 pub use copy::{Context, Filter};
+#[cfg(not(loom))]
+pub use door::library_is_at;
 #[cfg(not(loom))]
 pub use error::{Error, Failure};
 #[cfg(not(loom))]

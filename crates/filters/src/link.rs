@@ -1,10 +1,11 @@
 //! The connection between two processes that have no memory in common: buffers, ends of units of work and acknowledgements as frames on one
 //! byte stream, each way. A frame is a header of 64 bytes, then the note, then the buffer's bytes.
 //!
-//! Writers are the copies themselves, one frame at a time; one thread reads. It never waits for a copy: what it reads has room, by the
-//! credits; so two processes whose copies all write cannot stop each other.
+//! Writers are the copies themselves, one frame at a time; who reads is told in `listener`. Whoever does never waits for a copy: what comes
+//! has room, by the credits; so two processes whose copies all write cannot stop each other.
 
-use std::io::{self, BufReader, IoSlice, Read};
+use std::io::{self, IoSlice};
+use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use stream::spin::{nanos_of, ticks, ticks_of};
@@ -20,6 +21,8 @@ pub trait Wire: Send + Sync {
     fn send(&self, parts: &mut [IoSlice]) -> io::Result<()>;
     /// Reads what is there, but waits for something; 0 is the end.
     fn read(&self, to: &mut [u8]) -> io::Result<usize>;
+    /// The same without waiting: [`io::ErrorKind::WouldBlock`] if nothing is there.
+    fn read_now(&self, to: &mut [u8]) -> io::Result<usize>;
     /// Ends it both ways: whoever reads or writes gets an error.
     fn close(&self);
     /// How bytes go now, as it is shown: `shunt` or `tcp`.
@@ -185,12 +188,9 @@ impl Link {
         self.wire.send(parts)
     }
 
-    /// The other direction, for the one thread that reads.
+    /// The other direction, for whoever reads.
     pub fn incoming(&self) -> Incoming {
-        Incoming {
-            from: BufReader::with_capacity(AHEAD, Reading(Arc::clone(&self.wire))),
-            offset: self.offset,
-        }
+        Incoming { wire: Arc::clone(&self.wire), ahead: vec![0; AHEAD], unread: 0..0, offset: self.offset }
     }
 
     /// Ends it.
@@ -207,51 +207,78 @@ impl Link {
 /// What is read at once of small frames.
 const AHEAD: usize = 64 << 10;
 
-struct Reading(Arc<dyn Wire>);
-
-impl Read for Reading {
-    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
-        self.0.read(to)
-    }
-}
-
 /// The frames that come by a link.
 pub struct Incoming {
-    from: BufReader<Reading>,
+    wire: Arc<dyn Wire>,
+    /// What was read of frames that come next.
+    ahead: Vec<u8>,
+    unread: Range<usize>,
     offset: i64,
 }
 
 impl Incoming {
-    /// Waits for the next frame; the time in it becomes ticks of this host.
-    pub fn frame(&mut self) -> io::Result<Frame> {
-        let mut header = [0; HEADER];
-        self.from.read_exact(&mut header)?;
-        let mut frame = Frame::parse(&header)
+    /// The next frame; the time in it becomes ticks of this host. Without `wait`, `None` if none has come.
+    pub fn frame(&mut self, wait: bool) -> io::Result<Option<Frame>> {
+        while self.unread.len() < HEADER {
+            self.ahead.copy_within(self.unread.clone(), 0);
+            self.unread = 0..self.unread.len();
+            let room = &mut self.ahead[self.unread.end..];
+            // Of a frame that has begun to come the rest is on its way.
+            let read = match wait || !self.unread.is_empty() {
+                true => self.wire.read(room),
+                false => self.wire.read_now(room),
+            };
+            match read {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(count) => self.unread.end += count,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock && !wait => return Ok(None),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let header = self.ahead[self.unread.start..][..HEADER].try_into().expect("it has that length");
+        self.unread.start += HEADER;
+        let mut frame = Frame::parse(header)
             .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "a frame that is none"))?;
         if let Frame::Entry { entry, .. } = &mut frame {
             let sent = entry.sent.wrapping_add_signed(self.offset);
             entry.sent = ticks().saturating_sub(ticks_of(clock().saturating_sub(sent)));
         }
-        Ok(frame)
+        Ok(Some(frame))
     }
 
     /// Reads what follows a header.
     pub fn bytes(&mut self, to: &mut [u8]) -> io::Result<()> {
-        self.from.read_exact(to)
+        let (first, rest) = to.split_at_mut(to.len().min(self.unread.len()));
+        first.copy_from_slice(&self.ahead[self.unread.start..][..first.len()]);
+        self.unread.start += first.len();
+        read_exact(&*self.wire, rest)
     }
+}
+
+fn read_exact(wire: &dyn Wire, mut to: &mut [u8]) -> io::Result<()> {
+    while !to.is_empty() {
+        match wire.read(to) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(count) => to = &mut to[count..],
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }
 
 /// How many times the clocks are compared; the fastest answer counts.
 const PINGS: usize = 8;
 
 /// Compares clocks: the asking end.
-pub fn ask_clock(wire: &Arc<dyn Wire>) -> io::Result<i64> {
+pub fn ask_clock(wire: &dyn Wire) -> io::Result<i64> {
     let mut best = (u64::MAX, 0);
     for _ in 0..PINGS {
         let before = clock();
         wire.send(&mut [IoSlice::new(&before.to_le_bytes())])?;
         let mut answer = [0; 8];
-        Reading(Arc::clone(wire)).read_exact(&mut answer)?;
+        read_exact(wire, &mut answer)?;
         let took = clock() - before;
         if took < best.0 {
             best = (took, (before + took / 2).wrapping_sub(u64::from_le_bytes(answer)) as i64);
@@ -263,13 +290,13 @@ pub fn ask_clock(wire: &Arc<dyn Wire>) -> io::Result<i64> {
 }
 
 /// The answering end, which is told what came out.
-pub fn answer_clock(wire: &Arc<dyn Wire>) -> io::Result<i64> {
+pub fn answer_clock(wire: &dyn Wire) -> io::Result<i64> {
     let mut bytes = [0; 8];
     for _ in 0..PINGS {
-        Reading(Arc::clone(wire)).read_exact(&mut bytes)?;
+        read_exact(wire, &mut bytes)?;
         wire.send(&mut [IoSlice::new(&clock().to_le_bytes())])?;
     }
-    Reading(Arc::clone(wire)).read_exact(&mut bytes)?;
+    read_exact(wire, &mut bytes)?;
     Ok(i64::from_le_bytes(bytes).wrapping_neg())
 }
 

@@ -162,6 +162,19 @@ pub enum FromWorker {
     },
 }
 
+impl FromWorker {
+    /// The copy that it is about, if it is about one.
+    pub fn copy(&self) -> Option<CopyId> {
+        match self {
+            FromWorker::Unfit { copy, .. } => *copy,
+            FromWorker::Part { copy, .. }
+            | FromWorker::Failed { copy, .. }
+            | FromWorker::Done { copy, .. } => Some(*copy),
+            FromWorker::Ready { .. } | FromWorker::Report { .. } => None,
+        }
+    }
+}
+
 /// Writes a message.
 pub fn send<T: Serialize>(to: &mut impl Write, message: &T) -> io::Result<()> {
     let mut bytes = postcard::to_extend(message, vec![0; 4])

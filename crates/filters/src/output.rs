@@ -31,7 +31,6 @@ pub struct With<'a> {
 }
 
 /// How one copy of the consumer is reached.
-#[derive(Debug)]
 pub enum Target {
     /// It maps the same memory, and sleeps on this word.
     Memory(Wake),

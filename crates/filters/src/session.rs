@@ -6,7 +6,8 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
 use fabric::Mapped as _;
 use fabric::sync::Ordering;
@@ -17,11 +18,12 @@ use crate::error::Error;
 use crate::flow::Policy;
 use crate::input::{Input, Source};
 use crate::layout::{CopyId, Plan};
-use crate::link::{self, Frame, Incoming, Link};
+use crate::link::{self, Link};
+use crate::listener::{Frames, Listener};
 use crate::memory::Segment;
 use crate::messages::{Door, Transport};
 use crate::outlet::{Geometry, Outlet};
-use crate::output::{Chooser, Output, Stand, Target};
+use crate::output::{Chooser, Output, Target};
 use crate::ring;
 use crate::running::{Flag, Running};
 use crate::stats::{Figures, Got, Sent};
@@ -70,6 +72,7 @@ pub struct Session {
     aborted: Arc<Flag>,
     wakes: Arc<Segment>,
     jobs: Vec<(CopyId, Sender<Arc<Running>>)>,
+    threads: Vec<JoinHandle<()>>,
     running: Mutex<BTreeMap<u64, Arc<Running>>>,
     sent: BTreeMap<Key, Arc<Sent>>,
     got: BTreeMap<Key, Arc<Got>>,
@@ -127,6 +130,7 @@ impl Session {
             aborted,
             wakes,
             jobs: Vec::new(),
+            threads: Vec::new(),
             running: Mutex::default(),
             sent: BTreeMap::new(),
             got: BTreeMap::new(),
@@ -134,14 +138,18 @@ impl Session {
             outlets: builder.outlets.clone(),
             terms: terms.clone(),
         };
-        for (&copy, filter) in mine.iter().zip(filters) {
-            let context = builder.context(copy, &mut session, factory, reporter(copy))?;
+        let mut contexts = Vec::new();
+        for &copy in &mine {
+            contexts.push(builder.context(copy, &mut session, factory, reporter(copy))?);
+        }
+        let listeners: Arc<[Arc<Listener>]> =
+            session.far.iter().map(|(&peer, link)| builder.listener(peer, link, &session.aborted)).collect();
+        for ((&copy, filter), mut context) in mine.iter().zip(filters).zip(contexts) {
+            context.helps(&listeners);
             session.spawn(copy, filter, context)?;
         }
-        for (&peer, way) in &builder.ways {
-            if let Way::Link(link) = way {
-                builder.listen(peer, link, &session)?;
-            }
+        for listener in listeners.iter().map(Arc::clone) {
+            thread::Builder::new().name("shunt-link".into()).spawn(move || listener.run())?;
         }
         Ok(session)
     }
@@ -202,6 +210,16 @@ impl Session {
             .collect()
     }
 
+    /// Gives it up, and waits for its threads: not for ever, as a filter may be in the middle of something long.
+    pub fn finish(mut self, patience: Duration) {
+        let threads = std::mem::take(&mut self.threads);
+        drop(self);
+        let until = Instant::now() + patience;
+        while threads.iter().any(|thread| !thread.is_finished()) && Instant::now() < until {
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
     fn way_to(&self, worker: usize) -> &'static str {
         self.far.get(&worker).map_or("memory", |link| link.way())
     }
@@ -217,7 +235,8 @@ impl Session {
         let trace = self.terms.trace;
         let name = self.terms.plan.name_of(copy);
         // The kernel keeps 15 characters.
-        thread::Builder::new().name(name).spawn(move || work(&mut *filter, &mut context, &jobs, trace))?;
+        let body = move || work(&mut *filter, &mut context, &jobs, trace);
+        self.threads.push(thread::Builder::new().name(name).spawn(body)?);
         self.jobs.push((copy, sender));
         Ok(())
     }
@@ -227,6 +246,7 @@ impl Drop for Session {
     /// Copies end when they have nothing to do; those in the middle of something are told that it is over.
     fn drop(&mut self) {
         self.aborted.set();
+        self.jobs.clear();
         self.wake_all();
         for link in self.far.values() {
             link.close();
@@ -295,12 +315,15 @@ impl Builder<'_> {
         for &peer in peers.iter().filter(|&&peer| peer < me) {
             guests.push((peer, door.await_guest(&knock(peer, me), || aborted.is_set())?));
         }
+        // Everybody in the order of the pairs' numbers: three that all know one another would wait in a circle otherwise.
+        guests.sort_by_key(|&(peer, _)| peer);
         for (peer, guest) in guests {
             let way = match guest {
                 Guest::Kin(stream) => self.exchange(peer, stream)?,
                 Guest::Far(wire) => {
                     // Whoever knocked asks.
-                    let offset = if peer > me { link::ask_clock(&wire)? } else { link::answer_clock(&wire)? };
+                    let offset =
+                        if peer > me { link::ask_clock(&*wire)? } else { link::answer_clock(&*wire)? };
                     Way::Link(Arc::new(Link::new(wire, offset)))
                 }
             };
@@ -437,15 +460,9 @@ impl Builder<'_> {
         Ok((stand, Source::Link(link)))
     }
 
-    /// Starts the thread that reads a link.
-    fn listen(&self, peer: usize, link: &Arc<Link>, session: &Session) -> io::Result<()> {
-        let mut listener = Listener {
-            link: Arc::clone(link),
-            incoming: link.incoming(),
-            aborted: Arc::clone(&session.aborted),
-            stands: HashMap::new(),
-            sent: HashMap::new(),
-        };
+    /// What is done with the frames of a neighbour's link.
+    fn listener(&self, peer: usize, link: &Arc<Link>, aborted: &Arc<Flag>) -> Arc<Listener> {
+        let mut frames = Frames::new(link, Arc::clone(aborted));
         for (&(stream, rank), outlet) in &self.stands {
             let def = &self.plan.layout.streams[stream];
             if self.plan.worker_of(CopyId { filter: def.from, rank }) != peer {
@@ -455,106 +472,14 @@ impl Builder<'_> {
                 let to = CopyId { filter: def.to, rank };
                 (self.plan.worker_of(to) == self.terms.me).then(|| Wake::new(&self.wakes, self.index(to)))
             });
-            let wakes: Vec<Option<Wake>> = wakes.collect();
-            let stand = Stand::new(Arc::clone(outlet), wakes.len());
-            listener.stands.insert((stream as u32, rank as u32), Arriving { stand, wakes });
+            frames.arrive(stream, rank, outlet, wakes.collect());
         }
         for (&(stream, rank), outlet) in &self.outlets {
             let def = &self.plan.layout.streams[stream];
             let theirs = self.plan.copies[def.to].iter().map(|&worker| worker == peer).collect();
             let wake = Wake::new(&self.wakes, self.index(CopyId { filter: def.from, rank }));
-            let departing = Departing { outlet: Arc::clone(outlet), theirs, wake };
-            listener.sent.insert((stream as u32, rank as u32), departing);
+            frames.depart(stream, rank, outlet, theirs, wake);
         }
-        thread::Builder::new().name("shunt-link".into()).spawn(move || listener.run())?;
-        Ok(())
+        Arc::new(Listener::new(link, frames))
     }
-}
-
-/// What one thread does with the frames of one link.
-struct Listener {
-    link: Arc<Link>,
-    incoming: Incoming,
-    aborted: Arc<Flag>,
-    /// Where buffers go that come, by stream and producer copy.
-    stands: HashMap<(u32, u32), Arriving>,
-    /// Which outlets acknowledgements are for, likewise.
-    sent: HashMap<(u32, u32), Departing>,
-}
-
-struct Arriving {
-    stand: Stand,
-    /// Who sleeps there: none for consumer copies of other processes.
-    wakes: Vec<Option<Wake>>,
-}
-
-struct Departing {
-    outlet: Arc<Outlet>,
-    /// Whether each consumer copy is the peer's.
-    theirs: Vec<bool>,
-    wake: Wake,
-}
-
-impl Listener {
-    fn run(mut self) {
-        // An error ends the link; copies that write find that out, and the caller's process finds the peer lost, if it is that.
-        while self.one().is_ok() {}
-        self.link.close();
-    }
-
-    fn one(&mut self) -> io::Result<()> {
-        // Rule F2: whatever a frame names is looked up, never trusted.
-        let wrong = || io::Error::new(io::ErrorKind::InvalidData, "a frame for nobody here");
-        match self.incoming.frame()? {
-            Frame::Entry { stream, producer, consumer, entry } => {
-                let Arriving { stand, wakes } = self.stands.get_mut(&(stream, producer)).ok_or_else(wrong)?;
-                let wake = wakes.get(consumer as usize).and_then(Option::as_ref).ok_or_else(wrong)?;
-                let entry = receive(&mut self.incoming, stand, entry, &self.aborted)?;
-                if !stand.put(consumer as usize, &entry) {
-                    return Err(wrong());
-                }
-                wake.fire();
-            }
-            Frame::Taken { stream, producer, consumer, taken, started } => {
-                let Departing { outlet, theirs, wake } =
-                    self.sent.get(&(stream, producer)).ok_or_else(wrong)?;
-                if !theirs.get(consumer as usize).is_some_and(|&theirs| theirs) {
-                    return Err(wrong());
-                }
-                let queue = outlet.geometry().queue(consumer as usize);
-                // The producer believes none that cannot be.
-                outlet.words().atomic(queue + ring::ACKNOWLEDGED).store(started, Ordering::Release);
-                outlet.words().atomic(queue + ring::TAKEN).store(taken, Ordering::Release);
-                wake.fire();
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Reads note and bytes of a buffer into a slot of the stand.
-fn receive(
-    incoming: &mut Incoming,
-    stand: &mut Stand,
-    entry: ring::Entry,
-    aborted: &Flag,
-) -> io::Result<ring::Entry> {
-    if entry.kind == ring::Kind::EndOfWork {
-        return Ok(entry);
-    }
-    let shape = stand.shape();
-    if !entry.fits(shape.slots, shape.size, crate::memory::NOTE_MOST) {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "a buffer that is larger than the stream's"));
-    }
-    // None is left only while consumers hold on to more buffers than there are addresses for.
-    let mut draft = loop {
-        match stand.reserve() {
-            Some(draft) => break draft,
-            None if aborted.is_set() => return Err(io::ErrorKind::ConnectionAborted.into()),
-            None => thread::sleep(std::time::Duration::from_millis(1)),
-        }
-    };
-    incoming.bytes(draft.note(entry.note as usize))?;
-    incoming.bytes(&mut draft.bytes()[..entry.len as usize])?;
-    Ok(ring::Entry { slot: draft.into_slot() as u32, ..entry })
 }

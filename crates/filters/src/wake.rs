@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use fabric::{Mapped as _, Remote as _, sys, trip};
 use stream::spin::{Learned, NO_CPU, Spun, ticks, ticks_of};
 
+use crate::listener::Listener;
 use crate::memory::Segment;
 
 /// Bytes that a word has for itself, so that neighbours do not share a line.
@@ -19,10 +20,12 @@ const SPIN_NS: u64 = 100_000;
 const NAP: Duration = Duration::from_secs(1);
 
 /// The word of one copy.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Wake {
     memory: Arc<Segment>,
     offset: usize,
+    /// Links that the owner reads while it looks.
+    links: Option<Arc<[Arc<Listener>]>>,
 }
 
 /// How long the sleeper has learned to spin.
@@ -32,14 +35,21 @@ pub struct Habit(Learned);
 impl Wake {
     /// The word number `index` of a segment of words.
     pub fn new(memory: &Arc<Segment>, index: usize) -> Wake {
-        Wake { memory: Arc::clone(memory), offset: index * STRIDE }
+        Wake { memory: Arc::clone(memory), offset: index * STRIDE, links: None }
     }
 
-    /// Wakes the owner if it sleeps. What it is to see must have been written before.
-    pub fn fire(&self) {
-        if self.memory.map().stimulate(self.offset, trip::RX) != 0 {
+    /// The owner reads these links while it looks.
+    pub fn helps(&mut self, links: &Arc<[Arc<Listener>]>) {
+        self.links = (!links.is_empty()).then(|| Arc::clone(links));
+    }
+
+    /// Wakes the owner if it sleeps; whether it did. What it is to see must have been written before.
+    pub fn fire(&self) -> bool {
+        let slept = self.memory.map().stimulate(self.offset, trip::RX) != 0;
+        if slept {
             sys::futex_wake(self.word(), u32::MAX);
         }
+        slept
     }
 
     /// Sleeps until `ready`, which is asked again after each wake-up; until `deadline` at most. Whether it is ready.
@@ -50,9 +60,17 @@ impl Wake {
         mut ready: impl FnMut() -> bool,
     ) -> bool {
         let limit = ticks_of(SPIN_NS);
-        if habit.0.spin(limit, NO_CPU, &mut ready) == Spun::Won {
+        let links = self.links.as_deref().unwrap_or_default();
+        let look = || {
+            ready() || {
+                links.iter().for_each(|link| link.help());
+                !links.is_empty() && ready()
+            }
+        };
+        if habit.0.spin(limit, NO_CPU, look) == Spun::Won {
             return true;
         }
+        links.iter().for_each(|link| link.leave());
         let map = self.memory.map();
         loop {
             let before = ticks();

@@ -5,6 +5,7 @@ use std::net::{IpAddr, Shutdown, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
+use std::time::Duration;
 
 use crate::copy::{Reporter, Span, State};
 use crate::door::OwnDoor;
@@ -53,7 +54,7 @@ pub fn serve(ticket: &Ticket, factory: Arc<dyn Factory>) -> io::Result<()> {
         .map_err(|error| io::Error::new(error.kind(), format!("no group at {}: {error}", ticket.address)))?;
     stream.set_nodelay(true)?;
     let local = stream.local_addr()?.ip();
-    serve_by(Control::Tcp(stream), local, ticket.worker, &ticket.token, factory)
+    serve_by(Control::Tcp(stream), Some(local), ticket.worker, &ticket.token, factory)
 }
 
 /// The connection to the caller's process.
@@ -105,15 +106,18 @@ impl Write for Control {
     }
 }
 
-/// Works, by this connection; neighbours reach it at `local`.
+/// Works, by this connection; neighbours, if there are any, reach it at `local`.
 pub fn serve_by(
     control: Control,
-    local: IpAddr,
+    local: Option<IpAddr>,
     worker: usize,
     token: &str,
     factory: Arc<dyn Factory>,
 ) -> io::Result<()> {
-    let door = OwnDoor::open(local, token)?;
+    let door = match local {
+        Some(local) => OwnDoor::open(local, token)?,
+        None => OwnDoor::none(),
+    };
     let mut reading = control.again()?;
     let voice = Arc::new(Voice(Mutex::new(control)));
     let machine = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_string();
@@ -153,10 +157,16 @@ pub fn serve_by(
             ToWorker::Append { uow, params } => current.with(|session| session.append(uow, params)),
             ToWorker::Cancel { uow } => current.with(|session| session.cancel(uow)),
             ToWorker::Report { number } => current.report(number, &voice),
-            ToWorker::Finish => return Ok(()),
+            ToWorker::Finish => {
+                current.finish();
+                return Ok(());
+            }
         }
     }
 }
+
+/// How long the threads of copies may take to end, when all of it ends.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The way to the caller's process, for all copies.
 #[derive(Debug)]
@@ -222,6 +232,14 @@ impl Attempt {
     fn with(&self, what: impl FnOnce(&Session)) {
         if let Some(session) = &*self.session.lock().unwrap_or_else(PoisonError::into_inner) {
             what(session);
+        }
+    }
+
+    /// Ends it in order: an interpreter that its filters need may be about to end.
+    fn finish(&self) {
+        self.aborted.set();
+        if let Some(session) = self.session.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            session.finish(PATIENCE);
         }
     }
 

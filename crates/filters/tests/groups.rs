@@ -41,6 +41,8 @@ fn main() {
         ("a_slow_consumer_stalls_its_producer", stalled),
         ("a_filter_that_cannot_be_made_is_named", unmakable),
         ("buffers_may_be_kept", kept),
+        ("processes_that_all_know_one_another_link_up", triangle),
+        ("a_process_that_ends_before_it_says_hello_is_noticed", stillborn),
     ];
     let mut failed = 0;
     let mut ran = 0;
@@ -453,4 +455,28 @@ fn kept(registry: &Arc<Registry>) {
         let parts = group.append(1000u64.to_le_bytes(), UnitOptions::default()).result().expect("it is done");
         assert_eq!(number(&parts[0].data), 999 * 500);
     }
+}
+
+/// Each of three is a neighbour of both others: each takes them in the same order, or they wait in a circle.
+fn triangle(registry: &Arc<Registry>) {
+    for transport in [Transport::Auto, Transport::Tcp] {
+        let mut layout = row(&["numbers", "double", "sum"], Policy::DemandDriven);
+        layout.stream("numbers", "sum", small(Policy::DemandDriven)).expect("it is good");
+        let placement = copies(&[("numbers", 1), ("double", 1), ("sum", 1)], true);
+        let begun = Instant::now();
+        let group = start(registry, &layout, placement, Way::Processes(transport));
+        assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+        assert_eq!(sum_of(&group.append(100u64.to_le_bytes(), UnitOptions::default())), (9900, 100));
+    }
+}
+
+fn stillborn(registry: &Arc<Registry>) {
+    let layout = row(&["numbers", "sum"], Policy::RoundRobin);
+    let mut options = Options::local(copies(&[("numbers", 1)], true)).expect("this program has a path");
+    options.beside = filters::Local::new("/bin/false", []);
+    let begun = Instant::now();
+    let failure = registry.start_with(&layout, options).expect_err("it does not start");
+    let said = failure.to_string();
+    assert!(said.contains("the process of numbers on host 'caller' was lost (exit status: 1)"), "{said}");
+    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
 }

@@ -86,6 +86,15 @@ impl Stream {
         self.open.poll(libc::POLLIN, millis(timeout))
     }
 
+    /// Reads what is there, without waiting: [`io::ErrorKind::WouldBlock`] if nothing is; 0 is the end.
+    #[inline]
+    pub fn read_now(&self, to: &mut [u8]) -> io::Result<usize> {
+        let place = to.as_mut_ptr().cast::<c_void>();
+        // SAFETY: the buffer is valid for a write of its length.
+        let count = unsafe { (self.open.calls.recv)(self.open.fd()?, place, to.len(), libc::MSG_DONTWAIT) };
+        Ok(cvt(count)? as usize)
+    }
+
     fn set_timeout(&self, option: c_int, timeout: Option<Duration>) -> io::Result<()> {
         if timeout == Some(Duration::ZERO) {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "a timeout of zero"));

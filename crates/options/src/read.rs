@@ -73,6 +73,10 @@ pub(crate) fn suggestion(source: Source, name: &[u8]) -> Option<&'static str> {
     nearest.map(|(_, known)| known)
 }
 
+/// Variables of the command and of the Python package, which say nothing to the library.
+const NOT_OPTIONS: [&[u8]; 4] =
+    [b"SHUNT_ETHER_HOST", b"SHUNT_FILTERS_LOG", b"SHUNT_FILTERS_TICKET", b"SHUNT_PYTHON"];
+
 /// What matters of an environment, picked out in one pass.
 struct Environment<'a> {
     values: [Option<&'a [u8]>; TABLE.len()],
@@ -89,7 +93,7 @@ impl<'a> Environment<'a> {
             let slot = match name {
                 b"HOME" => &mut this.home,
                 b"XDG_CONFIG_HOME" => &mut this.config_home,
-                _ if !name.starts_with(b"SHUNT_") => continue,
+                _ if !name.starts_with(b"SHUNT_") || NOT_OPTIONS.contains(&name) => continue,
                 _ => match TABLE.iter().position(|opt| opt.env.as_bytes() == name) {
                     Some(i) => &mut this.values[i],
                     None => {

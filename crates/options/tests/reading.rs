@@ -46,6 +46,13 @@ fn nothing_set_is_the_default() {
 }
 
 #[test]
+fn variables_of_the_command_and_of_python_are_none_of_the_librarys() {
+    let (options, problems) =
+        read(&["SHUNT_PYTHON=/usr/bin/python3", "SHUNT_ETHER_HOST=2", "SHUNT_FILTERS_LOG=info"], &["", ""]);
+    assert_eq!((options, problems), (Options::DEFAULT, Vec::<String>::new()));
+}
+
+#[test]
 fn every_kind_is_read() {
     let (options, problems) = read(
         &[

@@ -20,6 +20,11 @@ fn wrong(error: impl ToString) -> PyErr {
     PyValueError::new_err(error.to_string())
 }
 
+fn placed(placement: Vec<(String, usize, Vec<String>, bool)>) -> Placement {
+    let place = |(name, copies, hosts, processes)| (name, Place { copies, hosts, processes });
+    Placement(placement.into_iter().map(place).collect())
+}
+
 /// How often a thread that waits for a unit of work looks whether the user has pressed Ctrl-C.
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -66,6 +71,21 @@ impl Layout {
         };
         let options = StreamOptions { name, policy, buffer_size, credits, split, chooser };
         self.0.stream(from_, to, options).map_err(wrong)
+    }
+
+    /// What would run where, on these hosts: for each copy its filter, its name, its host, its process.
+    fn plan(
+        &self,
+        placement: Vec<(String, usize, Vec<String>, bool)>,
+        hosts: Vec<String>,
+    ) -> PyResult<Vec<(String, String, String, usize)>> {
+        let plan = filters::layout::Plan::new(&self.0, &placed(placement), &hosts).map_err(wrong)?;
+        let tell = |copy: filters::layout::CopyId| {
+            let worker = plan.worker_of(copy);
+            let filter = plan.layout.filters[copy.filter].name.clone();
+            (filter, plan.name_of(copy), plan.host_of(worker).to_string(), worker)
+        };
+        Ok(plan.all().map(tell).collect())
     }
 
     /// What can be wrong with it is said.
@@ -163,10 +183,6 @@ impl Group {
         make_filter: Py<PyAny>,
         make_chooser: Py<PyAny>,
     ) -> PyResult<(Option<Group>, Option<Told>)> {
-        let mut places = Placement::default();
-        for (name, copies, hosts, processes) in placement {
-            places.0.insert(name, Place { copies, hosts, processes });
-        }
         let transport = match transport {
             "auto" => Transport::Auto,
             "shunt" => Transport::Shunt,
@@ -178,7 +194,8 @@ impl Group {
             Some(object) => Box::new(PyLauncher(object)),
             None => Box::new(local()),
         };
-        let options = Options { placement: places, launcher, beside: local(), transport, window, trace };
+        let options =
+            Options { placement: placed(placement), launcher, beside: local(), transport, window, trace };
         let factory = Arc::new(PyFactory { filter: make_filter, chooser: make_chooser });
         let started = py.detach(|| filters::Group::start(&layout.0, options, factory));
         Ok(match started {
@@ -269,6 +286,17 @@ impl Group {
     fn group(&self) -> PyResult<Arc<filters::Group>> {
         let group = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         group.clone().ok_or_else(|| PyRuntimeError::new_err("the group is closed"))
+    }
+}
+
+impl Drop for Group {
+    /// A group that nobody refers to any more ends. Its threads need the interpreter for that, which the one that drops it has.
+    fn drop(&mut self) {
+        let mut group = self.0.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        if Python::try_attach(|py| py.detach(|| drop(group.take()))).is_none() {
+            // The interpreter has ended: whoever waits for it would wait for ever.
+            std::mem::forget(group);
+        }
     }
 }
 
@@ -369,6 +397,12 @@ impl Unit {
             py.check_signals()?;
         }
     }
+}
+
+/// Says where libshunt.so is, which sockets between processes of a group use.
+#[pyfunction]
+pub fn library_is_at(path: std::path::PathBuf) {
+    filters::library_is_at(path);
 }
 
 /// Works for the group that gave the ticket, until it is finished.

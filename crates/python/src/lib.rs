@@ -70,11 +70,13 @@ fn _native(module: &Bound<PyModule>) -> PyResult<()> {
     module.add("Cancelled", module.py().get_type::<Cancelled>())?;
     module.add("VERSION", env!("CARGO_PKG_VERSION"))?;
     module.add("NOTE_MOST", filters::NOTE_MOST)?;
+    module.add("WINDOW_MOST", filters::WINDOW_MOST)?;
     module.add_class::<buffer::Buffer>()?;
     module.add_class::<buffer::Draft>()?;
     module.add_class::<context::Context>()?;
     module.add_class::<group::Layout>()?;
     module.add_class::<group::Group>()?;
     module.add_class::<group::Unit>()?;
+    module.add_function(wrap_pyfunction!(group::library_is_at, module)?)?;
     module.add_function(wrap_pyfunction!(group::serve, module)?)
 }

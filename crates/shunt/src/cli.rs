@@ -30,7 +30,9 @@ pub fn command() -> Command {
         .subcommand_required(true)
         .arg_required_else_help(true)
         .disable_help_subcommand(true)
-        .subcommands([run(), stat(), doctor(), bench(), demo(), ether(), help(), generate()])
+        .subcommands([run(), stat(), doctor(), bench(), demo(), ether()])
+        .subcommands(OF_PYTHON.iter().map(|(name, _, about)| passed_on(Command::new(*name).about(*about))))
+        .subcommands([help(), generate()])
 }
 
 fn run() -> Command {
@@ -245,6 +247,20 @@ fn demo() -> Command {
     passed_on(Command::new("demo").about("Run Redis plain and under Shunt, and compare"))
 }
 
+/// Subcommands that are modules of Python's: name, module, what it is.
+pub const OF_PYTHON: [(&str, &str, &str); 2] = [
+    (
+        "filters",
+        "shunt.filters",
+        "Filter groups in Python, DataCutter's filter streams: simulate, measure, run",
+    ),
+    (
+        "microscope",
+        "shunt.microscope",
+        "Serve a page that shows a slide, whose tiles come out of a filter group",
+    ),
+];
+
 /// A subcommand whose arguments are read elsewhere.
 fn passed_on(command: Command) -> Command {
     command.disable_help_flag(true).arg(
@@ -374,10 +390,13 @@ fn ether() -> Command {
 
 fn help() -> Command {
     Command::new("help").about("Explain a subcommand, or the options").arg(
-        Arg::new("topic")
-            .value_name("TOPIC")
-            .help("A subcommand, `options`, or `rules`")
-            .value_parser(["options", "rules", "run", "stat", "doctor", "bench", "demo", "ether"]),
+        Arg::new("topic").value_name("TOPIC").help("A subcommand, `options`, or `rules`").value_parser(
+            PossibleValuesParser::new(
+                ["options", "rules", "run", "stat", "doctor", "bench", "demo", "ether"]
+                    .into_iter()
+                    .chain(OF_PYTHON.iter().map(|of| of.0)),
+            ),
+        ),
     )
 }
 

@@ -9,6 +9,7 @@ mod help;
 mod homes;
 mod library;
 mod program;
+mod python;
 mod reason;
 mod rules;
 mod run;
@@ -36,10 +37,16 @@ fn main() -> ExitCode {
         Some(("help", matches)) => match matches.get_one::<String>("topic").map(String::as_str) {
             Some("bench") => bench::main(&["--help".into()]),
             Some("demo") => bench::demo(&["--help".into()]),
-            topic => help::main(topic),
+            topic => match topic.and_then(python::module_of) {
+                Some(module) => python::main(module, &["--help".into()]),
+                None => help::main(topic),
+            },
         },
         Some(("generate", matches)) => generate::main(matches),
-        _ => unreachable!("clap asks for one of the subcommands above"),
+        other => match other.and_then(|(name, matches)| Some((python::module_of(name)?, matches))) {
+            Some((module, matches)) => python::main(module, &passed_on(matches)),
+            None => unreachable!("clap asks for one of the subcommands above"),
+        },
     }
 }
 

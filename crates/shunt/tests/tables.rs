@@ -74,8 +74,8 @@ fn pages_are_sound() {
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
         .collect();
     names.sort();
-    let subcommands =
-        ["bench", "demo", "doctor", "ether", "help", "run", "stat"].map(|name| format!("shunt-{name}.1"));
+    let subcommands = ["bench", "demo", "doctor", "ether", "filters", "help", "microscope", "run", "stat"]
+        .map(|name| format!("shunt-{name}.1"));
     let of_ether =
         ["check", "dump", "reload", "run", "stat", "stop"].map(|name| format!("shunt-ether-{name}.1"));
     let mut expected: Vec<String> = subcommands.into_iter().chain(of_ether).collect();

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import pickle
+import types
+from collections import ChainMap
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -18,11 +21,27 @@ if TYPE_CHECKING:
 _RAW, _PICKLED = b"\0", b"\1"
 
 
+def _code(code: types.CodeType) -> tuple[Any, ...]:
+    make, args = cloudpickle.Pickler.dispatch_table[types.CodeType](code)
+    return make, tuple(code.co_filename if it == "<dynamic-code>" else it for it in args)
+
+
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no types
+    """Pickles what the program itself defines as well, with the names of its files, which tracebacks show; cloudpickle leaves those out."""
+
+    dispatch_table = ChainMap({types.CodeType: _code}, cloudpickle.Pickler.dispatch_table)
+
+
+def dumps(thing: object) -> bytes:
+    to = io.BytesIO()
+    _Pickler(to, protocol=pickle.HIGHEST_PROTOCOL).dump(thing)
+    return to.getvalue()
+
+
 def pack(thing: object) -> bytes:
     if type(thing) is bytes:
         return _RAW + thing
-    pickled: bytes = cloudpickle.dumps(thing, protocol=pickle.HIGHEST_PROTOCOL)
-    return _PICKLED + pickled
+    return _PICKLED + dumps(thing)
 
 
 def unpack(data: bytes) -> Any:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import json
 import logging
+import weakref
 from collections.abc import AsyncIterator, Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +22,15 @@ if TYPE_CHECKING:
     from shunt.filters._layout import Layout, Place
 
 log = logging.getLogger("shunt.filters")
+
+# Groups that a program forgot to close: their threads must not outlive the interpreter.
+_running: weakref.WeakSet[Group] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    for group in list(_running):
+        group.close()
 
 
 @dataclass(frozen=True)
@@ -201,6 +212,7 @@ class Group:
         self._spans: list[tuple[str, str, int, int, str, int, int]] = []
         self._last: Statistics | None = None
         self.layout = layout
+        _running.add(self)
 
     @classmethod
     def _start(
@@ -215,23 +227,28 @@ class Group:
         trace: bool,
     ) -> Group:
         found = _launch.find(launcher)
-        group, failed = _native.Group.start(
-            native,
-            placement=[(name, it.copies, list(it.on), it.processes) for name, it in places.items()],
-            launcher=found,
-            command=_launch.command(),
-            transport=transport,
-            window=window,
-            trace=trace,
-            make_filter=make_filter,
-            make_chooser=make_chooser,
-        )
-        if group is None:
-            if found is not None and hasattr(found, "close"):
-                found.close()
-            assert failed is not None
-            raise ValueError(failed[1]) if failed[0] == "mistake" else from_told(failed)
-        started = cls(group, layout, found)
+        # A launcher that was given may have other groups: whoever made it closes it.
+        own = None if found is launcher else found
+        try:
+            group, failed = _native.Group.start(
+                native,
+                placement=[(name, it.copies, list(it.on), it.processes) for name, it in places.items()],
+                launcher=found,
+                command=_launch.command(),
+                transport=transport,
+                window=window,
+                trace=trace,
+                make_filter=make_filter,
+                make_chooser=make_chooser,
+            )
+            if group is None:
+                assert failed is not None
+                raise ValueError(failed[1]) if failed[0] == "mistake" else from_told(failed)
+        except BaseException:
+            if own is not None and hasattr(own, "close"):
+                own.close()
+            raise
+        started = cls(group, layout, own)
         if progress:
             from shunt.filters import _show
 
@@ -244,6 +261,8 @@ class Group:
         ``params`` is any object that can be pickled: filters see it as ``uow.params``. After ``timeout`` seconds it fails. With ``reruns`` it is run
         again, so often at most, if a process is lost; its partial results then come only at its end.
         """
+        if reruns < 0:
+            raise ValueError(f"reruns is {reruns}, less than 0")
         return Unit(self._native.append(pack(params), timeout, reruns))
 
     def map(self, params: Any) -> Iterator[list[Any]]:

@@ -8,6 +8,10 @@ from typing import Any, Protocol, runtime_checkable
 WORKER = ["-m", "shunt.filters.worker"]
 TICKET = "SHUNT_FILTERS_TICKET"
 """The variable of the environment by which a worker is told whom it works for."""
+PARENT = "SHUNT_FILTERS_PARENT"
+"""The process that a worker ends with, if there is one."""
+LOG_TO = "SHUNT_FILTERS_LOG_TO"
+"""The number of an open file for what its filters log, if somebody reads that."""
 
 
 class Process(Protocol):
@@ -47,14 +51,16 @@ def find(launcher: str | Launcher | Any) -> Launcher | None:
         try:
             from shunt.filters.dask import DaskLauncher
         except ImportError as error:
-            raise ImportError("launcher='dask' needs Dask.distributed: pip install 'shunt[dask]'") from error
+            raise ImportError("launcher='dask' needs Dask.distributed: pip install distributed") from error
         return DaskLauncher()
-    if isinstance(launcher, str):
-        raise ValueError(f"{launcher!r} is no launcher: 'local', 'dask', or an object with hosts, address and launch")
-    if type(launcher).__module__.split(".")[0] in ("distributed", "dask_jobqueue", "dask_kubernetes"):
+    if isinstance(launcher, Launcher):
+        return launcher
+    # Clients, and clusters of whatever kind.
+    is_dask = type(launcher).__module__.split(".")[0] == "distributed" or hasattr(launcher, "scheduler_address")
+    if is_dask or (isinstance(launcher, str) and "://" in launcher):
         from shunt.filters.dask import DaskLauncher
 
         return DaskLauncher(launcher)
-    if isinstance(launcher, Launcher):
-        return launcher
+    if isinstance(launcher, str):
+        raise ValueError(f"{launcher!r} is no launcher: 'local', 'dask', a Dask scheduler's address, or an object with hosts, address and launch")
     raise TypeError(f"{launcher!r} is no launcher: it lacks hosts, address or launch")

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import pickle
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import cloudpickle
-
 from shunt import _native
-from shunt.filters._filter import Filter, Meta
+from shunt.filters._filter import Filter, Meta, dumps
 from shunt.filters._group import Group
 from shunt.filters._launch import Launcher
 
@@ -31,6 +28,12 @@ def size(what: int | str) -> int:
     if match is None or match[2].lower() not in _UNITS:
         raise ValueError(f"{what!r} is no size: a number of bytes, or a text like '16KiB' or '1MB'")
     return int(float(match[1]) * _UNITS[match[2].lower()])
+
+
+def natural(what: str, number: int) -> None:
+    """An error if it is less than nothing: the core's numbers have no sign."""
+    if number < 0:
+        raise ValueError(f"{what} is {number}, less than 0")
 
 
 @dataclass
@@ -84,7 +87,7 @@ class Layout:
 
     def filter(self, name: str, make: Callable[..., Filter], *args: Any, **kwargs: Any) -> Layout:
         """Adds a filter: a subclass of :class:`Filter`, or a function that makes one, and what each copy is made with."""
-        spec = cloudpickle.dumps((make, args, kwargs), protocol=pickle.HIGHEST_PROTOCOL)
+        spec = dumps((make, args, kwargs))
         self.filters.append(FilterDef(name, spec, getattr(make, "__qualname__", repr(make))))
         self._native()
         return self
@@ -107,8 +110,14 @@ class Layout:
         more than a buffer becomes several.
         """
         policy = self.policy if policy is None else policy
+        if weights and policy != "weighted":
+            raise ValueError(f"weights are for policy 'weighted', and this stream's is {policy!r}")
         size_ = size(self.buffer_size if buffer_size is None else buffer_size)
         credits_ = self.credits if credits is None else credits
+        natural(f"stream '{name or f'{from_}->{to}'}': buffer_size", size_)
+        natural(f"stream '{name or f'{from_}->{to}'}': credits", credits_)
+        for weight in weights:
+            natural(f"stream '{name or f'{from_}->{to}'}': a weight", weight)
         self.streams.append(StreamDef(from_, to, name, policy, list(weights), size_, credits_, split))
         try:
             self._native()
@@ -151,6 +160,10 @@ class Layout:
             places[name] = Place(copies=place) if isinstance(place, int) else place
         for name, count in (copies or {}).items():
             places.setdefault(name, Place()).copies = count
+        for name, place in places.items():
+            natural(f"the number of copies of filter '{name}'", place.copies)
+        if not 1 <= window <= _native.WINDOW_MOST:
+            raise ValueError(f"window is {window}, not 1 to {_native.WINDOW_MOST}")
         return Group._start(self, self._native(), places, launcher, transport, window, progress, trace)
 
     def check(self) -> None:
@@ -163,7 +176,7 @@ class Layout:
             native.filter(it.name, it.spec)
         for stream in self.streams:
             is_name = isinstance(stream.policy, str)
-            chooser = b"" if is_name else cloudpickle.dumps(stream.policy, protocol=pickle.HIGHEST_PROTOCOL)
+            chooser = b"" if is_name else dumps(stream.policy)
             native.stream(
                 stream.from_,
                 stream.to,

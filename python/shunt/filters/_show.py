@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.server
 import threading
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def table(statistics: Statistics) -> str:
     return f"{text}\nunits of work: {units}{lost}{left}"
 
 
-_METRICS = (
+_METRICS: tuple[tuple[str, str, str, Callable[[Figures], float]], ...] = (
     ("buffers_total", "counter", "Buffers that the consumer has started on.", lambda it: it.buffers),
     ("bytes_total", "counter", "Their bytes.", lambda it: it.bytes),
     ("sent_total", "counter", "Buffers that the producer has sent.", lambda it: it.sent),
@@ -139,7 +140,7 @@ class Bar:
         try:
             from tqdm.auto import tqdm
         except ImportError as error:
-            raise ImportError("progress=True needs tqdm: pip install 'shunt[progress]'") from error
+            raise ImportError("progress=True needs tqdm: pip install tqdm") from error
         self._group = group
         self._bar = tqdm(unit="uow", total=0)
         self._stop = threading.Event()
@@ -175,7 +176,7 @@ def watch(group: Group, interval: float) -> None:
         from rich.live import Live
         from rich.table import Table
     except ImportError as error:
-        raise ImportError("watch() needs rich: pip install 'shunt[live]'") from error
+        raise ImportError("watch() needs rich: pip install rich") from error
 
     def drawn() -> tuple[Table, bool]:
         statistics = group.statistics()

@@ -399,6 +399,18 @@ impl Caller {
         for unit in self.units.values() {
             unit.shared.end(Err(why.clone()));
         }
+        // Whoever has said hello is to hear of the end, also where nobody was told of the hello: the caller's own worker is waited for.
+        for event in inbox.try_iter() {
+            match event {
+                Event::Came(worker, control, _) => {
+                    if let Some(place) = self.workers.get_mut(worker) {
+                        place.control.get_or_insert(control);
+                    }
+                }
+                Event::Append { shared, .. } => shared.end(Err(why.clone())),
+                _ => {}
+            }
+        }
         for worker in &mut self.workers {
             if let Some(control) = &mut worker.control {
                 let _ = messages::send(control, &ToWorker::Finish);

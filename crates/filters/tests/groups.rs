@@ -43,6 +43,7 @@ fn main() {
         ("buffers_may_be_kept", kept),
         ("processes_that_all_know_one_another_link_up", triangle),
         ("a_process_that_ends_before_it_says_hello_is_noticed", stillborn),
+        ("a_launcher_that_fails_ends_the_start", never_launched),
     ];
     let mut failed = 0;
     let mut ran = 0;
@@ -479,4 +480,25 @@ fn stillborn(registry: &Arc<Registry>) {
     let said = failure.to_string();
     assert!(said.contains("the process of numbers on host 'caller' was lost (exit status: 1)"), "{said}");
     assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+}
+
+fn never_launched(registry: &Arc<Registry>) {
+    struct Never;
+    impl filters::Launcher for Never {
+        fn hosts(&mut self) -> std::io::Result<Vec<String>> {
+            Ok(vec!["moon".into()])
+        }
+        fn address(&mut self) -> std::io::Result<std::net::IpAddr> {
+            Ok(std::net::Ipv4Addr::LOCALHOST.into())
+        }
+        fn launch(&mut self, _: &str, _: &filters::Ticket) -> std::io::Result<Box<dyn filters::Process>> {
+            Err(std::io::Error::other("there is no air"))
+        }
+    }
+    // The caller's own worker, with the sum, is there by then.
+    let layout = row(&["numbers", "sum"], Policy::RoundRobin);
+    let mut options = Options::local(Placement::default()).expect("this program has a path");
+    options.launcher = Box::new(Never);
+    let failure = registry.start_with(&layout, options).expect_err("it does not start");
+    assert_eq!(failure.to_string(), "no process could be started on host 'moon': there is no air");
 }

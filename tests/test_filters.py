@@ -403,12 +403,17 @@ with layout.start({"slow": sf.Place(2, processes=True)}) as group:
     print("waits", flush=True)
     unit.result()
 """)
+    # Shells start what is in the background with SIGINT ignored.
     run = subprocess.Popen([sys.executable, program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                           env={**os.environ, "PYTHONPATH": str(Path(__file__).parent)})
-    assert run.stdout.readline() == "waits\n"
-    run.send_signal(signal.SIGINT)
-    begun = time.monotonic()
-    _, said = run.communicate(timeout=20 * PATIENCE)
+                           env={**os.environ, "PYTHONPATH": str(Path(__file__).parent)},
+                           preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
+    try:
+        assert run.stdout.readline() == "waits\n"
+        run.send_signal(signal.SIGINT)
+        begun = time.monotonic()
+        _, said = run.communicate(timeout=20 * PATIENCE)
+    finally:
+        run.kill()
     assert said.rstrip().endswith("KeyboardInterrupt") and run.returncode == -signal.SIGINT, said
     assert time.monotonic() - begun < 5 * PATIENCE
 

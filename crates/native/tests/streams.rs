@@ -27,18 +27,20 @@ fn role() {
             say(listener.local_addr().unwrap().port());
             let (stream, from) = listener.accept().unwrap();
             assert_eq!(stream.peer_addr().unwrap(), from);
-            pong(&stream, ROUNDS);
+            answer_warm(&stream);
             (stream, false)
         }
         [port] => {
             let to = ("127.0.0.1", port.parse::<u16>().unwrap());
             let stream = Stream::connect(to, path, Some(LONG)).unwrap();
             stream.set_nodelay(true).unwrap();
-            ping(&stream, ROUNDS);
+            warm(&stream);
             (stream, true)
         }
         _ => unreachable!("no such role"),
     };
+    // Now: later a writer that finds its reader stalled, as it may on a busy machine, leaves memory.
+    say(if stream.is_promoted() { "promoted" } else { "by tcp" });
     match words[0].as_str() {
         "both" => both_ways(&stream, dials),
         "frames" => frames(stream, dials),
@@ -49,11 +51,12 @@ fn role() {
     }
 }
 
-/// Both ends of a role, with these variables. What the dialling end says last, then the listening one.
+/// Both ends of a role, with these variables: what each says of its way.
 fn run(role: &str, listens: &[(&str, &str)], dials: &[(&str, &str)]) -> [String; 2] {
     let listening = Player::new(role, listens);
     let dialling = Player::new(&format!("{role} {}", listening.next()), dials);
     let said = [dialling.next(), listening.next()];
+    assert_eq!([dialling.next(), listening.next()], ["done", "done"]);
     dialling.ends_well();
     listening.ends_well();
     said
@@ -65,8 +68,7 @@ fn bytes_go_both_ways_through_memory() {
     let with = [("SHUNT_REPORT", report.text())];
     assert_eq!(run("both", &with, &with), ["promoted", "promoted"]);
     assert_eq!((report.count(at::TRACKED), report.count(at::PROMOTED)), (2, 2));
-    // What came before is little.
-    assert!(report.count(at::RING_IN) > BYTES as u64, "{} bytes", report.count(at::RING_IN));
+    assert!(report.count(at::RING_IN) > 0 && report.count(at::RING_OUT) > 0);
 }
 
 #[test]
@@ -89,13 +91,14 @@ fn bytes_go_both_ways_by_tcp_where_that_is_asked_for() {
     for more in [&[tcp][..], &[tcp, ("LD_PRELOAD", library().to_str().unwrap())]] {
         let report = Scratch::report("tcp");
         let with = [more, &[("SHUNT_REPORT", report.text())]].concat();
-        // At one end it is enough; the other one follows its own.
-        for other in [&with[..], &with[1..]] {
+        // At one end it is enough; the other one would go to memory.
+        let other_alone = [&[("NATIVE_OTHER_TCP", "1")], &with[1..]].concat();
+        for other in [&with[..], &other_alone] {
             assert_eq!(run("both", &with, other), ["by tcp", "by tcp"]);
             assert_eq!(report.count(at::PROMOTED), 0);
         }
     }
-    assert_eq!(run("both", &[("SHUNT_PATH", "tcp")], &[]), ["by tcp", "by tcp"]);
+    assert_eq!(run("both", &[("SHUNT_PATH", "tcp")], &[("NATIVE_OTHER_TCP", "1")]), ["by tcp", "by tcp"]);
 }
 
 fn both_ways(stream: &Stream, dials: bool) {
@@ -103,18 +106,7 @@ fn both_ways(stream: &Stream, dials: bool) {
         scope.spawn(|| write_all_of(stream, u64::from(dials)));
         read_all_of(stream, u64::from(!dials));
     });
-    let way = way(stream);
-    // Neither leaves before the other has looked.
-    if dials {
-        ping(stream, 1);
-    } else {
-        pong(stream, 1);
-    }
-    say(way);
-}
-
-fn way(stream: &Stream) -> &'static str {
-    if stream.is_promoted() { "promoted" } else { "by tcp" }
+    say("done");
 }
 
 fn write_all_of(mut stream: &Stream, seed: u64) {
@@ -194,7 +186,7 @@ fn frames(stream: Stream, _dials: bool) {
         Bytes::new(u64::from(writer) << 32 | u64::from(number)).check(&payload, 0);
     }
     writers.into_iter().for_each(|writer| writer.join().unwrap());
-    say(way(&stream));
+    say("done");
 }
 
 #[test]
@@ -227,13 +219,14 @@ fn beside_plain(mut stream: &Stream, dials: bool) {
             pong(stream, 1);
         }
     }
-    say(way(stream));
+    say("done");
 }
 
 #[test]
 fn waits_end_in_time_and_by_signals() {
     for with in [&[][..], &[("NATIVE_TCP", "1")]] {
-        assert_eq!(run("waits", with, with), ["ok", "ok"]);
+        let way = if with.is_empty() { "promoted" } else { "by tcp" };
+        assert_eq!(run("waits", with, with), [way, way]);
     }
 }
 
@@ -246,7 +239,7 @@ fn waits(mut stream: &Stream, dials: bool) {
         stream.read_exact(&mut byte).unwrap();
         stream.shutdown(Shutdown::Write).unwrap();
         assert_eq!(stream.read(&mut byte).unwrap(), 0);
-        return say("ok");
+        return say("done");
     }
     // SAFETY: zeroes are a valid sigaction, without SA_RESTART; the handler does nothing.
     unsafe {
@@ -283,7 +276,7 @@ fn waits(mut stream: &Stream, dials: bool) {
     assert!(stream.poll_readable(None).unwrap());
     assert_eq!(stream.read(&mut [0]).unwrap(), 0, "the end");
     stream.shutdown(Shutdown::Write).unwrap();
-    say("ok");
+    say("done");
 }
 
 #[test]
@@ -293,7 +286,8 @@ fn who_is_left_by_a_killed_peer_is_told() {
             let mut victim = Player::new("death", with);
             let survivor =
                 Player::new(&format!("death {}", victim.next()), &[with, &[("NATIVE_DOES", does)]].concat());
-            assert_eq!(survivor.next(), if with.is_empty() { "promoted" } else { "by tcp" });
+            let way = if with.is_empty() { "promoted" } else { "by tcp" };
+            assert_eq!([survivor.next(), victim.next()], [way, way]);
             assert_eq!(survivor.next(), "ready");
             victim.child.kill().unwrap();
             let end = survivor.next();
@@ -311,7 +305,6 @@ fn death(mut stream: &Stream, dials: bool) {
             thread::park();
         }
     }
-    say(way(stream));
     let error = if env::var("NATIVE_DOES").unwrap() == "reads" {
         say("ready");
         stream.read(&mut [0])

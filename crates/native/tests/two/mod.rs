@@ -194,23 +194,54 @@ impl Bytes {
     }
 }
 
-/// Round trips after which a connection is in memory, if it can be.
-pub const ROUNDS: usize = 400;
+/// Whether this end's connections are to stay on TCP, or the other end's (NATIVE_OTHER_TCP).
+pub fn stays_on_tcp() -> bool {
+    env::var_os("NATIVE_TCP").is_some()
+        || env::var_os("NATIVE_OTHER_TCP").is_some()
+        || env::var_os("SHUNT_PATH").is_some_and(|path| path == "tcp")
+}
 
-pub fn ping(mut stream: &Stream, rounds: usize) {
+/// Round trips that a connection makes before anything else. After so many it is in memory, on a machine that has nothing else to do.
+pub const ROUNDS: usize = 400;
+/// Ends them.
+const LAST: u8 = 0xff;
+
+/// Round trips, until the connection is in memory if it is to be.
+pub fn warm(stream: &Stream) {
+    ping(stream, ROUNDS);
+    let start = Instant::now();
+    while !stays_on_tcp() && !stream.is_promoted() {
+        assert!(start.elapsed() < LONG, "it stays on TCP; {}", native::status());
+        ping(stream, ROUNDS);
+    }
+    ask(stream, LAST);
+}
+
+/// The other end of that.
+pub fn answer_warm(stream: &Stream) {
+    while answer(stream) != LAST {}
+}
+
+pub fn ping(stream: &Stream, rounds: usize) {
+    (0..rounds).for_each(|round| ask(stream, round as u8 & !1));
+}
+
+pub fn pong(stream: &Stream, rounds: usize) {
     for round in 0..rounds {
-        stream.write_all(&[round as u8]).expect("it is read");
-        let mut answer = [0];
-        stream.read_exact(&mut answer).expect("it answers");
-        assert_eq!(answer, [!(round as u8)]);
+        assert_eq!(answer(stream), round as u8 & !1);
     }
 }
 
-pub fn pong(mut stream: &Stream, rounds: usize) {
-    for round in 0..rounds {
-        let mut question = [0];
-        stream.read_exact(&mut question).expect("it asks");
-        assert_eq!(question, [round as u8]);
-        stream.write_all(&[!question[0]]).expect("it reads");
-    }
+fn ask(mut stream: &Stream, question: u8) {
+    stream.write_all(&[question]).expect("it is read");
+    let mut answer = [0];
+    stream.read_exact(&mut answer).expect("it answers");
+    assert_eq!(answer, [!question]);
+}
+
+fn answer(mut stream: &Stream) -> u8 {
+    let mut question = [0];
+    stream.read_exact(&mut question).expect("it asks");
+    stream.write_all(&[!question[0]]).expect("it reads");
+    question[0]
 }

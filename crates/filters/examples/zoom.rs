@@ -1,7 +1,9 @@
 //! The twin of `python/examples/zoom.py`: tiles are read by three copies, made smaller by three, and summed up. `zoom threads`, or `zoom processes`.
 
 use filters::flow::Policy;
-use filters::{Layout, Next, Options, Place, Placement, Registry, StreamOptions, UnitOptions, With, spec};
+use filters::{
+    Layout, Next, Options, Place, Placement, Registry, StreamOptions, Unit, UnitOptions, With, spec,
+};
 
 pub fn main() {
     let mut registry = Registry::default();
@@ -61,8 +63,14 @@ pub fn main() {
             Next::Done | Next::NotYet => break,
         }
         parts += 1;
-        eprint!("\r{parts} partial results, {} of {} copies done", unit.progress().0, unit.progress().1);
+        show(parts, &unit);
     }
+    show(parts, &unit);
     eprintln!();
     println!("{sum}\n{}", group.status());
+}
+
+fn show(parts: usize, unit: &Unit) {
+    let (done, of) = unit.progress();
+    eprint!("\r{parts} partial results, {done} of {of} copies done");
 }

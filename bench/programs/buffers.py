@@ -61,9 +61,9 @@ class Meter:
         return {"size": self.size, "buffers": self.at - self.before, "ns_per_buffer": ns, "bytes_per_second": self.size * 1e9 / ns}
 
 
-def in_64k(size: int) -> int:
-    """How often a clock is looked at that costs as much as a small buffer."""
-    return max(1, 65536 // size)
+def how_often(size: int) -> int:
+    """In how many buffers a clock is looked at that costs as much as a small one."""
+    return max(1, min(65536 // size, 256))
 
 
 def produce(size: int, seconds: float, send, stride: int) -> None:
@@ -104,7 +104,7 @@ def forked(produce_at, consume) -> dict:
 def stream(size: int, seconds: float, warmup: float) -> dict:
     def produce_at(port: str, until) -> None:
         with socket.create_connection(("127.0.0.1", int(port))) as out:
-            produce(size, warmup + seconds, out.sendall, in_64k(size))
+            produce(size, warmup + seconds, out.sendall, how_often(size))
             out.shutdown(socket.SHUT_WR)
             until()
 
@@ -112,7 +112,7 @@ def stream(size: int, seconds: float, warmup: float) -> dict:
         with socket.create_server(("127.0.0.1", 0)) as server:
             ready(str(server.getsockname()[1]))
             conn, _ = server.accept()
-        meter, buffer = Meter(size, warmup, in_64k(size)), memoryview(bytearray(size))
+        meter, buffer = Meter(size, warmup, how_often(size)), memoryview(bytearray(size))
         with conn:
             while True:
                 got = 0
@@ -140,7 +140,7 @@ def zeromq(way: str):
             context = zmq.Context()
             out = endpoint(context, zmq.PUSH, size)
             out.connect(at)
-            produce(size, warmup + seconds, out.send, in_64k(size))
+            produce(size, warmup + seconds, out.send, how_often(size))
             out.send(b"")
             until()
             out.close()
@@ -155,7 +155,7 @@ def zeromq(way: str):
                 at = f"ipc://@shunt-bench-zmq-{os.getpid()}"
                 into.bind(at)
             ready(at)
-            meter, take = Meter(size, warmup, in_64k(size)), into.recv
+            meter, take = Meter(size, warmup, how_often(size)), into.recv
             if size < zmq.COPY_THRESHOLD:
                 while buffer := take():
                     meter.take(buffer)
@@ -179,11 +179,11 @@ def filters(transport: str):
     class Source(sf.Filter):
         def process(self, uow) -> None:
             size, seconds = uow.params
-            produce(size, seconds, self.output.write, in_64k(size))
+            produce(size, seconds, self.output.write, how_often(size))
 
     class Sink(sf.Filter):
         def __init__(self, size: int, warmup: float) -> None:
-            self.meter = Meter(size, warmup, in_64k(size))
+            self.meter = Meter(size, warmup, how_often(size))
 
         def process(self, uow) -> None:
             take = self.meter.take

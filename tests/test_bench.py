@@ -21,8 +21,11 @@ def programs(tmp_path_factory):
 
 
 def test_filters(tmp_path, programs):
-    # Debian's Python has neither Shunt's package nor what it is compared with.
-    env = os.environ | {"SHUNT_LIBEXEC": str(programs), "SHUNT_LIB": str(modes.library()), "SHUNT_BENCH_PYTHON": "/usr/bin/python3"}
+    # A Python without packages has neither Shunt's own nor what it is compared with.
+    bare = tmp_path / "python"
+    bare.write_text('#!/bin/sh\nexec /usr/bin/python3 -I -S "$@"\n')
+    bare.chmod(0o755)
+    env = os.environ | {"SHUNT_LIBEXEC": str(programs), "SHUNT_LIB": str(modes.library()), "SHUNT_BENCH_PYTHON": str(bare)}
     words = ["filters-pipeline", "filters-overhead", "filters-heterogeneity", "--rounds", "1", "--duration", "0.05", "--json"]
     done = subprocess.run([modes.command(), "bench", *words, "--plot", tmp_path], env=env, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr

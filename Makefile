@@ -51,7 +51,7 @@ build: ## the command and the libraries, in target/release
 	$(CARGO) build --release --locked -p shunt -p preload -p vipl
 	@$(MAKE) --no-print-directory programs
 
-programs: # the C programs that `shunt bench` runs
+programs: # the programs that `shunt bench` runs
 	@$(MAKE) --no-print-directory -C bench/programs OUT=$(LIBEXEC)
 
 wheel: ## the Python package, in build/wheels
@@ -62,10 +62,11 @@ test: ## everything that CI runs: habits, lints, unit, black-box, short models a
 	@scripts/test.sh
 
 bench: ## Shunt, kernel TCP, UNIX sockets and raw memory in one run (BENCH=latency|throughput|apps|ftp|rpc|via|ether|filters|all)
-	@scripts/bootstrap.sh $(or $(if $(filter all,$(BENCH)),ftp rpc ether,$(filter ftp rpc ether,$(BENCH))),build)
+	@scripts/bootstrap.sh $(or $(if $(filter all,$(BENCH)),ftp rpc ether filters,$(filter ftp rpc ether filters,$(BENCH))),build)
 	@$(MAKE) --no-print-directory build
 	@mkdir -p $(PLOTS)
-	$(RELEASE)/shunt bench $(BENCH) --plot $(PLOTS)
+	python=$(CURDIR)/build/bench-venv/bin/python; [ ! -x $$python ] || export SHUNT_BENCH_PYTHON=$$python; \
+	    $(RELEASE)/shunt bench $(BENCH) --plot $(PLOTS)
 
 models: ## loom's exhaustive models of rings, tripwires and path changes (MODELS=short for the form in CI)
 	@scripts/bootstrap.sh build

@@ -6,6 +6,7 @@
 #   scripts/bootstrap.sh ftp       build + an FTP server and two clients, for `make bench BENCH=ftp`
 #   scripts/bootstrap.sh rpc       build + rpcgen and libtirpc, for `make bench BENCH=rpc`
 #   scripts/bootstrap.sh ether     build + Ethernets in user space, FTP and RPC, for `make bench BENCH=ether`
+#   scripts/bootstrap.sh filters   build + ZeroMQ, and in build/bench-venv Shunt's Python package, ZeroMQ, Dask and Ray, for `make bench BENCH=filters`
 #   scripts/bootstrap.sh test      build + what the tests drive, and a Python environment in build/venv
 #   scripts/bootstrap.sh conformance   test + what foreign suites need
 #   scripts/bootstrap.sh fuzz      build + a C++ compiler for libFuzzer
@@ -36,13 +37,17 @@ main() {
         ftp) need_build; need_ftp ;;
         rpc) need_build; need_rpc ;;
         ether) need_build; need_ether; need_ftp; need_rpc ;;
-        *) fail "unknown group '$group' (build, demo, ftp, rpc, ether, test, conformance, fuzz)" ;;
+        filters) need_build; need_filters ;;
+        *) fail "unknown group '$group' (build, demo, ftp, rpc, ether, filters, test, conformance, fuzz)" ;;
         esac
     done
     install_wanted
     toolchain_dir >/dev/null || fail "a Rust compiler >= $MIN_RUST is still missing after the installation"
     for group in "$@"; do
-        case $group in test | conformance) python_environment ;; esac
+        case $group in
+        test | conformance) python_environment ;;
+        filters) bench_environment ;;
+        esac
     done
 }
 
@@ -77,6 +82,11 @@ need_ether() {
     need_command fastd fastd "another one"
     need_command vde_switch vde2 "another one"
     need_command socat socat "another one"
+}
+
+need_filters() {
+    need_python
+    need_file /usr/include/zmq.h libzmq3-dev "ZeroMQ, to compare with"
 }
 
 need_fuzz() {
@@ -117,8 +127,8 @@ need_rustfmt() {
 
 need_python() {
     if ! python3 -c 'import venv, ensurepip' 2>/dev/null; then
-        need_package python3 "runs the black-box tests"
-        need_package python3-venv "keeps the tests' Python packages in build/venv"
+        need_package python3 "runs the black-box tests, and what filters are compared with"
+        need_package python3-venv "keeps their Python packages in build/venv and build/bench-venv"
     fi
 }
 
@@ -237,6 +247,24 @@ python_environment() {
     python3 -m venv "$venv"
     "$venv/bin/pip" install -q --disable-pip-version-check -r "$requirements" >&2 </dev/null
     cp "$requirements" "$venv/requirements.txt"
+}
+
+# build/bench-venv: what `shunt bench filters` compares filters with in Python, and Shunt's own package, made anew each time, as what it is built of
+# may have changed. What cannot be installed (Ray has no package for some versions of Python) is said here, and again in the table.
+bench_environment() {
+    requirements=$ROOT/bench/requirements.txt
+    venv=$ROOT/build/bench-venv
+    if [ ! -x "$venv/bin/maturin" ] || ! cmp -s "$requirements" "$venv/requirements.txt"; then
+        say "making build/bench-venv for the Python packages that are measured"
+        rm -rf "$venv"
+        python3 -m venv "$venv"
+        sed 's/ *#.*//; /^$/d' "$requirements" | while read -r package; do
+            "$venv/bin/pip" install -q --disable-pip-version-check "$package" >&2 </dev/null || say "no $package here; going on without it"
+        done
+        cp "$requirements" "$venv/requirements.txt"
+    fi
+    WHEEL_VENV=build/bench-venv "$ROOT/scripts/wheel.sh" >&2
+    "$venv/bin/pip" install -q --disable-pip-version-check --force-reinstall --no-deps "$ROOT"/build/wheels/shunt-*.whl >&2 </dev/null
 }
 
 say() { echo "bootstrap: $*" >&2; }

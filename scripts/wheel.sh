@@ -6,6 +6,8 @@ ROOT=$(cd "$(dirname "$0")/.." && pwd)
 cd "$ROOT"
 . scripts/toolchain.sh
 target=${CARGO_TARGET_DIR:-$PWD/target}
+# The Python environment whose maturin it is.
+venv=$PWD/${WHEEL_VENV:-build/venv}
 
 # Sockets between processes of one host go through memory by this library, which the package loads when it has such.
 scripts/cargo build -q --release --locked -p preload
@@ -15,6 +17,6 @@ strip --strip-unneeded python/shunt/libshunt.so
 rm -rf build/wheels
 cd python
 PATH=$(toolchain_dir):$PATH CARGO_TARGET_DIR=$target \
-    ../build/venv/bin/maturin build -q --release --locked -i ../build/venv/bin/python -o ../build/wheels
+    "$venv/bin/maturin" build -q --release --locked -i "$venv/bin/python" -o ../build/wheels
 cd ..
 ls build/wheels/shunt-*.whl

@@ -24,11 +24,16 @@ static void *endpoint(void *context, int kind, size_t size)
 	return socket;
 }
 
+/* In how many buffers the clock is looked at, which costs as much as a small one. */
+static uint64_t how_often(size_t size)
+{
+	return size >= 65536 ? 1 : size > 256 ? 65536 / size : 256;
+}
+
 /* Pushes for so long, and goes when `until` has an end: what a peer that has gone by ipc:// left in its socket is lost. */
 static void push(const char *to, size_t size, uint64_t nanos, int until)
 {
-	/* Looking at the clock costs as much as a small send: look once in 64 KiB. */
-	uint64_t stride = size >= 65536 ? 1 : 65536 / size, begin = now_ns(), count = 0;
+	uint64_t stride = how_often(size), begin = now_ns(), count = 0;
 	unsigned char *buffer = allocate(size);
 	void *context = zmq_ctx_new(), *socket = endpoint(context, ZMQ_PUSH, size);
 
@@ -52,7 +57,7 @@ static void push(const char *to, size_t size, uint64_t nanos, int until)
 
 static void pull(void *socket, size_t size, uint64_t warm)
 {
-	uint64_t stride = size >= 65536 ? 1 : 65536 / size;
+	uint64_t stride = how_often(size);
 	uint64_t count = 0, begin = 0, start = 0, before = 0, last = 0, at = 0;
 
 	for (;;) {

@@ -182,7 +182,7 @@ fn group(session: &mut Session, what: &str, options: &BenchOptions) -> Result<()
         rpc::GROUP => rpc::measure(session),
         via::GROUP => via::measure(session),
         ether::GROUP => ether::measure(session),
-        filters::GROUP => filters::measure(session),
+        filters::GROUP => filters::measure(session, &options.filters),
         "never-slower" => never::measure(session, &options.apps),
         "idle" => idle::measure(session, options.connections),
         other => Err(Error::Failed(format!("nothing is called {other}"))),

@@ -44,7 +44,9 @@ const GROUPS: [Group; 10] = [
         name: "filters",
         help: &[
             "DataCutter's filters over TCP and fast sockets, figures 24 to 31 of its paper: simulated in virtual time with",
-            "the paper's constants and with this machine's curves, which it measures. Each value is marked",
+            "the paper's constants and with this machine's curves, and measured where two processors are enough; what a",
+            "buffer costs beside ZeroMQ, Dask, Ray and Shunt's stream; unequal consumers. Each value is marked. One part:",
+            "filters-paper, filters-pipeline (what is measured for it), filters-overhead, filters-heterogeneity",
         ],
     },
     Group {
@@ -57,7 +59,8 @@ const GROUPS: [Group; 10] = [
 /// All words that `shunt bench` knows, and what they mean.
 pub fn words() -> impl Iterator<Item = (&'static str, String)> {
     let groups = GROUPS.iter().map(|group| (group.name, group.help.join(" ")));
-    groups.chain(APPS.iter().map(|app| (*app, format!("{app} alone")))).chain([("all", "everything".into())])
+    let alone = APPS.iter().chain(&FILTERS_PARTS).map(|part| (*part, format!("{part} alone")));
+    groups.chain(alone).chain([("all", "everything".into())])
 }
 
 pub fn bench_help() -> String {
@@ -90,6 +93,7 @@ OPTIONS
 
 ENVIRONMENT
   SHUNT_LIB      the libshunt.so to measure       SHUNT_LIBEXEC  the directory of the measuring programs
+  SHUNT_BENCH_PYTHON  a Python that has what filters are compared with (scripts/bootstrap.sh filters)
   Other SHUNT_* options reach the measured programs.
 ";
 
@@ -101,6 +105,9 @@ prints the comparison. Takes about half a minute and saves a plot, ./shunt-demo.
 ";
 
 pub const APPS: [&str; 4] = ["redis", "memcached", "nginx", "postgres"];
+
+pub const FILTERS_PARTS: [&str; 4] =
+    ["filters-paper", "filters-pipeline", "filters-overhead", "filters-heterogeneity"];
 
 #[derive(Debug, PartialEq)]
 pub enum Parsed<T> {
@@ -117,6 +124,8 @@ pub struct BenchOptions {
     /// The applications among `apps`, and whether each was asked for by name.
     pub apps: Vec<String>,
     pub apps_by_name: bool,
+    /// The parts of `filters`.
+    pub filters: Vec<String>,
     pub rounds: usize,
     pub duration: f64,
     pub connections: usize,
@@ -167,13 +176,26 @@ pub fn parse_bench(args: &[OsString]) -> Result<Parsed<BenchOptions>, String> {
         words = vec!["latency".into(), "throughput".into()];
     }
     let has = |name: &str| words.iter().any(|w| w == name || w == "all");
-    let named: Vec<String> =
-        APPS.iter().filter(|a| words.iter().any(|w| w == *a)).map(|a| a.to_string()).collect();
-    let names = GROUPS.iter().map(|group| group.name);
-    let what = names.filter(|name| has(name) || (*name == "apps" && !named.is_empty()));
+    let named = |of: &[&str]| -> Vec<String> {
+        of.iter().filter(|part| words.iter().any(|word| word == *part)).map(|part| part.to_string()).collect()
+    };
+    let (named, parts) = (named(&APPS), named(&FILTERS_PARTS));
+    let by_part = |name: &str| match name {
+        "apps" => !named.is_empty(),
+        "filters" => !parts.is_empty(),
+        _ => false,
+    };
+    let what: Vec<String> = GROUPS
+        .iter()
+        .map(|group| group.name)
+        .filter(|name| has(name) || by_part(name))
+        .map(String::from)
+        .collect();
     let all_apps = has("apps") || named.is_empty();
+    let all_filters = has("filters");
     Ok(Parsed::Run(BenchOptions {
-        what: what.map(String::from).collect(),
+        what,
+        filters: if all_filters { FILTERS_PARTS.map(String::from).to_vec() } else { parts },
         apps: if all_apps { APPS.map(String::from).to_vec() } else { named.clone() },
         apps_by_name: !named.is_empty(),
         words,
@@ -270,6 +292,17 @@ mod tests {
         assert_eq!(options.apps, ["nginx"]);
         assert!(options.apps_by_name);
         assert_eq!(options.rounds, 3);
+    }
+
+    #[test]
+    fn a_part_of_filters_runs_alone() {
+        let options = run(&["filters-overhead"]);
+        assert_eq!(
+            (options.what, options.filters),
+            (vec!["filters".into()], vec!["filters-overhead".into()])
+        );
+        assert_eq!(run(&["filters", "filters-overhead"]).filters, FILTERS_PARTS);
+        assert!(run(&["latency"]).filters.is_empty());
     }
 
     #[test]

@@ -74,8 +74,13 @@ pub(crate) fn suggestion(source: Source, name: &[u8]) -> Option<&'static str> {
 }
 
 /// Variables of the command and of the Python package, which say nothing to the library.
-const NOT_OPTIONS: [&[u8]; 4] =
-    [b"SHUNT_ETHER_HOST", b"SHUNT_FILTERS_LOG", b"SHUNT_FILTERS_TICKET", b"SHUNT_PYTHON"];
+const NOT_OPTIONS: [&[u8]; 5] = [
+    b"SHUNT_BENCH_PYTHON",
+    b"SHUNT_ETHER_HOST",
+    b"SHUNT_FILTERS_LOG",
+    b"SHUNT_FILTERS_TICKET",
+    b"SHUNT_PYTHON",
+];
 
 /// What matters of an environment, picked out in one pass.
 struct Environment<'a> {

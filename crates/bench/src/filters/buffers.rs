@@ -168,6 +168,9 @@ fn in_python(session: &Session, side: Side) -> Result<Vec<Cost>> {
         .preload(session.library_for(side).filter(|_| side == Side::Shunt));
     if let Some(library) = &session.library {
         launch = launch.env("SHUNT_LIB", library);
+        if side == Side::FiltersShunt {
+            launch = launch.env(running::PROMOTE.0, running::PROMOTE.1);
+        }
     }
     let patience = Duration::from_secs_f64(TO_BEGIN) + pairs::patience(session.duration * SIZES.len() as f64);
     let lines: Vec<Value> =

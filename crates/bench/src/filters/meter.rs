@@ -23,7 +23,7 @@ impl Meter {
 
     /// After how many buffers the clock is looked at, which costs as much as a small buffer.
     pub fn stride(size: u64) -> u64 {
-        (65536 / size.max(1)).max(1)
+        (65536 / size.max(1)).clamp(1, 256)
     }
 
     /// Reads a buffer, which must be the next one.

@@ -21,16 +21,31 @@ use column::Column;
 
 pub const GROUP: &str = "filters";
 
-pub fn measure(session: &mut Session) -> Result<()> {
-    measured::curves(session)?;
-    measured::pipeline(session)?;
-    buffers::measure(session)?;
-    unequal::measure(session)?;
-    progress(format_args!("filters: simulating cLAN 2003"));
-    let clan = Column::clan();
-    let here = Column::here(session, &clan);
-    let ran = Column::measured(session, &clan);
-    session.results.figures = figures::all(&[clan, here, ran]);
-    session.results.figures.push(unequal::figure(session));
+/// Measures these parts ([`crate::cli::FILTERS_PARTS`]).
+pub fn measure(session: &mut Session, parts: &[String]) -> Result<()> {
+    let asked = |part: &str| parts.iter().any(|asked| asked == part);
+    let paper = asked("filters-paper");
+    if paper {
+        measured::curves(session)?;
+    }
+    if paper || asked(measured::PIPELINE) {
+        measured::pipeline(session)?;
+    }
+    if asked(buffers::NATIVE) {
+        buffers::measure(session)?;
+    }
+    if asked(unequal::GROUP) {
+        unequal::measure(session)?;
+    }
+    if paper {
+        progress(format_args!("filters: simulating cLAN 2003"));
+        let clan = Column::clan();
+        let here = Column::here(session, &clan);
+        let ran = Column::measured(session, &clan);
+        session.results.figures.extend(figures::all(&[clan, here, ran]));
+    }
+    if asked(unequal::GROUP) {
+        session.results.figures.push(unequal::figure(session));
+    }
     Ok(())
 }

@@ -21,6 +21,8 @@ const HOST: &str = "here";
 /// How long a unit of work may take beside what it was asked to.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// What goes by Shunt's sockets is to be measured as such: a connection that waits more than it carries, as on a busy machine, would stay on TCP.
+pub const PROMOTE: (&str, &str) = ("SHUNT_PROMOTE_RATE", "0");
 /// How often it is tried whether a connection is promoted.
 const TRIES: usize = 20;
 
@@ -310,7 +312,7 @@ impl Launcher for Again {
         let mut launch =
             Launch::new(std::env::current_exe()?).args(["bench"]).env(TICKET, ticket.to_string());
         if let Some(library) = &self.library {
-            launch = launch.env("SHUNT_LIB", library);
+            launch = launch.env("SHUNT_LIB", library).env(PROMOTE.0, PROMOTE.1);
         }
         let process = launch.stop_with(libc::SIGKILL).start().map_err(io::Error::other)?;
         Ok(Box::new(Started(Some(process))))

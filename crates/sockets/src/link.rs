@@ -376,6 +376,12 @@ pub fn find(token: u64, skip_full: impl Fn(&Link) -> bool) -> Option<(u32, u32)>
         if link.token.load(Ordering::Acquire) != token {
             continue;
         }
+        // For the peer, who sees the end of its socket, it is over.
+        if !descriptors::intact(link.socket.load(Ordering::Relaxed))
+            && link.state.load(Ordering::Acquire) == state::READY
+        {
+            continue;
+        }
         match link.state.load(Ordering::Acquire) {
             state::READY if !skip_full(link) => return Some((index, state::READY)),
             state::ASKED => making = Some((index, state::ASKED)),
@@ -642,7 +648,7 @@ struct Control([u8; CONTROL]);
 fn send(socket: i32, hello: &Hello, memfd: i32) -> Result<(), Reason> {
     let mut fds = [memfd; 1 + BELLS];
     let mut count = 1;
-    if process::options().bells {
+    if process::has_bells() {
         for (index, place) in fds[1..].iter_mut().enumerate() {
             *place = process::bell_fd(index).ok_or(Reason::NoDescriptors)?;
         }

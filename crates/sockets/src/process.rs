@@ -190,6 +190,13 @@ pub fn barred() -> u32 {
     BARRED.load(Ordering::Relaxed)
 }
 
+/// Whether peers of new links get our bells. A guest whose bells were closed has none from then on, and is woken by kicks: those who know the
+/// old ones would not ring new ones.
+pub fn has_bells() -> bool {
+    let intact = |bell: u32| bell == 0 || intact(bell as i32 - 1);
+    options().bells && BELL.iter().all(|bell| intact(bell.load(Ordering::Acquire)))
+}
+
 /// The bell with this number, made when first asked for; `None` without descriptors or with `bells` off.
 pub fn bell_fd(index: usize) -> Option<i32> {
     if !options().bells {

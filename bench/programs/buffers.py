@@ -55,7 +55,7 @@ class Meter:
                 self.start, self.before = now, self.count
 
     def result(self) -> dict:
-        if self.at == self.before:
+        if not self.start or self.at == self.before:
             raise ValueError("nothing came in the time that was measured")
         ns = (self.last - self.start) / (self.at - self.before) * 1e9
         return {"size": self.size, "buffers": self.at - self.before, "ns_per_buffer": ns, "bytes_per_second": self.size * 1e9 / ns}

@@ -87,7 +87,7 @@ static void pull(void *socket, size_t size, uint64_t warm)
 		}
 	}
 	errno = 0;
-	if (at == before)
+	if (!start || at == before)
 		die("nothing came in the time that was measured");
 	printf("{\"size\": %zu, \"buffers\": %llu, \"ns_per_buffer\": %.2f, \"bytes_per_second\": %.0f}\n", size,
 	       (unsigned long long)(at - before), (double)(last - start) / (double)(at - before),

@@ -26,7 +26,7 @@ def test_filters(tmp_path, programs):
     bare.write_text('#!/bin/sh\nexec /usr/bin/python3 -I -S "$@"\n')
     bare.chmod(0o755)
     env = os.environ | {"SHUNT_LIBEXEC": str(programs), "SHUNT_LIB": str(modes.library()), "SHUNT_BENCH_PYTHON": str(bare)}
-    words = ["filters-pipeline", "filters-overhead", "filters-heterogeneity", "--rounds", "1", "--duration", "0.05", "--json"]
+    words = ["filters-pipeline", "filters-overhead", "filters-heterogeneity", "--rounds", "1", "--duration", "0.2", "--json"]
     done = subprocess.run([modes.command(), "bench", *words, "--plot", tmp_path], env=env, capture_output=True, text=True, timeout=300)
     found = json.loads(done.stdout)
     absent = {it["what"]: it["why"] for it in found["not_run"]}

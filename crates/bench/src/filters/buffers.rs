@@ -131,6 +131,7 @@ fn by_filters(session: &Session, side: Side, size: u64) -> Result<Cost> {
     let layout = running::chain(&["source", "sink"], &options);
     let start = Start { library: session.library.clone(), side, window: 1 };
     let group = Running::start(start, &layout, &[1, 1])?;
+    group.warm_up(&running::bytes(&[8, 0, 0]))?;
     let nanos = |seconds: f64| (seconds * 1e9) as u64;
     let params = running::bytes(&[size, nanos(WARM_UP), nanos(session.duration)]);
     let parts = group.run(params, Duration::from_secs_f64(WARM_UP + session.duration))?;

@@ -46,6 +46,8 @@ const STAGES: [&str; 4] = ["repository", "clip", "zoom", "visualization"];
 const WAYS: [Side; 3] = [Side::FiltersTcp, Side::FiltersShunt, Side::Filters];
 const UPDATE: &str = "complete update";
 const PARTIAL: &str = "partial update";
+/// Small blocks, and the bytes of them.
+const WARM_UP: [u64; 2] = [1024, 1 << 18];
 /// Bytes under way on a stream at most, unless these are less than two buffers.
 const UNDER_WAY: u64 = 64 << 20;
 
@@ -155,7 +157,8 @@ fn of_ten(complete: u64) -> String {
 fn block_of(session: &Session, side: Side, block: u64) -> Result<(f64, f64)> {
     let group = start(session, side, block)?;
     let whole = running::bytes(&[block, IMAGE]);
-    let first = answer(&group.warm_up(&whole)?, IMAGE)?;
+    group.warm_up(&running::bytes(&WARM_UP))?;
+    let first = answer(&group.run(whole.clone(), Duration::ZERO)?, IMAGE)?;
     // As many as fit into the time; the first of them is what the others are counted from.
     let count = (session.duration * 5e8 / (first.1 - first.0) as f64).clamp(3.0, 100.0) as usize;
     let units: Vec<_> = (0..count).map(|_| group.append(whole.clone())).collect();
@@ -185,7 +188,8 @@ fn queries_of(session: &Session, side: Side, parts: u64) -> Result<Vec<(u64, f64
         let (began, ended) = answer(&group.run(running::bytes(&[block, bytes]), Duration::ZERO)?, bytes)?;
         Ok((ended - began) as f64)
     };
-    group.warm_up(&running::bytes(&[block, block * parts]))?;
+    group.warm_up(&running::bytes(&WARM_UP))?;
+    query(true)?;
     let mut averages = Vec::new();
     for complete in COMPLETE {
         // As the simulation spreads them.

@@ -23,8 +23,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What goes by Shunt's sockets is to be measured as such: a connection that waits more than it carries, as on a busy machine, would stay on TCP.
 pub const PROMOTE: (&str, &str) = ("SHUNT_PROMOTE_RATE", "0");
-/// How often it is tried whether a connection is promoted.
-const TRIES: usize = 20;
+/// How long it is waited for connections to be promoted.
+const TO_PROMOTE: Duration = Duration::from_secs(10);
 
 /// If this process was started for a group, works for it and ends.
 pub fn serve_if_asked() {
@@ -82,16 +82,15 @@ impl Running {
         wait(&self.append(params), takes)
     }
 
-    /// Runs a unit of work until buffers go as was asked: Shunt promotes a connection when it is worth it.
-    pub fn warm_up(&self, params: &[u8]) -> Result<Vec<Part>> {
-        let mut parts = self.run(params, Duration::ZERO)?;
-        for _ in 0..TRIES {
-            if self.check_way().is_ok() {
-                break;
+    /// Runs a unit of work, of many small buffers, until buffers go as is asked: connections are promoted after some calls, and large buffers need few.
+    pub fn warm_up(&self, params: &[u8]) -> Result<()> {
+        let end = Instant::now() + TO_PROMOTE;
+        loop {
+            self.run(params, Duration::ZERO)?;
+            if self.check_way().is_ok() || Instant::now() >= end {
+                return Ok(());
             }
-            parts = self.run(params, Duration::ZERO)?;
         }
-        Ok(parts)
     }
 
     /// That buffers went as was asked: where Shunt cannot promote a connection, it must not be measured as if it had.
@@ -177,11 +176,14 @@ fn source(context: &mut Context) -> std::result::Result<(), filters::Error> {
     let mut buffer = vec![0x5a; size as usize];
     let stride = Meter::stride(size);
     let (begun, cpu, mut count) = (Instant::now(), cpu_ns(), 0u64);
-    while (begun.elapsed().as_nanos() as u64) < warm + measure {
+    loop {
         for _ in 0..stride {
             buffer[..8].copy_from_slice(&count.to_le_bytes());
             context.write(&buffer)?;
             count += 1;
+        }
+        if begun.elapsed().as_nanos() as u64 >= warm + measure {
+            break;
         }
     }
     context.emit(bytes(&[cpu_ns() - cpu, count]))
@@ -189,10 +191,13 @@ fn source(context: &mut Context) -> std::result::Result<(), filters::Error> {
 
 /// Reads them, all bytes of them. Says how long it took in nanoseconds, how many buffers came in that time, and what its process took for all.
 fn sink(context: &mut Context) -> std::result::Result<(), filters::Error> {
-    let [size, warm, _] = params(context);
+    let [size, warm, measure] = params(context);
     let (mut meter, cpu) = (Meter::new(size, warm), cpu_ns());
     while let Some(buffer) = context.read()? {
         meter.take(&buffer).map_err(filters::Error::filter)?;
+    }
+    if measure == 0 {
+        return Ok(()); // a warm-up
     }
     let (took, buffers) = meter.result().map_err(filters::Error::filter)?;
     context.emit(bytes(&[took, buffers, cpu_ns() - cpu, meter.count()]))

@@ -43,7 +43,7 @@ pub trait Reporter: Send {
     /// The copy has failed; the unit of work is over.
     fn failed(&self, uow: u64, why: Error);
     /// The copy has ended its part of a unit of work.
-    fn done(&self, uow: u64, unread: u64, spans: Vec<Span>);
+    fn done(&self, uow: u64, spans: Vec<Span>);
     /// What it does now, for those who watch.
     fn state(&self, state: State, uow: u64);
 }
@@ -283,15 +283,12 @@ impl Context {
         Ok(if ended { Found::End } else { Found::Nothing })
     }
 
-    /// Reads to the end what the filter has not; how many buffers that were.
-    fn drain(&mut self) -> Result<u64, Error> {
+    /// Reads to the end what the filter has not.
+    fn drain(&mut self) -> Result<(), Error> {
         let uow = self.running.id;
-        let mut unread = 0;
         for at in 0..self.inputs.len() {
             loop {
-                let (count, ended) = self.inputs[at].drain(uow)?;
-                unread += count;
-                if ended {
+                if self.inputs[at].drain(uow)? {
                     break;
                 }
                 let Context { inputs, wake, habit, running, .. } = self;
@@ -301,7 +298,7 @@ impl Context {
                 }
             }
         }
-        Ok(unread)
+        Ok(())
     }
 
     fn end_of_work(&mut self) -> Result<(), Error> {
@@ -347,19 +344,16 @@ fn one(filter: &mut dyn Filter, context: &mut Context, running: Arc<Running>, tr
         let result = stages.run(State::Process, context, |context| filter.process(context));
         keep(context, result);
     }
-    let mut unread = 0;
     let result = context.end_of_work();
     keep(context, result);
     context.reporter.state(State::Drain, uow);
-    match context.drain() {
-        Ok(count) => unread = count,
-        Err(error) => keep(context, Err(error)),
-    }
+    let result = context.drain();
+    keep(context, result);
     if begun {
         let result = stages.run(State::Finalize, context, |context| filter.finalize(context));
         keep(context, result);
     }
-    context.reporter.done(uow, if running.is_cancelled() { 0 } else { unread }, stages.spans);
+    context.reporter.done(uow, stages.spans);
     context.reporter.state(State::Idle, uow);
 }
 

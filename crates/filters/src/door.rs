@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::link::Wire;
 use crate::messages::{self, Door};
+use crate::running::Flag;
 
 /// How long a neighbour may take to knock, and to say what it has to say.
 pub const PATIENCE: Duration = Duration::from_secs(20);
@@ -62,17 +63,21 @@ pub fn library_is_at(path: impl Into<PathBuf>) {
 
 struct Hall {
     token: String,
+    closed: Arc<Flag>,
     guests: Mutex<Guests>,
     came: Condvar,
 }
 
 #[derive(Default)]
 struct Guests {
-    closed: bool,
     waiting: HashMap<Knock, Guest>,
 }
 
 impl Hall {
+    fn new(token: &str) -> Hall {
+        Hall { token: token.into(), closed: Arc::default(), guests: Mutex::default(), came: Condvar::new() }
+    }
+
     fn lock(&self) -> MutexGuard<'_, Guests> {
         self.guests.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -88,35 +93,27 @@ impl OwnDoor {
         let local = tcp.local_addr()?;
         let name = format!("shunt-filters-{:016x}{:016x}", fabric::sys::random(), fabric::sys::random());
         let unix = UnixListener::bind_addr(&UnixAddr::from_abstract_name(&name)?)?;
-        let hall = Arc::new(Hall { token: token.into(), guests: Mutex::default(), came: Condvar::new() });
+        let hall = Arc::new(Hall::new(token));
         let door = Door { tcp: local.to_string(), unix: name, kin: kin() };
         let (far, near) = (Arc::clone(&hall), Arc::clone(&hall));
-        thread::Builder::new().name("shunt-door-tcp".into()).spawn(move || {
-            while let Ok((stream, _)) = tcp.accept() {
-                if far.lock().closed {
-                    return;
-                }
-                let hall = Arc::clone(&far);
-                let _ =
-                    thread::Builder::new().name("shunt-knock".into()).spawn(move || hall.admit_far(stream));
-            }
-        })?;
-        thread::Builder::new().name("shunt-door-unix".into()).spawn(move || {
-            while let Ok((stream, _)) = unix.accept() {
-                if near.lock().closed {
-                    return;
-                }
-                let hall = Arc::clone(&near);
-                let _ =
-                    thread::Builder::new().name("shunt-knock".into()).spawn(move || hall.admit_kin(stream));
-            }
-        })?;
+        answer_each(
+            "shunt-door-tcp",
+            &hall.closed,
+            move || tcp.accept(),
+            move |(stream, _)| far.admit_far(stream),
+        )?;
+        answer_each(
+            "shunt-door-unix",
+            &hall.closed,
+            move || unix.accept(),
+            move |(stream, _)| near.admit_kin(stream),
+        )?;
         Ok(OwnDoor { hall, door, tcp: Some(local) })
     }
 
     /// One that nobody comes to, as there is no other process.
     pub fn none() -> OwnDoor {
-        let hall = Hall { token: String::new(), guests: Mutex::default(), came: Condvar::new() };
+        let hall = Hall::new("");
         let door = Door { tcp: String::new(), unix: String::new(), kin: String::new() };
         OwnDoor { hall: Arc::new(hall), door, tcp: None }
     }
@@ -151,7 +148,7 @@ impl OwnDoor {
 
 impl Drop for OwnDoor {
     fn drop(&mut self) {
-        self.hall.lock().closed = true;
+        self.hall.closed.set();
         let Some(tcp) = &self.tcp else { return };
         // The threads that listen look once more.
         let _ = TcpStream::connect_timeout(tcp, Duration::from_secs(1));
@@ -186,6 +183,27 @@ impl Hall {
         self.lock().waiting.insert(knock, guest);
         self.came.notify_all();
     }
+}
+
+/// Answers each of those who come, in a thread of its own, until `closed` is set: whoever sets it comes once more.
+pub fn answer_each<T: Send + 'static>(
+    name: &'static str,
+    closed: &Arc<Flag>,
+    accept: impl Fn() -> io::Result<T> + Send + 'static,
+    answer: impl Fn(T) + Send + Sync + 'static,
+) -> io::Result<()> {
+    let (closed, answer) = (Arc::clone(closed), Arc::new(answer));
+    let body = move || {
+        while let Ok(guest) = accept() {
+            if closed.is_set() {
+                return;
+            }
+            let answer = Arc::clone(&answer);
+            // Where there can be no more threads, the guest is turned away.
+            let _ = thread::Builder::new().name(name.into()).spawn(move || answer(guest));
+        }
+    };
+    thread::Builder::new().name(name.into()).spawn(body).map(drop)
 }
 
 /// Whether the other end is of this user, or root.

@@ -21,7 +21,6 @@ pub struct Buffer {
     /// The place among the copy's inputs.
     input: usize,
     producer: usize,
-    back: Option<Wake>,
 }
 
 impl Buffer {
@@ -80,10 +79,8 @@ impl std::ops::Deref for Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
+        // A producer that waits for a slot looks by itself: hardly any ever does, and each buffer would pay for telling it.
         self.outlet.free(self.entry.slot as usize);
-        if let Some(back) = &self.back {
-            back.fire();
-        }
     }
 }
 
@@ -211,18 +208,16 @@ impl Input {
         Ok(if self.open == 0 { Found::End } else { Found::Nothing })
     }
 
-    /// Throws away what waits of this unit of work; how many buffers that were, and whether all of it has come.
-    pub fn drain(&mut self, uow: u64) -> Result<(u64, bool), Error> {
-        let mut count = 0;
+    /// Throws away, and counts, what waits of this unit of work; whether all of it has come.
+    pub fn drain(&mut self, uow: u64) -> Result<bool, Error> {
         loop {
             match self.look(uow, &mut 0)? {
                 Found::Buffer(buffer) => {
                     let counts = &self.channels[buffer.producer].counts;
                     counts.unread.add(1);
-                    count += 1;
                 }
-                Found::Nothing => return Ok((count, false)),
-                Found::End => return Ok((count, true)),
+                Found::Nothing => return Ok(false),
+                Found::End => return Ok(true),
             }
         }
     }
@@ -271,10 +266,6 @@ impl Input {
         }
         self.take(at, true)?;
         let channel = &self.channels[at];
-        let back = match &channel.source {
-            Source::Memory(wake) => Some(wake.clone()),
-            Source::Link(_) => None,
-        };
-        Ok(Buffer { outlet: Arc::clone(&channel.outlet), entry, input: self.place, producer: at, back })
+        Ok(Buffer { outlet: Arc::clone(&channel.outlet), entry, input: self.place, producer: at })
     }
 }

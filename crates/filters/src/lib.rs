@@ -3,8 +3,8 @@
 //!
 //! Read in this order: [`layout`] (what connects to what, and what runs where), [`flow`] (credits and policies), `memory`, `outlet`, `ring`
 //! and `wake` (what the processes of one host share), `output` and `input` (the two ends of a stream), [`copy`] (a filter at
-//! work), `link`, `listener` and `door` (between processes without memory in common), `session` (all of one process), `worker` and `group` (all of
-//! them together); and [`sim`] (the same in virtual time).
+//! work), `link`, `listener` and `door` (between processes without memory in common), `session` (all of one process), `worker`, `caller` and `group` (all
+//! of them together); and [`sim`] (the same in virtual time).
 #![warn(missing_docs)]
 
 /// What the tutorial says about Rust is compiled and run.
@@ -12,6 +12,8 @@
 #[doc = include_str!("../../../docs/filters.md")]
 struct Tutorial;
 
+#[cfg(not(loom))]
+mod caller;
 #[cfg(not(loom))]
 pub mod copy;
 #[cfg(not(loom))]
@@ -22,6 +24,8 @@ pub mod error;
 pub mod flow;
 #[cfg(not(loom))]
 mod group;
+#[cfg(not(loom))]
+mod hello;
 #[cfg(fuzzing)]
 pub mod hostile;
 #[cfg(not(loom))]

@@ -116,6 +116,8 @@ pub enum FromWorker {
     },
     /// A partial result.
     Part {
+        /// The attempt.
+        epoch: u64,
         /// Of this unit of work.
         uow: u64,
         /// From this copy.
@@ -146,10 +148,13 @@ pub enum FromWorker {
         uow: u64,
         /// Which copy.
         copy: CopyId,
-        /// Buffers that it left unread.
-        unread: u64,
         /// How long it took, if that was asked for.
         spans: Vec<Span>,
+    },
+    /// What its copies have counted in an attempt that is over.
+    Counted {
+        /// See there.
+        figures: Vec<Figures>,
     },
     /// The answer to [`ToWorker::Report`].
     Report {
@@ -170,7 +175,7 @@ impl FromWorker {
             FromWorker::Part { copy, .. }
             | FromWorker::Failed { copy, .. }
             | FromWorker::Done { copy, .. } => Some(*copy),
-            FromWorker::Ready { .. } | FromWorker::Report { .. } => None,
+            FromWorker::Ready { .. } | FromWorker::Counted { .. } | FromWorker::Report { .. } => None,
         }
     }
 }

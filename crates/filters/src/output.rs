@@ -1,6 +1,7 @@
 //! The end of a stream that a producer copy writes: it chooses the consumer copy, waits for its credit, and hands the buffer over.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use stream::spin::ticks;
 
@@ -29,6 +30,9 @@ pub struct With<'a> {
     /// At most [`NOTE_MOST`] bytes that the consumer sees beside the buffer.
     pub note: &'a [u8],
 }
+
+/// How often a copy looks for a slot when consumers hold on to all of them.
+const SLOT_LOOK: Duration = Duration::from_millis(1);
 
 /// How one copy of the consumer is reached.
 pub enum Target {
@@ -108,10 +112,14 @@ impl Output {
             None => {
                 let before = ticks();
                 let mut slot = None;
-                waiting.wake.wait(waiting.habit, None, || {
-                    slot = self.slots.take();
-                    slot.is_some() || waiting.until.is_over()
-                });
+                // Nobody wakes it: see `Drop` of buffers.
+                while slot.is_none() && !waiting.until.is_over() {
+                    let look = Instant::now() + SLOT_LOOK;
+                    waiting.wake.wait(waiting.habit, Some(look), || {
+                        slot = self.slots.take();
+                        slot.is_some() || waiting.until.is_over()
+                    });
+                }
                 self.waited += ticks() - before;
                 slot.ok_or(Error::Cancelled)?
             }

@@ -5,8 +5,8 @@ use std::sync::mpsc::Sender;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::caller::Event;
 use crate::error::Failure;
-use crate::group::Event;
 
 /// A partial result.
 #[derive(Debug, Clone, PartialEq, Eq)]

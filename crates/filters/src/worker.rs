@@ -151,6 +151,7 @@ pub fn serve_by(
                     token: token.into(),
                 };
                 door.forget_before(epoch);
+                current.say_figures(&voice);
                 // The old one ends in its own time: a filter may be in the middle of something long.
                 current = Attempt::begin(terms, &door, &factory, &voice)?;
             }
@@ -243,6 +244,15 @@ impl Attempt {
         }
     }
 
+    /// What was counted stays counted, when another attempt begins.
+    fn say_figures(&self, voice: &Voice) {
+        let mut figures = None;
+        self.with(|session| figures = Some(session.figures()));
+        if let Some(figures) = figures {
+            let _ = voice.say(&FromWorker::Counted { figures }); // see there
+        }
+    }
+
     fn report(&self, number: u64, voice: &Voice) {
         let mut figures = Vec::new();
         self.with(|session| figures = session.figures());
@@ -277,7 +287,7 @@ struct CopyReporter {
 
 impl Reporter for CopyReporter {
     fn part(&self, uow: u64, data: Vec<u8>) -> Result<(), Error> {
-        Ok(self.voice.say(&FromWorker::Part { uow, copy: self.copy, data })?)
+        Ok(self.voice.say(&FromWorker::Part { epoch: self.epoch, uow, copy: self.copy, data })?)
     }
 
     fn failed(&self, uow: u64, why: Error) {
@@ -286,8 +296,8 @@ impl Reporter for CopyReporter {
         let _ = self.voice.say(&message); // see there
     }
 
-    fn done(&self, uow: u64, unread: u64, spans: Vec<Span>) {
-        let _ = self.voice.say(&FromWorker::Done { epoch: self.epoch, uow, copy: self.copy, unread, spans }); // see there
+    fn done(&self, uow: u64, spans: Vec<Span>) {
+        let _ = self.voice.say(&FromWorker::Done { epoch: self.epoch, uow, copy: self.copy, spans }); // see there
     }
 
     fn state(&self, state: State, uow: u64) {

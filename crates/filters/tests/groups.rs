@@ -32,6 +32,9 @@ fn main() {
         ("a_panic_is_a_failure", panic_is_a_failure),
         ("a_killed_process_fails_its_units_by_name_and_the_next_works", killed),
         ("a_unit_is_run_again_after_a_loss", rerun),
+        ("parts_of_a_lost_attempt_are_not_those_of_the_next", rerun_parts),
+        ("figures_stay_counted_over_losses", counted_on),
+        ("a_producer_gets_slots_back_that_consumers_hold", held),
         ("a_cancelled_unit_ends_and_the_next_works", cancelled),
         ("a_timeout_ends_a_unit", timed_out),
         ("keys_go_to_the_same_copy", keyed),
@@ -154,6 +157,26 @@ fn registry() -> Registry {
                 all.push(buffer);
             }
             context.emit(all.iter().map(|buffer| number(buffer)).sum::<u64>().to_le_bytes())
+        })
+        .function("emit each", |context| {
+            while let Some(buffer) = context.read()? {
+                std::thread::sleep(Duration::from_millis(2));
+                context.emit(&*buffer)?;
+            }
+            Ok(())
+        })
+        .function("hold 5", |context| {
+            let (mut held, mut sum) = (Vec::new(), 0);
+            while let Some(buffer) = context.read()? {
+                sum += number(&buffer);
+                held.push(buffer);
+                if held.len() == 5 {
+                    // Long enough for the producer to want what is held.
+                    std::thread::sleep(Duration::from_millis(5));
+                    held.clear();
+                }
+            }
+            context.emit(sum.to_le_bytes())
         })
         .chooser("odd to 1", |_| Odd);
     registry
@@ -357,6 +380,55 @@ fn rerun(registry: &Arc<Registry>) {
     assert_eq!(sum_of(&unit), (190, 20));
     assert_eq!(group.status().losses, 1);
     assert!(!flag.exists());
+}
+
+/// What the caller's copy still has of the attempt that is lost it emits before it hears of that.
+fn rerun_parts(registry: &Arc<Registry>) {
+    let flag = std::env::temp_dir().join(format!("filters-parts-{}", std::process::id()));
+    std::fs::write(&flag, "").expect("it can be written");
+    let layout = row(&["numbers", "die at 13 once", "emit each"], Policy::RoundRobin);
+    let group = start(registry, &layout, copies(&[("die-at-13-once", 1)], true), Way::Threads);
+    let params = [&40u64.to_le_bytes()[..], flag.to_string_lossy().as_bytes()].concat();
+    let unit = group.append(params, UnitOptions { reruns: 1, ..UnitOptions::default() });
+    let mut parts: Vec<u64> =
+        unit.result().expect("it is done").iter().map(|part| number(&part.data)).collect();
+    parts.sort_unstable();
+    assert_eq!(parts, (0..40).collect::<Vec<u64>>());
+    assert_eq!(group.status().losses, 1);
+}
+
+fn counted_on(registry: &Arc<Registry>) {
+    let layout = row(&["numbers", "slow", "sum"], Policy::RoundRobin);
+    let group = start(registry, &layout, copies(&[("slow", 2)], true), Way::Threads);
+    for round in 1..=3u64 {
+        assert_eq!(sum_of(&group.append(10u64.to_le_bytes(), UnitOptions::default())), (45, 10));
+        let status = group.status();
+        assert_eq!(status.figures.len(), 4, "a row for each stream and pair of copies: {:?}", status.figures);
+        let read: u64 = status.figures[2..].iter().map(|figures| figures.buffers).sum();
+        assert_eq!(read, round * 10, "the caller's copy has counted all of it");
+        let victim = status.copies.into_iter().find(|copy| copy.name == "slow[0]").expect("it is there");
+        // SAFETY: no pointers.
+        unsafe { libc::kill(victim.pid as i32, libc::SIGKILL) };
+        let until = Instant::now() + Duration::from_secs(10);
+        while group.status().losses < round && Instant::now() < until {
+            std::thread::yield_now();
+        }
+    }
+}
+
+/// Buffers so large that there are addresses for few: the consumer keeps all but the last of those.
+fn held(registry: &Arc<Registry>) {
+    for way in [Way::Threads, Way::Processes(Transport::Auto), Way::Processes(Transport::Tcp)] {
+        let mut layout = Layout::default();
+        layout.filter("numbers", spec("numbers", b"")).expect("it is good");
+        layout.filter("hold", spec("hold 5", b"")).expect("it is good");
+        let options = StreamOptions { credits: 1, buffer_size: 1 << 29, ..small(Policy::RoundRobin) };
+        layout.stream("numbers", "hold", options).expect("it is good");
+        let processes = matches!(way, Way::Processes(_));
+        let group = start(registry, &layout, copies(&[("numbers", 1)], processes), way);
+        let unit = group.append(60u64.to_le_bytes(), UnitOptions::default());
+        assert_eq!(number(&unit.result().expect("it is done")[0].data), 59 * 30);
+    }
 }
 
 fn cancelled(registry: &Arc<Registry>) {

@@ -154,8 +154,8 @@ fn dlopen(path: &path::Path, flags: c_int) -> Result<Handle, String> {
         return Ok(Handle(handle));
     }
     // SAFETY: dlerror gives null, or a C string that stands until the thread calls it again.
-    let why =
-        unsafe { libc::dlerror().as_ref().map(|text| CStr::from_ptr(text).to_string_lossy().into_owned()) };
+    let why = unsafe { libc::dlerror().as_ref().map(|text| CStr::from_ptr(text)) };
+    let why = why.map(|text| text.to_string_lossy().into_owned());
     Err(why.unwrap_or_else(|| "cannot be loaded".to_string()))
 }
 

@@ -42,10 +42,10 @@ impl Listener {
         loop {
             let mut address = Address::empty();
             let (place, len) = address.as_mut_ptr();
+            let (accept4, own) = (self.open.calls.accept4, self.open.fd()?);
             // SAFETY: the address is valid for a write of its length.
-            let result =
-                cvt(unsafe { (self.open.calls.accept4)(self.open.fd()?, place, len, libc::SOCK_CLOEXEC) });
-            match result {
+            let fd = unsafe { accept4(own, place, len, libc::SOCK_CLOEXEC) };
+            match cvt(fd) {
                 Ok(fd) => {
                     // A child that another thread's fork() makes just here keeps it open until it ends, or executes something.
                     let stream = Stream::of(Open::enter(fd, self.open.calls, true));

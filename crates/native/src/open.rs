@@ -30,9 +30,10 @@ impl Open {
     /// Makes a socket for addresses of this family.
     pub fn new(family: c_int, path: Path, stream: bool) -> io::Result<Arc<Open>> {
         let calls = calls::of(path);
+        let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC;
         // SAFETY: takes no memory.
-        let fd =
-            cvt(unsafe { libc::socket(family, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, libc::IPPROTO_TCP) })?;
+        let fd = unsafe { libc::socket(family, kind, libc::IPPROTO_TCP) };
+        let fd = cvt(fd)?;
         if let Some(is_new) = calls.is_new {
             // SAFETY: takes any number.
             unsafe { is_new(fd) };

@@ -163,10 +163,9 @@ unsafe fn fill(
     readonly: bool,
     flags: c_int,
 ) -> PyResult<()> {
-    let readonly = c_int::from(readonly);
+    let (readonly, length) = (c_int::from(readonly), len as ffi::Py_ssize_t);
     // SAFETY: the caller vouches for all of it.
-    let filled =
-        unsafe { ffi::PyBuffer_FillInfo(view, owner.as_ptr(), at, len as ffi::Py_ssize_t, readonly, flags) };
+    let filled = unsafe { ffi::PyBuffer_FillInfo(view, owner.as_ptr(), at, length, readonly, flags) };
     if filled == 0 { Ok(()) } else { Err(PyErr::fetch(owner.py())) }
 }
 

@@ -1,0 +1,600 @@
+//! The caller's side of a group. One thread, which all messages and wishes come to, knows where everything stands; so there is one order of
+//! events, and nothing to lock.
+//!
+//! When a process of the group is lost, the units of work that were under way fail (or are run again, if they may be), the process is started
+//! again, and everybody begins a new attempt at the plan; units that were waiting go on then.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use crate::copy::State;
+use crate::error::Failure;
+use crate::group::{Status, Traced, UnitOptions};
+use crate::hello::Reception;
+use crate::launch::{Launcher, Local, Process};
+use crate::layout::{CALLER, CopyId, Plan};
+use crate::messages::{self, Door, FromWorker, Hello, ToWorker, Transport, VERSION};
+use crate::session::Factory;
+use crate::stats::Figures;
+use crate::unit::{Part, Shared};
+use crate::worker::{self, Control, Ticket};
+
+mod seen;
+mod units;
+
+use seen::Asked;
+use units::UnitState;
+
+/// What comes to the thread.
+pub enum Event {
+    /// A worker has said hello.
+    Came(usize, Control, Hello),
+    /// A worker says something: which one, its incarnation, what.
+    Said(usize, u64, FromWorker),
+    /// Its connection has ended.
+    Gone(usize, u64),
+    /// The program appends a unit of work.
+    Append { uow: u64, params: Vec<u8>, options: UnitOptions, shared: Arc<Shared> },
+    /// It wants one to fail, unless that has ended.
+    Cancel(u64, Failure),
+    /// It wants to see how things are.
+    Status(Sender<Status>),
+    /// It wants what was recorded.
+    Spans(Sender<Vec<Traced>>),
+    /// It has no use for the group any more.
+    Close,
+}
+
+#[derive(Default)]
+struct Worker {
+    process: Option<Box<dyn Process>>,
+    control: Option<Control>,
+    hello: Option<Hello>,
+    /// How many processes it has had: what one that is gone has said does not count.
+    incarnation: u64,
+    /// What it said last of its figures.
+    figures: Vec<Figures>,
+    states: Vec<(CopyId, State, u64)>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// Not all workers have said hello.
+    Gathering,
+    /// Not all have said that they are ready.
+    Linking,
+    /// Units of work run.
+    Running,
+}
+
+/// How long a broken connection is taken for what comes before the news of a loss.
+const SUSPICION: Duration = Duration::from_millis(400);
+/// How often processes that have not said hello are looked after.
+const STILLBORN: Duration = Duration::from_millis(50);
+/// How many starts in a row may fail.
+const STARTS: u32 = 3;
+/// How long workers may take to say hello, and to link up.
+const START_PATIENCE: Duration = Duration::from_secs(60);
+
+/// What is settled before a group starts.
+pub struct Terms {
+    /// What runs where.
+    pub plan: Arc<Plan>,
+    /// How buffers go.
+    pub transport: Transport,
+    /// How many units of work may be under way at once.
+    pub window: usize,
+    /// Whether spans are recorded.
+    pub trace: bool,
+    /// The secret of the group.
+    pub token: String,
+    /// At which of this host's addresses workers reach it.
+    pub address: IpAddr,
+}
+
+/// How workers come into being.
+pub struct Starting {
+    /// What starts processes on hosts.
+    pub launcher: Box<dyn Launcher>,
+    /// What starts them beside this one.
+    pub beside: Local,
+    /// Where they say hello.
+    pub reception: Reception,
+    /// What the caller's own worker makes filters with.
+    pub factory: Arc<dyn Factory>,
+}
+
+/// The thread's knowledge.
+pub struct Caller {
+    terms: Terms,
+    starting: Starting,
+    events: Sender<Event>,
+    workers: Vec<Worker>,
+    /// The caller's own worker.
+    here: Option<JoinHandle<()>>,
+    epoch: u64,
+    phase: Phase,
+    ready: BTreeSet<usize>,
+    /// When the phase must have ended.
+    deadline: Option<Instant>,
+    units: BTreeMap<u64, UnitState>,
+    /// Units that are done, that have failed.
+    counted: [usize; 2],
+    losses: u64,
+    failed_starts: u32,
+    ended: Vec<u64>,
+    spans: Vec<Traced>,
+    /// Figures of processes that are gone, and of attempts that are over.
+    old: Vec<Figures>,
+    asked: Vec<Asked>,
+    asked_number: u64,
+    started: Option<Sender<Result<(), Failure>>>,
+    /// Why there is no going on.
+    over: Option<Failure>,
+}
+
+impl Caller {
+    /// Of a group that has not begun; `started` is told how that went.
+    pub fn new(
+        terms: Terms,
+        starting: Starting,
+        events: Sender<Event>,
+        started: Sender<Result<(), Failure>>,
+    ) -> Caller {
+        Caller {
+            workers: terms.plan.workers.iter().map(|_| Worker::default()).collect(),
+            ended: vec![0; terms.plan.all().count()],
+            terms,
+            starting,
+            events,
+            here: None,
+            epoch: 0,
+            phase: Phase::Gathering,
+            ready: BTreeSet::new(),
+            deadline: None,
+            units: BTreeMap::new(),
+            counted: [0; 2],
+            losses: 0,
+            failed_starts: 0,
+            spans: Vec::new(),
+            old: Vec::new(),
+            asked: Vec::new(),
+            asked_number: 0,
+            started: Some(started),
+            over: None,
+        }
+    }
+
+    /// Does what comes, until the group is closed or cannot go on.
+    pub fn run(mut self, inbox: &Receiver<Event>) {
+        self.gather();
+        loop {
+            if self.over.is_some() {
+                break;
+            }
+            let event = match self.next_time() {
+                Some(at) => inbox.recv_timeout(at.saturating_duration_since(Instant::now())),
+                None => inbox.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            };
+            match event {
+                Ok(Event::Close) | Err(RecvTimeoutError::Disconnected) => break,
+                Ok(event) => self.handle(event),
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            self.look_at_times();
+            self.dispatch();
+        }
+        let why = self.over.take().unwrap_or_else(|| Failure::Closed("the group was closed".into()));
+        if let Some(started) = self.started.take() {
+            let _ = started.send(Err(why.clone()));
+        }
+        for unit in self.units.values() {
+            unit.shared.end(Err(why.clone()));
+        }
+        // Whoever has said hello is to hear of the end, also where nobody was told of the hello: the caller's own worker is waited for.
+        for event in inbox.try_iter() {
+            match event {
+                Event::Came(worker, control, _) => {
+                    if let Some(place) = self.workers.get_mut(worker) {
+                        place.control.get_or_insert(control);
+                    }
+                }
+                Event::Append { shared, .. } => shared.end(Err(why.clone())),
+                _ => {}
+            }
+        }
+        for worker in &mut self.workers {
+            if let Some(control) = &mut worker.control {
+                let _ = messages::send(control, &ToWorker::Finish);
+            }
+        }
+        if let Some(here) = self.here.take() {
+            let _ = here.join(); // it has said all that it had to say
+        }
+        let until = Instant::now() + Duration::from_secs(2);
+        for worker in &mut self.workers {
+            let Some(process) = &mut worker.process else { continue };
+            while process.ended().is_none() && Instant::now() < until {
+                thread::sleep(Duration::from_millis(5));
+            }
+            process.kill();
+        }
+        // What came meanwhile.
+        for event in inbox.try_iter() {
+            if let Event::Append { shared, .. } = event {
+                shared.end(Err(why.clone()));
+            }
+        }
+    }
+
+    fn handle(&mut self, event: Event) {
+        match event {
+            Event::Came(worker, control, hello) => self.came(worker, control, hello),
+            Event::Said(worker, incarnation, message) => {
+                if self.workers[worker].incarnation == incarnation {
+                    self.said(worker, message);
+                }
+            }
+            Event::Gone(worker, incarnation) => {
+                if self.workers[worker].incarnation == incarnation {
+                    let how = self.how_it_ended(worker);
+                    self.lost(worker, &how);
+                }
+            }
+            Event::Append { uow, params, options, shared } => {
+                let copies = self.terms.plan.all().count();
+                shared.progress(0, copies);
+                let deadline = options.timeout.map(|timeout| Instant::now() + timeout);
+                let unit = UnitState {
+                    params,
+                    options,
+                    shared,
+                    deadline,
+                    open: None,
+                    cancelled: false,
+                    suspected: None,
+                    reruns: options.reruns,
+                };
+                self.units.insert(uow, unit);
+            }
+            Event::Cancel(uow, why) => self.fail(uow, why),
+            Event::Status(answer) => self.ask(answer),
+            Event::Spans(answer) => {
+                let _ = answer.send(std::mem::take(&mut self.spans)); // whoever asked may be gone
+            }
+            Event::Close => {}
+        }
+    }
+
+    /// The attempt is over, if there was one: what is still said of it does not count from now on.
+    fn begin_again(&mut self) {
+        self.epoch += 1;
+        self.phase = Phase::Gathering;
+    }
+
+    /// Starts the processes that are not there.
+    fn gather(&mut self) {
+        self.begin_again();
+        self.deadline = Some(Instant::now() + START_PATIENCE);
+        for worker in 0..self.workers.len() {
+            let started = self.workers[worker].process.is_some() || worker == 0 && self.here.is_some();
+            if started || self.workers[worker].hello.is_some() {
+                continue;
+            }
+            self.workers[worker].incarnation += 1;
+            if worker == 0 {
+                self.start_here();
+                continue;
+            }
+            let ticket = Ticket {
+                address: self.starting.reception.address().clone(),
+                worker,
+                token: self.terms.token.clone(),
+            };
+            let host = self.terms.plan.workers[worker].host.clone();
+            let launched = if host == CALLER {
+                self.starting.beside.launch(&host, &ticket)
+            } else {
+                self.starting.launcher.launch(&host, &ticket)
+            };
+            match launched {
+                Ok(process) => self.workers[worker].process = Some(process),
+                Err(error) => {
+                    self.over = Some(Failure::Closed(format!(
+                        "no process could be started on host '{host}': {error}"
+                    )));
+                    return;
+                }
+            }
+        }
+        self.plan_if_all_are_there();
+    }
+
+    /// The caller's own worker is a thread.
+    fn start_here(&mut self) {
+        if !worker::has_copies(&self.terms.plan, 0) {
+            return;
+        }
+        let address = (self.terms.plan.workers.len() > 1).then_some(self.terms.address);
+        let token = self.terms.token.clone();
+        let factory = Arc::clone(&self.starting.factory);
+        let events = self.events.clone();
+        let started = UnixStream::pair().and_then(|(ours, theirs)| {
+            self.here = Some(thread::Builder::new().name("shunt-worker".into()).spawn(move || {
+                // How it ends is seen at the other end.
+                let _ = worker::serve_by(Control::Here(theirs), address, 0, &token, factory);
+            })?);
+            let mut control = Control::Here(ours);
+            let hello = messages::receive::<Hello>(&mut control)?;
+            let _ = events.send(Event::Came(0, control, hello));
+            Ok(())
+        });
+        if let Err(error) = started {
+            self.over = Some(Failure::Closed(format!("the caller's process cannot be a worker: {error}")));
+        }
+    }
+
+    fn came(&mut self, worker: usize, control: Control, hello: Hello) {
+        if worker >= self.workers.len() || self.workers[worker].hello.is_some() {
+            return;
+        }
+        if hello.version != VERSION {
+            let host = self.terms.plan.host_of(worker);
+            self.over = Some(Failure::Closed(format!("host '{host}' has another version of Shunt")));
+            return;
+        }
+        let incarnation = self.workers[worker].incarnation;
+        let (mut reading, events) = match control.again() {
+            Ok(reading) => (reading, self.events.clone()),
+            Err(_) => return,
+        };
+        let spawned = thread::Builder::new().name("shunt-control".into()).spawn(move || {
+            while let Ok(message) = messages::receive(&mut reading) {
+                if events.send(Event::Said(worker, incarnation, message)).is_err() {
+                    return;
+                }
+            }
+            let _ = events.send(Event::Gone(worker, incarnation)); // the group may be gone, too
+        });
+        if spawned.is_err() {
+            return;
+        }
+        let place = &mut self.workers[worker];
+        place.hello = Some(hello);
+        place.control = Some(control);
+        self.plan_if_all_are_there();
+    }
+
+    fn plan_if_all_are_there(&mut self) {
+        let there = |(at, worker): (usize, &Worker)| {
+            worker.hello.is_some() || !worker::has_copies(&self.terms.plan, at)
+        };
+        if self.phase != Phase::Gathering || !self.workers.iter().enumerate().all(there) {
+            return;
+        }
+        self.phase = Phase::Linking;
+        self.deadline = Some(Instant::now() + START_PATIENCE);
+        self.ready.clear();
+        let nowhere = Door { tcp: String::new(), unix: String::new(), kin: String::new() };
+        let door =
+            |worker: &Worker| worker.hello.as_ref().map_or(nowhere.clone(), |hello| hello.door.clone());
+        let doors = self.workers.iter().map(door).collect();
+        let message = ToWorker::Plan {
+            plan: (*self.terms.plan).clone(),
+            epoch: self.epoch,
+            doors,
+            transport: self.terms.transport,
+            trace: self.terms.trace,
+        };
+        self.say_to_all(&message);
+    }
+
+    fn say_to_all(&mut self, message: &ToWorker) {
+        for worker in &mut self.workers {
+            if let Some(control) = &mut worker.control {
+                // One that is gone is noticed by the thread that reads.
+                let _ = messages::send(control, message);
+            }
+        }
+    }
+
+    fn said(&mut self, worker: usize, message: FromWorker) {
+        // Rule F2: a copy that there is not is nobody's.
+        if message.copy().is_some_and(|copy| {
+            self.terms.plan.copies.get(copy.filter).is_none_or(|ranks| copy.rank >= ranks.len())
+        }) {
+            return;
+        }
+        match message {
+            FromWorker::Ready { epoch } if epoch == self.epoch && self.phase == Phase::Linking => {
+                self.ready.insert(worker);
+                let all = (0..self.workers.len()).filter(|&at| worker::has_copies(&self.terms.plan, at));
+                if all.collect::<BTreeSet<_>>() == self.ready {
+                    self.phase = Phase::Running;
+                    self.deadline = None;
+                    self.failed_starts = 0;
+                    if let Some(started) = self.started.take() {
+                        let _ = started.send(Ok(()));
+                    }
+                }
+            }
+            FromWorker::Unfit { epoch, copy, what, traceback, broken } if epoch == self.epoch => {
+                let host = self.terms.plan.host_of(worker).to_string();
+                if broken {
+                    // Another attempt, unless that was tried often enough; a process that is lost is noticed on its own.
+                    self.try_again(&format!("host '{host}' cannot reach its neighbours: {what}"));
+                    return;
+                }
+                let copy = copy.map_or_else(|| "?".into(), |copy| self.terms.plan.name_of(copy));
+                self.over = Some(Failure::Filter { copy, host, what, traceback });
+            }
+            FromWorker::Part { epoch, uow, copy, data } if epoch == self.epoch => {
+                if let Some(unit) = self.units.get(&uow) {
+                    let part = Part { copy: self.terms.plan.name_of(copy), data };
+                    unit.shared.part(part, unit.options.reruns > 0);
+                }
+            }
+            FromWorker::Failed { epoch, uow, copy, what, traceback, broken } if epoch == self.epoch => {
+                let (copy, host) =
+                    (self.terms.plan.name_of(copy), self.terms.plan.host_of(worker).to_string());
+                let failure = Failure::Filter { copy, host, what, traceback };
+                match self.units.get_mut(&uow) {
+                    Some(unit) if broken => {
+                        unit.suspected.get_or_insert((failure, Instant::now() + SUSPICION));
+                    }
+                    Some(_) => self.fail(uow, failure),
+                    None => {}
+                }
+            }
+            FromWorker::Done { epoch, uow, copy, spans } if epoch == self.epoch => {
+                self.done(uow, copy, spans);
+            }
+            FromWorker::Counted { figures } => {
+                self.workers[worker].figures.clear();
+                self.keep(figures);
+            }
+            FromWorker::Report { number, states, figures } => {
+                self.workers[worker].states = states;
+                self.workers[worker].figures = figures;
+                if number == self.asked_number {
+                    for asked in &mut self.asked {
+                        asked.missing.remove(&worker);
+                    }
+                    self.answer();
+                }
+            }
+            // Of an attempt that is over.
+            FromWorker::Ready { .. }
+            | FromWorker::Unfit { .. }
+            | FromWorker::Part { .. }
+            | FromWorker::Failed { .. }
+            | FromWorker::Done { .. } => {}
+        }
+    }
+
+    fn how_it_ended(&mut self, worker: usize) -> String {
+        let Some(process) = &mut self.workers[worker].process else { return "its connection ended".into() };
+        // The kernel closes its sockets a little before it is a zombie.
+        let until = Instant::now() + Duration::from_millis(200);
+        loop {
+            match process.ended() {
+                Some(how) => return how,
+                None if Instant::now() > until => return "its connection ended".into(),
+                None => thread::sleep(Duration::from_millis(2)),
+            }
+        }
+    }
+
+    /// A process is gone.
+    fn lost(&mut self, worker: usize, how: &str) {
+        let place = &mut self.workers[worker];
+        if let Some(control) = place.control.take() {
+            control.close();
+        }
+        if let Some(mut process) = place.process.take() {
+            process.kill();
+        }
+        place.hello = None;
+        place.states.clear();
+        // What it has counted since it was asked last is lost with it.
+        let figures = std::mem::take(&mut place.figures);
+        self.keep(figures);
+        self.losses += 1;
+        let copies = self.terms.plan.all().filter(|&copy| self.terms.plan.worker_of(copy) == worker);
+        let failure = Failure::Lost {
+            copies: copies.map(|copy| self.terms.plan.name_of(copy)).collect(),
+            host: self.terms.plan.host_of(worker).to_string(),
+            how: how.to_string(),
+        };
+        self.fail_all_under_way(&failure);
+        if worker == 0 {
+            self.over = Some(failure);
+            return;
+        }
+        if self.phase != Phase::Running {
+            self.failed_starts += 1;
+            if self.failed_starts >= STARTS {
+                self.over = Some(Failure::Closed(format!("the group does not start: {failure}")));
+                return;
+            }
+        }
+        self.gather();
+    }
+
+    /// Linking up has failed.
+    fn try_again(&mut self, why: &str) {
+        self.failed_starts += 1;
+        if self.failed_starts >= STARTS {
+            self.over = Some(Failure::Closed(format!("the group does not start: {why}")));
+            return;
+        }
+        self.begin_again();
+        self.plan_if_all_are_there();
+    }
+
+    /// When something is due.
+    fn next_time(&self) -> Option<Instant> {
+        let units = self.units.values().flat_map(|unit| {
+            let deadline = if unit.cancelled { None } else { unit.deadline };
+            [deadline, unit.suspected.as_ref().map(|(_, until)| *until)]
+        });
+        let asked = self.asked.iter().map(|asked| Some(asked.until));
+        let look = (self.phase == Phase::Gathering).then(|| Instant::now() + STILLBORN);
+        units.chain([look]).chain(asked).chain([self.deadline]).flatten().min()
+    }
+
+    /// Processes that have ended before they said hello have no connection that could tell.
+    fn look_for_stillborn(&mut self) {
+        for worker in 0..self.workers.len() {
+            let place = &mut self.workers[worker];
+            if place.hello.is_none()
+                && let Some(how) = place.process.as_mut().and_then(|process| process.ended())
+            {
+                self.lost(worker, &how);
+                return;
+            }
+        }
+    }
+
+    fn look_at_times(&mut self) {
+        if self.phase == Phase::Gathering {
+            self.look_for_stillborn();
+        }
+        let now = Instant::now();
+        let late = |until: Option<Instant>| until.is_some_and(|until| until <= now);
+        let due: Vec<(u64, Failure)> = self
+            .units
+            .iter()
+            .filter_map(|(&uow, unit)| match &unit.suspected {
+                Some((failure, until)) if *until <= now => Some((uow, failure.clone())),
+                _ if late(unit.deadline) && !unit.cancelled => Some((uow, Failure::TimedOut)),
+                _ => None,
+            })
+            .collect();
+        for (uow, failure) in due {
+            self.fail(uow, failure);
+        }
+        if self.asked.iter().any(|asked| asked.until <= now) {
+            self.asked.iter_mut().filter(|asked| asked.until <= now).for_each(|asked| asked.missing.clear());
+            self.answer();
+        }
+        if late(self.deadline) {
+            self.deadline = None;
+            let missing: Vec<&str> = (0..self.workers.len())
+                .filter(|&at| worker::has_copies(&self.terms.plan, at))
+                .filter(|&at| match self.phase {
+                    Phase::Gathering => self.workers[at].hello.is_none(),
+                    _ => !self.ready.contains(&at),
+                })
+                .map(|at| self.terms.plan.host_of(at))
+                .collect();
+            let what = format!("the group does not start: nothing is heard from {}", missing.join(", "));
+            self.over = Some(Failure::Closed(what));
+        }
+    }
+}

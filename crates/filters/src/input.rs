@@ -16,7 +16,7 @@ use crate::wake::Wake;
 
 /// A buffer that came: bytes to be read where they lie. Its memory goes back to the producer when it is dropped.
 pub struct Buffer {
-    outlet: Arc<Outlet>,
+    outlet: Arc<Reading>,
     entry: Entry,
     /// The place among the copy's inputs.
     input: usize,
@@ -95,9 +95,12 @@ pub enum Source {
     Link(Arc<Link>),
 }
 
+/// An outlet as one consumer copy has it: counted here, each buffer does not fight with the producer, and with other copies, for one count.
+type Reading = Arc<Outlet>;
+
 /// The queue from one copy of the producer.
 struct Channel {
-    outlet: Arc<Outlet>,
+    outlet: Arc<Reading>,
     reader: Reader,
     source: Source,
     /// The unit of work whose end came last.
@@ -146,7 +149,7 @@ impl Input {
             .map(|(outlet, source, counts)| {
                 let geometry = *outlet.geometry();
                 let reader = Reader::new(geometry.queue(rank), geometry.capacity, (def.credits / 4).max(1));
-                Channel { outlet, reader, source, ended: 0, told_at: 0, counts }
+                Channel { outlet: Arc::new(outlet), reader, source, ended: 0, told_at: 0, counts }
             })
             .collect();
         Input { stream, place, rank, def: def.clone(), channels, next: 0, open: 0 }

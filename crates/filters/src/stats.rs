@@ -29,8 +29,9 @@ impl Count {
     }
 }
 
-/// What the producer copy counts.
+/// What the producer copy counts. Lines of its own: the consumer's are written by another thread.
 #[derive(Debug, Default)]
+#[repr(align(128))]
 pub struct Sent {
     /// Buffers.
     pub buffers: Count,
@@ -42,8 +43,9 @@ pub struct Sent {
     pub blocked: Count,
 }
 
-/// What the consumer copy counts.
+/// What the consumer copy counts, likewise.
 #[derive(Debug, Default)]
+#[repr(align(128))]
 pub struct Got {
     /// Buffers that it started on.
     pub buffers: Count,

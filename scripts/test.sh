@@ -124,7 +124,7 @@ filters() {
     # The types of NumPy know the buffer protocol from Python 3.12 on.
     (cd python && ../build/venv/bin/python -m mypy && ../build/venv/bin/python -m mypy --python-version 3.12 examples)
     export FILTERS_PYTHON=$clean/bin/python
-    PYTEST_PATHS="tests/test_filters.py tests/test_microscope.py" python_tests --modes plain
+    PYTEST_PATHS=tests/filters python_tests --modes plain
 }
 
 # The soak and the deaths run here, too, in their short form.
@@ -180,7 +180,7 @@ side_by_side() {
 python_tests() {
     export SHUNT_LIB=${SHUNT_LIB:-$target/release/libshunt.so} SHUNT_COMMAND=${SHUNT_COMMAND:-$target/release/shunt}
     # What needs the package that the stage filters makes is that stage's.
-    local paths=${PYTEST_PATHS:-tests --ignore=tests/test_filters.py --ignore=tests/test_microscope.py}
+    local paths=${PYTEST_PATHS:-tests --ignore=tests/filters}
     # shellcheck disable=SC2086 # both are words
     build/venv/bin/python -m pytest $paths -q -ra --durations=15 "$@" ${PYTEST_ARGS:-}
 }

@@ -1,4 +1,4 @@
-"""Filters that tests/test_filters.py makes groups of. In a module of its own, since every process of a group that has one of them imports it."""
+"""Filters that tests/filters makes groups of. In a module of its own, since every process of a group that has one of them imports it."""
 
 import os
 import time

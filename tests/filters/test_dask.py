@@ -7,12 +7,11 @@ import re
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import shunt.filters as sf
 
-from harness import system
+from harness import modes, system
 from harness.ether import PATIENCE
 from harness.filters import Line, Numbers, Slow, Sum, Take, Warn
 from harness.groups import row, workers
@@ -141,7 +140,7 @@ print("runs", flush=True)
 time.sleep(1000)
 """)
     run = subprocess.Popen([sys.executable, program, cluster.scheduler.address], stdout=subprocess.PIPE, text=True,
-                           env={**os.environ, "PYTHONPATH": str(Path(__file__).parent)})
+                           env={**os.environ, "PYTHONPATH": str(modes.ROOT / "tests")})
     assert run.stdout.readline() == "runs\n"
     assert len(workers()) == 3
     run.kill()

@@ -8,12 +8,11 @@ import subprocess
 import sys
 import time
 from itertools import count
-from pathlib import Path
 
 import pytest
 import shunt.filters as sf
 
-from harness import system
+from harness import modes, system
 from harness.ether import PATIENCE, shell
 from harness.filters import DieOnce, FailAt, Numbers, Slow, Sum, number, packed
 from harness.groups import apart, given_by, row, workers
@@ -149,7 +148,7 @@ with layout.start({"slow": sf.Place(2, processes=True)}) as group:
 """)
     # Shells start what is in the background with SIGINT ignored.
     run = subprocess.Popen([sys.executable, program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                           env={**os.environ, "PYTHONPATH": str(Path(__file__).parent)},
+                           env={**os.environ, "PYTHONPATH": str(modes.ROOT / "tests")},
                            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
     try:
         assert run.stdout.readline() == "waits\n"

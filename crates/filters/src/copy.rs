@@ -197,12 +197,14 @@ impl Context {
     }
 
     /// Memory for a buffer of an output, by its place in [`Context::outputs`].
+    #[inline(always)]
     pub fn reserve(&mut self, output: usize) -> Result<Draft, Error> {
         let (output, mut waiting) = self.output(output)?;
         output.reserve(&mut waiting)
     }
 
     /// Sends the first `len` bytes of a buffer that was reserved.
+    #[inline(always)]
     pub fn send(&mut self, output: usize, draft: Draft, len: usize, with: With) -> Result<(), Error> {
         let (output, mut waiting) = self.output(output)?;
         output.send(draft, len, with, false, &mut waiting)
@@ -227,6 +229,7 @@ impl Context {
         self.reporter.part(self.running.id, data.into())
     }
 
+    #[inline(always)]
     fn output(&mut self, place: usize) -> Result<(&mut Output, Waiting<'_>), Error> {
         let count = self.outputs.len();
         if place >= count {
@@ -241,6 +244,7 @@ impl Context {
         Error::Usage(format!("filter {} has no {what} {place}: it has {count}", self.name))
     }
 
+    #[inline(always)]
     fn read_where(&mut self, only: Option<usize>) -> Result<Option<Buffer>, Error> {
         let uow = self.running.id;
         loop {
@@ -262,6 +266,7 @@ impl Context {
         }
     }
 
+    #[inline(always)]
     fn look(&mut self, only: Option<usize>) -> Result<Found, Error> {
         if self.running.is_cancelled() {
             return Err(Error::Cancelled);

@@ -10,13 +10,14 @@ use crate::layout::StreamDef;
 use crate::link::Link;
 use crate::memory::NOTE_MOST;
 use crate::outlet::Outlet;
-use crate::ring::{Entry, Kind, Reader};
+use crate::ring::{Entry, Kind, Place, Reader};
 use crate::stats::Got;
 use crate::wake::Wake;
 
 /// A buffer that came: bytes to be read where they lie. Its memory goes back to the producer when it is dropped.
 pub struct Buffer {
-    outlet: Arc<Reading>,
+    /// What it holds on to; nothing if its bytes came in the entry.
+    outlet: Option<Arc<Reading>>,
     entry: Entry,
     /// The place among the copy's inputs.
     input: usize,
@@ -26,19 +27,24 @@ pub struct Buffer {
 impl Buffer {
     /// The bytes.
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: the entry was checked to lie inside the pool; the producer, a process of the same group, writes the slot only after it was
-        // given back, which `drop` does.
+        // SAFETY: the entry was checked to lie inside the pool, or itself; the producer, a process of the same group, writes a slot only after it
+        // was given back, which `drop` does.
         unsafe { std::slice::from_raw_parts(self.address().as_ptr(), self.entry.len as usize) }
     }
 
-    /// Where they are, for those who keep no borrow.
+    /// Where they are, for those who keep no borrow. A few bytes lie in the buffer itself, and go where it is moved.
     pub fn address(&self) -> NonNull<u8> {
-        self.outlet.pool().at(self.entry.slot as usize)
+        match (&self.entry.place, &self.outlet) {
+            (&Place::Slot(slot), Some(outlet)) => outlet.pool().at(slot as usize),
+            (Place::Inline(words), _) => NonNull::from(words).cast(),
+            (Place::Slot(_), None) => unreachable!("what is in a slot holds on to its outlet"),
+        }
     }
 
     /// What the producer wrote beside it.
     pub fn note(&self) -> &[u8] {
-        let at = self.outlet.pool().note_at(self.entry.slot as usize);
+        let (&Place::Slot(slot), Some(outlet)) = (&self.entry.place, &self.outlet) else { return &[] };
+        let at = outlet.pool().note_at(slot as usize);
         // SAFETY: as above.
         unsafe { std::slice::from_raw_parts(at.as_ptr(), self.entry.note as usize) }
     }
@@ -80,7 +86,9 @@ impl std::ops::Deref for Buffer {
 impl Drop for Buffer {
     fn drop(&mut self) {
         // A producer that waits for a slot looks by itself: hardly any ever does, and each buffer would pay for telling it.
-        self.outlet.free(self.entry.slot as usize);
+        if let (&Place::Slot(slot), Some(outlet)) = (&self.entry.place, &self.outlet) {
+            outlet.free(slot as usize);
+        }
     }
 }
 
@@ -172,6 +180,7 @@ impl Input {
     }
 
     /// Looks for a buffer of the unit of work; each copy of the producer has its turn. `idle` is how many ticks the copy has waited.
+    #[inline(always)]
     pub fn look(&mut self, uow: u64, idle: &mut u64) -> Result<Found, Error> {
         let count = self.channels.len();
         for step in 0..count {
@@ -226,6 +235,7 @@ impl Input {
     }
 
     /// Takes an entry and tells so.
+    #[inline(always)]
     fn take(&mut self, at: usize, starts: bool) -> Result<(), Error> {
         let channel = &mut self.channels[at];
         let soon = channel.reader.take(channel.outlet.words(), starts);
@@ -257,6 +267,7 @@ impl Input {
     }
 
     /// Starts on a buffer: acknowledges it.
+    #[inline(always)]
     fn start(&mut self, at: usize, entry: Entry) -> Result<Buffer, Error> {
         let shape = self.channels[at].outlet.geometry().shape;
         // Rule F2.
@@ -269,6 +280,7 @@ impl Input {
         }
         self.take(at, true)?;
         let channel = &self.channels[at];
-        Ok(Buffer { outlet: Arc::clone(&channel.outlet), entry, input: self.place, producer: at })
+        let outlet = matches!(entry.place, Place::Slot(_)).then(|| Arc::clone(&channel.outlet));
+        Ok(Buffer { outlet, entry, input: self.place, producer: at })
     }
 }

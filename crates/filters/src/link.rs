@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use stream::spin::{nanos_of, ticks, ticks_of};
 
-use crate::ring::{Entry, Kind};
+use crate::ring::{Entry, Kind, Place};
 
 /// Bytes of a header.
 pub const HEADER: usize = 64;
@@ -122,7 +122,7 @@ impl Frame {
         let entry = Entry {
             kind,
             uow: long(24),
-            slot: 0,
+            place: Place::Slot(0),
             len: u32::try_from(long(16)).ok()?,
             note: u16::from_le_bytes([header[2], header[3]]),
             more: header[1] == 1,
@@ -309,7 +309,7 @@ mod tests {
         (any::<bool>(), any::<u64>(), any::<u32>(), any::<u16>(), any::<(u64, u64, bool)>()).prop_map(
             |(data, uow, len, note, (key, sent, more))| {
                 if data {
-                    Entry { kind: Kind::Data, uow, slot: 0, len, note, more, key, sent }
+                    Entry { kind: Kind::Data, uow, place: Place::Slot(0), len, note, more, key, sent }
                 } else {
                     Entry { key, sent, more, ..Entry::end_of(uow) }
                 }

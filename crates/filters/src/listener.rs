@@ -18,7 +18,7 @@ use crate::link::{Frame, Incoming, Link};
 use crate::memory::NOTE_MOST;
 use crate::outlet::Outlet;
 use crate::output::Stand;
-use crate::ring::{self, Entry, Kind};
+use crate::ring::{self, Entry, Kind, Place};
 use crate::running::Flag;
 use crate::wake::Wake;
 
@@ -286,5 +286,5 @@ fn receive(
     };
     incoming.bytes(draft.note(entry.note as usize))?;
     incoming.bytes(&mut draft.bytes()[..entry.len as usize])?;
-    Ok(Some(Entry { slot: draft.into_slot() as u32, ..entry }))
+    Ok(Some(Entry { place: Place::Slot(stand.hand_over(draft) as u32), ..entry }))
 }

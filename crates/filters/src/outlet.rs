@@ -10,7 +10,7 @@ use fabric::Mapped as _;
 
 use crate::layout::StreamDef;
 use crate::memory::{NOTE_MOST, Pool, Segment, Shape};
-use crate::ring;
+use crate::ring::{self, INLINE, Place};
 use fabric::sync::Ordering;
 
 /// Entries that are no buffers (ends of units of work) have room for so many more than there are credits.
@@ -117,6 +117,8 @@ impl Outlet {
 #[derive(Debug)]
 pub struct Slots {
     outlet: Arc<Outlet>,
+    /// What the draft that was handed over last held, for the next one: to count references costs as much as a small buffer.
+    spare: Option<Arc<Outlet>>,
     /// So many were ever used; those beyond have no memory yet.
     grown: usize,
     next: usize,
@@ -125,12 +127,44 @@ pub struct Slots {
 impl Slots {
     /// Of this outlet, none of them used.
     pub fn new(outlet: Arc<Outlet>) -> Slots {
-        Slots { outlet, grown: 0, next: 0 }
+        Slots { outlet, spare: None, grown: 0, next: 0 }
     }
 
-    /// A slot that is free, now occupied; `None` if all that there are addresses for are in use. The one that was given out longest ago is most
-    /// likely back; new ones are begun only if none is.
-    pub fn take(&mut self) -> Option<usize> {
+    /// A slot that is free, to be filled; `None` if all that there are addresses for are in use.
+    pub fn reserve(&mut self) -> Option<Draft> {
+        let slot = self.take()?;
+        let outlet = self.spare.take().unwrap_or_else(|| Arc::clone(&self.outlet));
+        Some(Draft(Some(Held { outlet, slot })))
+    }
+
+    /// Where the reader of a draft will find its first `len` bytes and the note.
+    #[inline]
+    pub fn place(&mut self, mut draft: Draft, len: usize, note: &[u8]) -> Place {
+        if len > INLINE || !note.is_empty() {
+            draft.note(note.len()).copy_from_slice(note);
+            return Place::Slot(self.hand_over(draft) as u32);
+        }
+        let mut words = [[0; 8]; INLINE / 8];
+        words.as_flattened_mut()[..len].copy_from_slice(&draft.bytes()[..len]);
+        self.take_back(draft);
+        Place::Inline(words.map(u64::from_ne_bytes))
+    }
+
+    /// Takes back a draft whose bytes are elsewhere by now.
+    pub fn take_back(&mut self, draft: Draft) {
+        let slot = self.hand_over(draft);
+        self.outlet.free(slot);
+    }
+
+    /// The slot of a draft that is sent, which is thereby its reader's to give back.
+    pub fn hand_over(&mut self, mut draft: Draft) -> usize {
+        let Held { outlet, slot } = draft.0.take().expect(HELD);
+        self.spare = Some(outlet);
+        slot
+    }
+
+    /// The slot that was given out longest ago is most likely back; new ones are begun only if none is.
+    fn take(&mut self) -> Option<usize> {
         for _ in 0..self.grown {
             let slot = self.next;
             self.next = if slot + 1 == self.grown { 0 } else { slot + 1 };
@@ -149,55 +183,54 @@ impl Slots {
     }
 }
 
-/// A slot that its producer is filling. Given back if it is not sent.
+/// A slot that its producer is filling. Given back if it is not handed over.
 #[derive(Debug)]
-pub struct Draft {
+pub struct Draft(Option<Held>);
+
+#[derive(Debug)]
+struct Held {
     outlet: Arc<Outlet>,
-    slot: Option<usize>,
+    slot: usize,
 }
 
+const HELD: &str = "only a draft that was handed over holds nothing";
+
 impl Draft {
-    /// Of a slot that was just taken.
-    pub fn new(outlet: Arc<Outlet>, slot: usize) -> Draft {
-        Draft { outlet, slot: Some(slot) }
+    fn held(&self) -> &Held {
+        self.0.as_ref().expect(HELD)
     }
 
     /// The bytes to be written, as many as a buffer of the stream has. What they hold is what was there before.
     pub fn bytes(&mut self) -> &mut [u8] {
-        let slot = self.slot.expect("a draft that was sent is gone");
-        let at = self.outlet.pool.at(slot);
+        let size = self.outlet().geometry.shape.size;
         // SAFETY: the slot is occupied by this draft alone, in a pool that this process made; nobody reads it before it is sent.
-        unsafe { std::slice::from_raw_parts_mut(at.as_ptr(), self.outlet.geometry.shape.size) }
+        unsafe { std::slice::from_raw_parts_mut(self.address(), size) }
     }
 
     /// The first `len` bytes of the note beside them.
     pub fn note(&mut self, len: usize) -> &mut [u8] {
         assert!(len <= NOTE_MOST);
-        let slot = self.slot.expect("a draft that was sent is gone");
+        let Held { outlet, slot } = self.held();
         // SAFETY: as above; a slot ends with room for a note.
-        unsafe { std::slice::from_raw_parts_mut(self.outlet.pool.note_at(slot).as_ptr(), len) }
+        unsafe { std::slice::from_raw_parts_mut(outlet.pool.note_at(*slot).as_ptr(), len) }
     }
 
     /// Where the bytes are, for those who keep no borrow (a buffer of Python's); as many as [`Draft::bytes`] has.
     pub fn address(&self) -> *mut u8 {
-        self.outlet.pool.at(self.slot.expect("a draft that was sent is gone")).as_ptr()
+        let Held { outlet, slot } = self.held();
+        outlet.pool.at(*slot).as_ptr()
     }
 
     /// The outlet that it belongs to.
     pub fn outlet(&self) -> &Arc<Outlet> {
-        &self.outlet
-    }
-
-    /// Its slot, which is thereby handed to whoever reads it.
-    pub fn into_slot(mut self) -> usize {
-        self.slot.take().expect("a draft that was sent is gone")
+        &self.held().outlet
     }
 }
 
 impl Drop for Draft {
     fn drop(&mut self) {
-        if let Some(slot) = self.slot {
-            self.outlet.free(slot);
+        if let Some(Held { outlet, slot }) = &self.0 {
+            outlet.free(*slot);
         }
     }
 }

@@ -11,7 +11,7 @@ use crate::layout::StreamDef;
 use crate::link::Link;
 use crate::memory::NOTE_MOST;
 use crate::outlet::{Draft, Outlet, Slots};
-use crate::ring::{Entry, Kind, Writer};
+use crate::ring::{Entry, Kind, Place, Writer};
 use crate::running::Until;
 use crate::stats::Sent;
 use crate::wake::{Habit, Wake};
@@ -103,33 +103,36 @@ impl Output {
     }
 
     /// Memory for one buffer, to be filled and sent. Waits only if consumers hold on to more buffers than there are addresses for.
+    #[inline(always)]
     pub fn reserve(&mut self, waiting: &mut Waiting) -> Result<Draft, Error> {
         if waiting.until.is_over() {
             return Err(Error::Cancelled);
         }
-        let slot = match self.slots.take() {
-            Some(slot) => slot,
-            None => {
-                let before = ticks();
-                let mut slot = None;
-                // Nobody wakes it: see `Drop` of buffers.
-                while slot.is_none() && !waiting.until.is_over() {
-                    let look = Instant::now() + SLOT_LOOK;
-                    waiting.wake.wait(waiting.habit, Some(look), || {
-                        slot = self.slots.take();
-                        slot.is_some() || waiting.until.is_over()
-                    });
-                }
-                self.waited += ticks() - before;
-                slot.ok_or(Error::Cancelled)?
-            }
-        };
-        Ok(Draft::new(Arc::clone(&self.outlet), slot))
+        match self.slots.reserve() {
+            Some(draft) => Ok(draft),
+            None => self.wait_for_slot(waiting),
+        }
+    }
+
+    #[cold]
+    fn wait_for_slot(&mut self, waiting: &mut Waiting) -> Result<Draft, Error> {
+        let before = ticks();
+        let mut draft = None;
+        // Nobody wakes it: see `Drop` of buffers.
+        while draft.is_none() && !waiting.until.is_over() {
+            let look = Instant::now() + SLOT_LOOK;
+            waiting.wake.wait(waiting.habit, Some(look), || {
+                draft = self.slots.reserve();
+                draft.is_some() || waiting.until.is_over()
+            });
+        }
+        self.waited += ticks() - before;
+        draft.ok_or(Error::Cancelled)
     }
 
     /// The same without waiting: `None` if that would be needed.
     pub fn try_reserve(&mut self) -> Option<Draft> {
-        Some(Draft::new(Arc::clone(&self.outlet), self.slots.take()?))
+        self.slots.reserve()
     }
 
     /// Whether [`Output::send`] would have to wait now, or would run a function of the program's.
@@ -173,6 +176,7 @@ impl Output {
     }
 
     /// Sends the first `len` bytes of a draft, which must be of this end. `more` if the same write goes on in the next buffer.
+    #[inline(always)]
     pub fn send(
         &mut self,
         mut draft: Draft,
@@ -198,30 +202,26 @@ impl Output {
         let to = self.choose(&Meta { key: with.key, len, note: with.note }, waiting)?;
         // A credit is room, too, unless the queue is full of ends of units of work.
         self.wait_for_room(to, waiting)?;
-        draft.note(with.note.len()).copy_from_slice(with.note);
-        let slot = draft.into_slot();
-        let entry = Entry {
+        let mut entry = Entry {
             kind: Kind::Data,
             uow: waiting.until.uow(),
-            slot: slot as u32,
+            place: Place::Slot(0),
             len: len as u32,
             note: with.note.len() as u16,
             more,
             key: with.key,
             sent: ticks(),
         };
-        let at = self.outlet.pool().at(slot);
         match &self.targets[to] {
             Target::Memory(wake) => {
+                entry.place = self.slots.place(draft, len, with.note);
                 self.writers[to].put(self.outlet.words(), &entry);
                 wake.fire();
             }
             Target::Link(link) => {
-                // SAFETY: the slot is ours, and has so many bytes.
-                let bytes = unsafe { std::slice::from_raw_parts(at.as_ptr(), len) };
-                let sent = link.send_data(self.stream, self.rank, to, &entry, bytes, with.note);
-                self.outlet.free(slot);
-                sent?;
+                let bytes = &draft.bytes()[..len];
+                link.send_data(self.stream, self.rank, to, &entry, bytes, with.note)?;
+                self.slots.take_back(draft);
             }
         }
         self.flow.sent(to);
@@ -245,6 +245,7 @@ impl Output {
         Ok(())
     }
 
+    #[inline(always)]
     fn choose(&mut self, meta: &Meta, waiting: &mut Waiting) -> Result<usize, Error> {
         // With one consumer there is nothing to choose, only credits to wait for.
         let by_demand =
@@ -346,7 +347,12 @@ impl Stand {
 
     /// A slot to receive into; none if consumers hold on to all that there are addresses for.
     pub fn reserve(&mut self) -> Option<Draft> {
-        Some(Draft::new(Arc::clone(&self.outlet), self.slots.take()?))
+        self.slots.reserve()
+    }
+
+    /// See [`Slots::hand_over`].
+    pub fn hand_over(&mut self, draft: Draft) -> usize {
+        self.slots.hand_over(draft)
     }
 
     /// Publishes an entry. False if its queue is full, which a producer that keeps to its credits never makes it.

@@ -16,14 +16,17 @@ pub const ACKNOWLEDGED: usize = 8;
 /// Where the entries begin: two lines on, as processors fetch them in pairs.
 pub const ENTRIES: usize = if cfg!(loom) { 16 } else { 128 };
 
-/// Bytes of a queue with room for `capacity` entries.
+/// How many entries ahead the writer begins to fetch the line that it will write: so it does not wait for what the reader had of it.
+const AHEAD: u64 = 3;
+
+/// Bytes of a queue with room for `capacity` entries, a power of two.
 pub const fn bytes(capacity: usize) -> usize {
     ENTRIES + capacity * ENTRY
 }
 
 /// Where an entry's number is, and the rest of it. The model has words first and bytes after them.
 fn places(base: usize, capacity: u64, index: u64) -> (usize, usize) {
-    let (place, first) = ((index % capacity) as usize, base + ENTRIES);
+    let (place, first) = ((index & (capacity - 1)) as usize, base + ENTRIES);
     if cfg!(loom) {
         return (first + place * 8, first + capacity as usize * 8 + place * (ENTRY - 8));
     }
@@ -40,6 +43,19 @@ pub enum Kind {
     EndOfWork,
 }
 
+/// The most bytes of a buffer that lies in its entry.
+pub const INLINE: usize = 16;
+
+/// Where a buffer lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// In the slot of this number.
+    Slot(u32),
+    /// In the entry itself, as one of at most [`INLINE`] bytes without a note can: its reader fetches no line but the entry's, and has nothing to give
+    /// back. Words, so that it is aligned as in a slot.
+    Inline([u64; INLINE / 8]),
+}
+
 /// One entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry {
@@ -47,8 +63,8 @@ pub struct Entry {
     pub kind: Kind,
     /// The unit of work.
     pub uow: u64,
-    /// Where the buffer lies: the number of its slot.
-    pub slot: u32,
+    /// Where the buffer lies.
+    pub place: Place,
     /// Its bytes.
     pub len: u32,
     /// Bytes of the note beside it.
@@ -64,12 +80,25 @@ pub struct Entry {
 impl Entry {
     /// The end of a unit of work.
     pub fn end_of(uow: u64) -> Entry {
-        Entry { kind: Kind::EndOfWork, uow, slot: 0, len: 0, note: 0, more: false, key: 0, sent: 0 }
+        Entry {
+            kind: Kind::EndOfWork,
+            uow,
+            place: Place::Slot(0),
+            len: 0,
+            note: 0,
+            more: false,
+            key: 0,
+            sent: 0,
+        }
     }
 
-    /// Whether it lies inside `slots` slots of `size` bytes, with a note of at most `note` bytes.
+    /// Whether it lies inside `slots` slots of `size` bytes, with a note of at most `note` bytes, or inside the entry.
     pub fn fits(&self, slots: usize, size: usize, note: usize) -> bool {
-        (self.slot as usize) < slots && self.len as usize <= size && self.note as usize <= note
+        let (len, noted) = (self.len as usize, self.note as usize);
+        match self.place {
+            Place::Slot(slot) => (slot as usize) < slots && len <= size && noted <= note,
+            Place::Inline(_) => len <= size.min(INLINE) && noted == 0,
+        }
     }
 
     /// All but the number, which comes first in memory and is written last.
@@ -78,17 +107,22 @@ impl Entry {
             Kind::Data => 0,
             Kind::EndOfWork => 1,
         };
-        let more = u64::from(self.more) << 8;
-        let lengths = u64::from(self.slot) | u64::from(self.len) << 32;
-        [self.uow, lengths, kind | more | u64::from(self.note) << 16, self.key, self.sent, 0, 0]
+        let (slot, inline, [low, high]) = match self.place {
+            Place::Slot(slot) => (slot, 0, [0; 2]),
+            Place::Inline(words) => (0, 1 << 9, words),
+        };
+        let flags = u64::from(self.more) << 8 | inline;
+        let lengths = u64::from(slot) | u64::from(self.len) << 32;
+        [self.uow, lengths, kind | flags | u64::from(self.note) << 16, self.key, self.sent, low, high]
     }
 
     fn of(words: [u64; 7]) -> Entry {
-        let [uow, lengths, rest, key, sent, ..] = words;
+        let [uow, lengths, rest, key, sent, low, high] = words;
+        let inline = rest >> 9 & 1 == 1;
         Entry {
             kind: if rest & 0xff == 1 { Kind::EndOfWork } else { Kind::Data },
             uow,
-            slot: lengths as u32,
+            place: if inline { Place::Inline([low, high]) } else { Place::Slot(lengths as u32) },
             len: (lengths >> 32) as u32,
             note: (rest >> 16) as u16,
             more: rest >> 8 & 1 == 1,
@@ -111,6 +145,7 @@ pub struct Writer {
 impl Writer {
     /// Of the queue at `base`.
     pub fn new(base: usize, capacity: usize) -> Writer {
+        assert!(capacity.is_power_of_two());
         Writer { base, capacity: capacity as u64, written: 0, taken: 0 }
     }
 
@@ -135,6 +170,7 @@ impl Writer {
         unsafe { memory.put(rest, words.as_ptr().cast(), size_of_val(&words)) };
         self.written += 1;
         memory.put_word(at, self.written);
+        memory.expect(places(self.base, self.capacity, self.written + AHEAD).0);
     }
 
     /// On how many buffers the reader has started, as it says.
@@ -159,6 +195,7 @@ impl Reader {
     /// Of the queue at `base`. A writer that waits for room is to be told after `every` entries that were taken, and whenever the queue is empty: not
     /// after each, when it could do nothing but write one entry and wait again.
     pub fn new(base: usize, capacity: usize, every: usize) -> Reader {
+        assert!(capacity.is_power_of_two());
         Reader { base, capacity: capacity as u64, taken: 0, started: 0, every: every as u64, told: 0 }
     }
 

@@ -44,6 +44,7 @@ fn main() {
         ("a_slow_consumer_stalls_its_producer", stalled),
         ("a_filter_that_cannot_be_made_is_named", unmakable),
         ("buffers_may_be_kept", kept),
+        ("buffers_of_any_size_come_as_they_were_written", sizes),
         ("processes_that_all_know_one_another_link_up", triangle),
         ("a_process_that_ends_before_it_says_hello_is_noticed", stillborn),
         ("a_launcher_that_fails_ends_the_start", never_launched),
@@ -70,6 +71,32 @@ fn main() {
 fn registry() -> Registry {
     let mut registry = Registry::default();
     registry
+        // Buffers of 0, 1, 2... bytes, those of odd numbers with a note of as many: around what lies in entries, and beyond.
+        .function("sizes", |context| {
+            for len in 0..number(&context.uow().params) as usize {
+                let bytes = content(len);
+                let note = if len % 2 == 1 { &bytes[..] } else { &[] };
+                context.write_to(0, &bytes, With { key: len as u64, note })?;
+            }
+            Ok(())
+        })
+        // All are kept, moved, and read when the last has come.
+        .function("check sizes", |context| {
+            let mut all = Vec::new();
+            while let Some(buffer) = context.read()? {
+                all.push(buffer);
+            }
+            let right = std::thread::spawn(move || {
+                let right = |(len, buffer): (usize, &filters::Buffer)| {
+                    let bytes = content(len);
+                    let note = if len % 2 == 1 { &bytes[..] } else { &[] };
+                    let aligned = buffer.address().as_ptr().align_offset(8) == 0;
+                    aligned && buffer.bytes() == bytes && buffer.note() == note && buffer.key() == len as u64
+                };
+                all.iter().enumerate().filter(|&each| right(each)).count() as u64
+            });
+            context.emit(right.join().expect("it does not panic").to_le_bytes())
+        })
         // As many numbers as the unit of work says, dealt out among the copies.
         .function("numbers", |context| {
             let count = number(&context.uow().params);
@@ -428,6 +455,24 @@ fn held(registry: &Arc<Registry>) {
         let group = start(registry, &layout, copies(&[("numbers", 1)], processes), way);
         let unit = group.append(60u64.to_le_bytes(), UnitOptions::default());
         assert_eq!(number(&unit.result().expect("it is done")[0].data), 59 * 30);
+    }
+}
+
+/// What a buffer of so many bytes holds.
+fn content(len: usize) -> Vec<u8> {
+    (0..len).map(|at| (len * 31 + at * 7 + 1) as u8).collect()
+}
+
+fn sizes(registry: &Arc<Registry>) {
+    let ways = [Transport::Auto, Transport::Tcp].map(Way::Processes);
+    for way in [Way::Threads].into_iter().chain(ways) {
+        let layout = row(&["sizes", "check sizes"], Policy::RoundRobin);
+        let processes = matches!(way, Way::Processes(_));
+        let group = start(registry, &layout, copies(&[("sizes", 1)], processes), way);
+        for _ in 0..3 {
+            let unit = group.append(64u64.to_le_bytes(), UnitOptions::default());
+            assert_eq!(number(&unit.result().expect("it is done")[0].data), 64);
+        }
     }
 }
 

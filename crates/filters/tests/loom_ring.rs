@@ -4,7 +4,7 @@
 
 use fabric::model::{ASLEEP, Bell, Flaw, Flawed, RACE, Segment, check, must_fail, sleep};
 use fabric::{Local, Remote, trip};
-use filters::ring::{Entry, Kind, Reader, Writer};
+use filters::ring::{Entry, Kind, Place, Reader, Writer};
 use loom::thread;
 
 /// Entries that fit.
@@ -50,7 +50,7 @@ fn entry(number: u64) -> Entry {
     Entry {
         kind: Kind::Data,
         uow: 1,
-        slot: number as u32,
+        place: Place::Slot(number as u32),
         len: 5,
         note: 3,
         more: number == 1,

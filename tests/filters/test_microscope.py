@@ -156,7 +156,7 @@ print(worst)
 """
 
 
-@pytest.mark.parametrize("transport", ["auto", "tcp"])
+@pytest.mark.parametrize("transport", ["auto", "shunt", "tcp"])
 def test_page(python, env, page, transport):
     SHOTS.mkdir(exist_ok=True)
 
@@ -223,7 +223,7 @@ def test_page(python, env, page, transport):
             for figure in ("p50", "p95"):
                 assert re.fullmatch(r"[\d.]+ (ms|s)", page.inner_text(f"#{kind} [data-figure={figure}]"))
             assert page.get_attribute(f"#{kind} path", "d").startswith("M") or kind == "partial"
-        way = {"auto": "memory", "tcp": "tcp"}[transport]
+        way = {"auto": "memory"}.get(transport, transport)
         page.wait_for_function(f"document.querySelector('#transport').textContent.endsWith('{way}')")
         table = page.inner_text("#streams-table").split("\n")
         assert [line.split("\t") for line in table][1][1:] == [way] * 3, table

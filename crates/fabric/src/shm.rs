@@ -59,6 +59,14 @@ impl Map {
         Ok(Map { base: sys::mmap_shared(fd, mapped)?, len: mapped })
     }
 
+    /// Memory that was mapped otherwise (a provider's, between hosts).
+    ///
+    /// # Safety
+    /// It stays mapped, for reading and writing, as long as copies of the map are in use.
+    pub unsafe fn of(base: *mut u8, len: usize) -> Map {
+        Map { base, len }
+    }
+
     /// The address of the mapping.
     pub fn base(&self) -> *mut u8 {
         self.base

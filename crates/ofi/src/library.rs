@@ -1,0 +1,174 @@
+//! libfabric, opened when it is first asked for: nothing of Shunt depends on it where it is absent.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::sync::OnceLock;
+use std::{fmt, mem, ptr};
+
+use crate::abi::{Fabric, FabricAttr, Info};
+
+/// The oldest that has what is used (the tcp provider has reliable-connected endpoints that write with completion data since then).
+const OLDEST: u32 = 1 << 16 | 17;
+const NAME: &CStr = c"libfabric.so.1";
+
+type GetInfo =
+    unsafe extern "C" fn(u32, *const c_char, *const c_char, u64, *const Info, *mut *mut Info) -> c_int;
+type FreeInfo = unsafe extern "C" fn(*mut Info);
+type DupInfo = unsafe extern "C" fn(*const Info) -> *mut Info;
+type OpenFabric = unsafe extern "C" fn(*mut FabricAttr, *mut *mut Fabric, *mut c_void) -> c_int;
+type StrError = unsafe extern "C" fn(c_int) -> *const c_char;
+type Version = extern "C" fn() -> u32;
+
+/// Its functions that are no inline functions in C.
+pub struct Library {
+    pub(crate) getinfo: GetInfo,
+    pub(crate) freeinfo: FreeInfo,
+    pub(crate) dupinfo: DupInfo,
+    pub(crate) fabric: OpenFabric,
+    strerror: StrError,
+    version: u32,
+}
+
+/// Why there is none; says what to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Missing(String);
+
+impl fmt::Display for Missing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Missing {}
+
+impl Library {
+    /// The one of this process.
+    pub fn get() -> Result<&'static Library, Missing> {
+        static LIBRARY: OnceLock<Result<Library, Missing>> = OnceLock::new();
+        LIBRARY.get_or_init(open).as_ref().map_err(Clone::clone)
+    }
+
+    /// Its version: major and minor.
+    pub fn version(&self) -> (u32, u32) {
+        (self.version >> 16, self.version & 0xffff)
+    }
+
+    /// What it says of an error, a positive number.
+    pub(crate) fn text(&self, error: c_int) -> String {
+        // SAFETY: it has a text for every number, which stays.
+        let text = unsafe { CStr::from_ptr((self.strerror)(error)) };
+        text.to_string_lossy().into_owned()
+    }
+}
+
+fn open() -> Result<Library, Missing> {
+    // SAFETY: a constant name; what libfabric's constructors do is its own business, as for any program that is linked with it.
+    let handle =
+        unsafe { libc::dlopen(NAME.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL | libc::RTLD_NODELETE) };
+    if handle.is_null() {
+        return Err(Missing(format!(
+            "{}: install libfabric (Debian: apt-get install libfabric1), {}.{} or later",
+            last_error(),
+            OLDEST >> 16,
+            OLDEST & 0xffff
+        )));
+    }
+    let find = |name: &CStr| {
+        // SAFETY: the handle is open and stays so.
+        let at = unsafe { libc::dlsym(handle, name.as_ptr()) };
+        if at.is_null() { Err(Missing(last_error())) } else { Ok(at) }
+    };
+    let version = find(c"fi_version")?;
+    // SAFETY: libfabric's fi_version() has this type, takes nothing and changes nothing.
+    let version = unsafe { mem::transmute::<*mut c_void, Version>(version)() };
+    if version < OLDEST {
+        return Err(Missing(format!(
+            "libfabric here is {}.{}, and links need {}.{} or later",
+            version >> 16,
+            version & 0xffff,
+            OLDEST >> 16,
+            OLDEST & 0xffff
+        )));
+    }
+    // SAFETY: the functions have these types in all versions from the oldest on: their symbols are versioned, and structures only grow at their ends.
+    unsafe {
+        Ok(Library {
+            getinfo: mem::transmute::<*mut c_void, GetInfo>(find(c"fi_getinfo")?),
+            freeinfo: mem::transmute::<*mut c_void, FreeInfo>(find(c"fi_freeinfo")?),
+            dupinfo: mem::transmute::<*mut c_void, DupInfo>(find(c"fi_dupinfo")?),
+            fabric: mem::transmute::<*mut c_void, OpenFabric>(find(c"fi_fabric")?),
+            strerror: mem::transmute::<*mut c_void, StrError>(find(c"fi_strerror")?),
+            version,
+        })
+    }
+}
+
+fn last_error() -> String {
+    // SAFETY: the text is this thread's until its next call of these functions.
+    let text = unsafe { libc::dlerror() };
+    if text.is_null() {
+        return "the dynamic linker does not say why".into();
+    }
+    // SAFETY: as above.
+    unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+}
+
+/// A list of what there is, freed in the end.
+pub(crate) struct Infos(&'static Library, *mut Info);
+
+// SAFETY: the list is only read, and libfabric's own threads have no part in it.
+unsafe impl Send for Infos {}
+// SAFETY: as above.
+unsafe impl Sync for Infos {}
+
+impl Infos {
+    /// What fits the hints, which `wish` writes into an empty description.
+    pub fn ask(library: &'static Library, wish: impl FnOnce(&mut Info)) -> Result<Infos, c_int> {
+        // SAFETY: fi_allocinfo() is this call with nothing; the result has all its parts, zeroed.
+        let hints = Infos(library, unsafe { (library.dupinfo)(ptr::null()) });
+        if hints.1.is_null() {
+            return Err(libc::ENOMEM);
+        }
+        // SAFETY: it was just made, and is nobody else's.
+        wish(unsafe { &mut *hints.1 });
+        let mut found = ptr::null_mut();
+        // SAFETY: hints are as fi_getinfo() wants them; it writes the head of a list that is ours to free.
+        let result = unsafe {
+            (library.getinfo)(crate::abi::VERSION, ptr::null(), ptr::null(), 0, hints.1, &mut found)
+        };
+        if result == 0 { Ok(Infos(library, found)) } else { Err(-result) }
+    }
+
+    /// Takes over one that libfabric gave.
+    pub fn given(library: &'static Library, info: *mut Info) -> Infos {
+        Infos(library, info)
+    }
+
+    /// A copy of one of a list.
+    pub fn copy(&self, of: *const Info) -> Infos {
+        // SAFETY: `of` is an element of a list that lives.
+        Infos(self.0, unsafe { (self.0.dupinfo)(of) })
+    }
+
+    pub fn first(&self) -> *mut Info {
+        self.1
+    }
+
+    /// Each of the list.
+    pub fn each(&self) -> impl Iterator<Item = *mut Info> {
+        let first = (!self.1.is_null()).then_some(self.1);
+        std::iter::successors(first, |&at| {
+            // SAFETY: an element of the list, which lives as long as self.
+            let next = unsafe { (*at).next };
+            (!next.is_null()).then_some(next)
+        })
+    }
+}
+
+impl Drop for Infos {
+    fn drop(&mut self) {
+        if !self.1.is_null() {
+            // SAFETY: ours, and freed once.
+            unsafe { (self.0.freeinfo)(self.1) };
+        }
+    }
+}

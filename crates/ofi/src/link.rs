@@ -1,0 +1,523 @@
+//! A link: a reliable-connected endpoint, the segment that the peer writes into, and the way to write into the peer's.
+//!
+//! * **Bytes** are put by remote writes. Short ones are gone at once; longer ones go from the *shadow*, memory as large as the peer's segment, where they lie at the
+//!   offsets that they will have there. So nobody waits for a write to be complete: what has been put is put again at the same place only when the peer has told that it
+//!   has read it, and that it cannot before it has come.
+//! * **Words** are told by messages, and stored by whoever reads the completion queue at the target: a remote write may bring a word in two parts (the tcp
+//!   provider receives into the target's memory as bytes come), and a reader that saw half of one would believe it.
+//! * **Tripwires** are told likewise, after the words: the target looks whether it is armed, so nothing has to be read remotely. Messages and not remote completion
+//!   data, as that has 32 bits with verbs, and consumes a receive buffer there all the same.
+//!
+//! Rule F1 holds as writes and messages of one endpoint become visible in their order, or are fenced where the provider does not promise it.
+
+use std::ffi::{c_int, c_void};
+use std::ptr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
+
+use fabric::shm::Map;
+use fabric::{Mapped as _, Remote, sys};
+
+use crate::abi::{self, Context, Cq, CqAttr, CqEntry, CqErrEntry, Ep, Fid, Mr, Msg, MsgRma, RmaIov};
+use crate::error::{Error, check};
+use crate::library::Infos;
+use crate::nic::{self, Key, Nic};
+use crate::wire::{self, BYTES, Heard, Message};
+
+/// Receive buffers that are kept posted: so many messages can be under way.
+const POSTED: usize = 128;
+/// The most bytes of a segment.
+const MOST: usize = 1 << 32;
+/// Completions that are read at once.
+const BATCH: usize = 16;
+
+/// Who has a link, and wants to know.
+pub trait Owner: Send + Sync {
+    /// The link stands: both ends can write.
+    fn ready(&self, _link: &Link) {}
+    /// The peer has stimulated the tripwire at `offset`, which held `held` and is disarmed now: whoever sleeps there is to be woken.
+    fn fired(&self, _link: &Link, _offset: usize, _held: u64) {}
+    /// The link is over.
+    fn over(&self, _link: &Link, _why: &str) {}
+}
+
+/// The right to write into the peer's segment.
+#[derive(Debug, Clone, Copy)]
+struct Cookie {
+    base: u64,
+    key: u64,
+    len: usize,
+}
+
+/// A link.
+pub struct Link {
+    nic: Arc<Nic>,
+    owner: Arc<dyn Owner>,
+    endpoint: *mut Ep,
+    queue: *mut Cq,
+    descriptor: c_int,
+    mine: Registered,
+    /// As large as the peer's, for the provider to read from.
+    shadow: OnceLock<Registered>,
+    /// Receive buffers.
+    desk: Registered,
+    cookie: OnceLock<Cookie>,
+    over: OnceLock<String>,
+    /// Rooms for operations that are under way; those that are free.
+    rooms: Box<[Context]>,
+    free: Mutex<Vec<u32>>,
+    /// One thread reads the completion queue at a time.
+    reading: Mutex<()>,
+}
+
+// SAFETY: libfabric was asked for FI_THREAD_SAFE; rooms are written by the provider alone; maps are shared memory.
+unsafe impl Send for Link {}
+// SAFETY: as above.
+unsafe impl Sync for Link {}
+
+/// Memory that the provider knows.
+struct Registered {
+    map: Map,
+    mr: *mut Mr,
+}
+
+impl Registered {
+    const NONE: Registered = Registered { map: Map::NONE, mr: ptr::null_mut() };
+
+    fn new(nic: &Nic, len: usize, access: u64) -> Result<Registered, Error> {
+        static KEYS: AtomicU64 = AtomicU64::new(1);
+        let base = sys::mmap_private(len).map_err(|errno| Error::Memory(errno.into_raw()))?;
+        // SAFETY: it was just mapped, for this, and with so many bytes.
+        let mut memory = Registered { map: unsafe { Map::of(base, len) }, mr: ptr::null_mut() };
+        let key = if nic.traits.own_keys { 0 } else { KEYS.fetch_add(1, Ordering::Relaxed) };
+        // SAFETY: the domain is open; the memory stays mapped until it is closed.
+        let result = unsafe {
+            let domain = nic.domain;
+            ((*(*domain).mr).reg)(
+                &raw mut (*domain).fid,
+                base.cast(),
+                len,
+                access,
+                0,
+                key,
+                0,
+                &mut memory.mr,
+                ptr::null_mut(),
+            )
+        };
+        check(nic.library, "fi_mr_reg", result as isize)?;
+        Ok(memory)
+    }
+
+    /// Where providers that use it as that find it.
+    fn descriptor(&self) -> *mut c_void {
+        // SAFETY: registered.
+        unsafe { (*self.mr).mem_desc }
+    }
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        nic::close(self.mr.cast());
+        // SAFETY: whoever uses the memory has the link.
+        unsafe { self.map.unmap() };
+    }
+}
+
+impl Link {
+    /// An endpoint that is neither connected nor accepted yet.
+    fn new(nic: &Arc<Nic>, info: &Infos, len: usize, owner: Arc<dyn Owner>) -> Result<Link, Error> {
+        let count = nic.traits.operations.clamp(8, 256);
+        let room = Context { internal: [ptr::null_mut(); 8] };
+        let mut link = Link {
+            nic: Arc::clone(nic),
+            owner,
+            endpoint: ptr::null_mut(),
+            queue: ptr::null_mut(),
+            descriptor: -1,
+            mine: Registered::NONE,
+            shadow: OnceLock::new(),
+            desk: Registered::NONE,
+            cookie: OnceLock::new(),
+            over: OnceLock::new(),
+            rooms: vec![room; count + POSTED].into_boxed_slice(),
+            free: Mutex::new((0..count as u32).collect()),
+            reading: Mutex::default(),
+        };
+        let library = nic.library;
+        let wrong = |what, result: c_int| check(library, what, result as isize).map(drop);
+        link.mine = Registered::new(nic, len, abi::REMOTE_WRITE)?;
+        link.desk = Registered::new(nic, POSTED * BYTES, abi::RECV)?;
+        let mut attr = CqAttr {
+            size: count + POSTED + 1,
+            flags: 0,
+            format: abi::CQ_FORMAT_DATA,
+            wait_obj: abi::WAIT_FD,
+            signaling_vector: 0,
+            wait_cond: 0,
+            wait_set: ptr::null_mut(),
+        };
+        // SAFETY: the domain is open and `info` describes an endpoint of it; each object is written where it is to be, and closed by Drop, also after an
+        // error here.
+        unsafe {
+            let ops = (*nic.domain).ops;
+            wrong("fi_cq_open", ((*ops).cq_open)(nic.domain, &mut attr, &mut link.queue, ptr::null_mut()))?;
+            link.descriptor = nic::descriptor(library, link.queue.cast())?;
+            wrong(
+                "fi_endpoint",
+                ((*ops).endpoint)(nic.domain, info.first(), &mut link.endpoint, ptr::null_mut()),
+            )?;
+            let fid: *mut Fid = link.endpoint.cast();
+            nic.bind(fid)?;
+            wrong("fi_ep_bind", ((*(*fid).ops).bind)(fid, link.queue.cast(), abi::SEND | abi::RECV))?;
+            for memory in [&link.mine, &link.desk].into_iter().filter(|_| nic.traits.with_endpoint) {
+                let memory: *mut Fid = memory.mr.cast();
+                wrong("fi_mr_bind", ((*(*memory).ops).bind)(memory, fid, 0))?;
+                wrong(
+                    "fi_mr_enable",
+                    ((*(*memory).ops).control)(memory, abi::CONTROL_ENABLE, ptr::null_mut()),
+                )?;
+            }
+            wrong("fi_enable", ((*(*fid).ops).control)(fid, abi::CONTROL_ENABLE, ptr::null_mut()))?;
+        }
+        for place in 0..POSTED {
+            link.post(place)?;
+        }
+        Ok(link)
+    }
+
+    /// Asks for a link to whoever listens at `address`, with words for its [`crate::Gate`]; `len` bytes of ours can be written by the peer.
+    pub(crate) fn connect(
+        nic: &Arc<Nic>,
+        address: &[u8],
+        words: &[u8],
+        len: usize,
+        owner: Arc<dyn Owner>,
+    ) -> Result<Link, Error> {
+        if address.is_empty() || words.len() > nic::WORDS {
+            return Err(Error::Address);
+        }
+        let link = Link::new(nic, &nic.description(), len, owner)?;
+        let mut aligned = [0u64; 16];
+        let room = aligned.len() * 8;
+        if address.len() > room {
+            return Err(Error::Address);
+        }
+        // SAFETY: the array has room for the address, which the provider reads by what it says of its own length; the endpoint is enabled.
+        let result = unsafe {
+            ptr::copy_nonoverlapping(address.as_ptr(), aligned.as_mut_ptr().cast::<u8>(), address.len());
+            let cm = (*link.endpoint).cm;
+            ((*cm).connect)(link.endpoint, aligned.as_ptr().cast(), words.as_ptr().cast(), words.len())
+        };
+        check(nic.library, "fi_connect", result as isize)?;
+        Ok(link)
+    }
+
+    /// Accepts a request.
+    pub(crate) fn accept(
+        nic: &Arc<Nic>,
+        info: &Infos,
+        len: usize,
+        owner: Arc<dyn Owner>,
+    ) -> Result<Link, Error> {
+        let link = Link::new(nic, info, len, owner)?;
+        // SAFETY: the endpoint is enabled, and made of the request.
+        let result = unsafe { ((*(*link.endpoint).cm).accept)(link.endpoint, ptr::null(), 0) };
+        check(nic.library, "fi_accept", result as isize)?;
+        Ok(link)
+    }
+
+    /// What events name it by.
+    pub(crate) fn key(&self) -> Key {
+        Key::of(self.endpoint.cast())
+    }
+
+    /// The connection stands: says hello.
+    pub(crate) fn connected(&self) {
+        // SAFETY: registered.
+        let key = unsafe { (*self.mine.mr).key };
+        let base = if self.nic.traits.by_address { self.mine.map.base() as u64 } else { 0 };
+        self.tell(&Message::Hello { base, key, len: self.mine.map.len() as u64 });
+    }
+
+    /// The own segment.
+    pub fn mine(&self) -> Map {
+        self.mine.map
+    }
+
+    /// Bytes of the peer's segment, when the link is ready.
+    pub fn room(&self) -> Option<usize> {
+        self.cookie.get().map(|cookie| cookie.len)
+    }
+
+    /// Why it is over, if it is.
+    pub fn why_over(&self) -> Option<&str> {
+        self.over.get().map(String::as_str)
+    }
+
+    /// It is over.
+    pub(crate) fn end(&self, why: String) {
+        let mut first = false;
+        let why = self.over.get_or_init(|| {
+            first = true;
+            why
+        });
+        if first {
+            self.owner.over(self, why);
+        }
+    }
+
+    /// Ends it; the peer is told by the provider.
+    pub fn close(&self) {
+        // SAFETY: the endpoint is open.
+        unsafe { ((*(*self.endpoint).cm).shutdown)(self.endpoint, 0) };
+        self.end("this end has closed it".into());
+    }
+
+    pub(crate) fn descriptor(&self) -> c_int {
+        self.descriptor
+    }
+
+    pub(crate) fn queue(&self) -> *mut Fid {
+        self.queue.cast()
+    }
+
+    /// Posts the receive buffer at a place.
+    fn post(&self, place: usize) -> Result<(), Error> {
+        let room = self.rooms.len() - POSTED + place;
+        // SAFETY: buffer and room are the endpoint's until the message has come; the endpoint is enabled.
+        let result = unsafe {
+            let at = self.desk.map.base().add(place * BYTES);
+            let context = (&raw const self.rooms[room]).cast_mut().cast();
+            ((*(*self.endpoint).msg).recv)(
+                self.endpoint,
+                at.cast(),
+                BYTES,
+                self.desk.descriptor(),
+                u64::MAX,
+                context,
+            )
+        };
+        check(self.nic.library, "fi_recv", result).map(drop)
+    }
+
+    /// Which room a completion's context is.
+    fn place_of(&self, context: *mut c_void) -> Option<usize> {
+        let offset = (context as usize).checked_sub(self.rooms.as_ptr() as usize)?;
+        let place = offset / size_of::<Context>();
+        (place < self.rooms.len()).then_some(place)
+    }
+
+    /// Does an operation, again when there was no room for it; not if the link is over.
+    fn operate(&self, what: &'static str, mut operation: impl FnMut() -> isize) {
+        while self.over.get().is_none() {
+            match operation() {
+                result if result == -(libc::EAGAIN as isize) => {
+                    if self.progress() == 0 {
+                        std::hint::spin_loop();
+                    }
+                }
+                result => {
+                    if let Err(error) = check(self.nic.library, what, result) {
+                        self.end(error.to_string());
+                    }
+                    return;
+                }
+            }
+        }
+    }
+
+    fn tell(&self, message: &Message) {
+        let bytes = message.bytes();
+        if self.nic.traits.fenced {
+            let iov = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: BYTES };
+            let message = Msg {
+                msg_iov: &iov,
+                desc: ptr::null(),
+                iov_count: 1,
+                addr: u64::MAX,
+                context: ptr::null_mut(),
+                data: 0,
+            };
+            return self.operate("fi_sendmsg", || {
+                // SAFETY: as below.
+                unsafe {
+                    ((*(*self.endpoint).msg).sendmsg)(self.endpoint, &message, abi::INJECT | abi::FENCE)
+                }
+            });
+        }
+        self.operate("fi_inject", || {
+            // SAFETY: the endpoint is enabled; the provider has copied the bytes when this returns (`nic::find` sees to it that so many can be).
+            unsafe { ((*(*self.endpoint).msg).inject)(self.endpoint, bytes.as_ptr().cast(), BYTES, u64::MAX) }
+        });
+    }
+
+    /// Looks for what has come, and does it; how much there was. Whoever waits for the peer calls this: with some providers nothing comes otherwise.
+    pub fn progress(&self) -> usize {
+        let _one = match self.reading.try_lock() {
+            Ok(one) => one,
+            Err(TryLockError::Poisoned(one)) => one.into_inner(),
+            Err(TryLockError::WouldBlock) => return 0,
+        };
+        let none = CqEntry { context: ptr::null_mut(), flags: 0, len: 0, buf: ptr::null_mut(), data: 0 };
+        let mut entries = [none; BATCH];
+        // SAFETY: an open queue of this format, and room for so many entries.
+        let got = unsafe { ((*(*self.queue).ops).read)(self.queue, entries.as_mut_ptr().cast(), BATCH) };
+        if got < 0 {
+            if got != -(libc::EAGAIN as isize) {
+                self.failed(got);
+            }
+            return 0;
+        }
+        let got = got as usize;
+        for entry in &entries[..got] {
+            let Some(room) = self.place_of(entry.context) else { continue };
+            match room.checked_sub(self.rooms.len() - POSTED) {
+                None => self.rooms_free().push(room as u32),
+                Some(place) => {
+                    let mut bytes = [0; BYTES];
+                    // SAFETY: the buffer was posted, and has come back.
+                    unsafe { self.desk.map.copy_out(place * BYTES, bytes.as_mut_ptr(), BYTES) };
+                    if entry.flags & abi::RECV != 0 {
+                        self.heard(&bytes[..entry.len.min(BYTES)]);
+                    }
+                    if let Err(error) = self.post(place) {
+                        self.end(error.to_string());
+                    }
+                }
+            }
+        }
+        got
+    }
+
+    fn rooms_free(&self) -> MutexGuard<'_, Vec<u32>> {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// An operation has failed: reliable-connected means that the link is over.
+    fn failed(&self, result: isize) {
+        if result != -abi::EAVAIL {
+            return self.end(self.nic.library.text(-result as c_int));
+        }
+        // SAFETY: all zeroes is a valid entry.
+        let mut entry: CqErrEntry = unsafe { std::mem::zeroed() };
+        // SAFETY: an open queue.
+        let got = unsafe { ((*(*self.queue).ops).readerr)(self.queue, &mut entry, 0) };
+        if got > 0 {
+            self.end(self.nic.library.text(entry.err));
+        }
+    }
+
+    /// Does what the peer has told. One that tells what cannot be has broken the link.
+    fn heard(&self, bytes: &[u8]) {
+        let wrong = || self.end("the peer has said what cannot be".into());
+        match wire::hear(&self.mine.map, bytes) {
+            Heard::Done => {}
+            Heard::Fired(offset, held) => self.owner.fired(self, offset, held),
+            Heard::Hello { base, key, len } => {
+                if self.greeted(base, key, len).is_none() {
+                    wrong();
+                }
+            }
+            Heard::Wrong => wrong(),
+        }
+    }
+
+    fn greeted(&self, base: u64, key: u64, len: u64) -> Option<()> {
+        let len = usize::try_from(len).ok().filter(|&len| len <= MOST)?;
+        match Registered::new(&self.nic, len, abi::WRITE) {
+            Ok(shadow) => self.shadow.set(shadow).ok()?,
+            Err(error) => {
+                self.end(error.to_string());
+                return Some(());
+            }
+        }
+        self.cookie.set(Cookie { base, key, len }).ok()?;
+        self.owner.ready(self);
+        Some(())
+    }
+
+    /// Puts bytes that have to be somewhere until they are sent.
+    fn put_from_shadow(&self, cookie: &Cookie, offset: usize, from: *const u8, len: usize) {
+        let Some(shadow) = self.shadow.get() else { return };
+        // SAFETY: the caller of `put` vouches for `from`; the range was checked.
+        unsafe { shadow.map.copy_in(offset, from, len) };
+        let mut room = None;
+        self.operate("fi_writemsg", || {
+            if room.is_none() {
+                room = self.rooms_free().pop();
+            }
+            let Some(room) = room else { return -(libc::EAGAIN as isize) };
+            let iov = libc::iovec {
+                // SAFETY: inside the shadow.
+                iov_base: unsafe { shadow.map.base().add(offset) }.cast(),
+                iov_len: len,
+            };
+            let remote = RmaIov { addr: cookie.base.wrapping_add(offset as u64), len, key: cookie.key };
+            let desc = shadow.descriptor();
+            let message = MsgRma {
+                msg_iov: &iov,
+                desc: &desc,
+                iov_count: 1,
+                addr: u64::MAX,
+                rma_iov: &remote,
+                rma_iov_count: 1,
+                context: (&raw const self.rooms[room as usize]).cast_mut().cast(),
+                data: 0,
+            };
+            let fence = if self.nic.traits.fenced { abi::FENCE } else { 0 };
+            // SAFETY: the endpoint is enabled; what the message points to lives until the call returns, and shadow and room until it is complete.
+            unsafe { ((*(*self.endpoint).rma).writemsg)(self.endpoint, &message, abi::COMPLETION | fence) }
+        });
+    }
+}
+
+/// The peer's segment.
+impl Remote for Link {
+    unsafe fn put(&self, offset: usize, from: *const u8, len: usize) {
+        let Some(cookie) = self.cookie.get() else { return };
+        assert!(offset.checked_add(len).is_some_and(|end| end <= cookie.len));
+        if len == 0 {
+            return;
+        }
+        if len > self.nic.traits.inject || self.nic.traits.fenced {
+            return self.put_from_shadow(cookie, offset, from, len);
+        }
+        self.operate("fi_inject_write", || {
+            let at = cookie.base.wrapping_add(offset as u64);
+            // SAFETY: the endpoint is enabled; the caller vouches for `from`, whose bytes are copied when this returns.
+            unsafe {
+                ((*(*self.endpoint).rma).inject)(self.endpoint, from.cast(), len, u64::MAX, at, cookie.key)
+            }
+        });
+    }
+
+    fn put_word(&self, offset: usize, value: u64) {
+        self.tell(&Message::Word { offset: offset as u64, value });
+    }
+
+    /// What was armed there is looked at by the peer: nothing is left for the caller to do.
+    fn stimulate(&self, offset: usize, interest: u64) -> u64 {
+        self.tell(&Message::Stimulate { offset: offset as u64, interest });
+        0
+    }
+
+    /// Not known from here: so it may be.
+    fn armed(&self, _offset: usize, _interest: u64) -> bool {
+        true
+    }
+
+    /// What the word held is not known here: nothing, it says.
+    fn or_word(&self, offset: usize, bits: u64) -> u64 {
+        self.tell(&Message::Or { offset: offset as u64, bits });
+        0
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        // In this order: what is under way uses memory and queue.
+        nic::close(self.endpoint.cast());
+        nic::close(self.queue.cast());
+    }
+}

@@ -1,0 +1,180 @@
+//! A port: a domain with its links, and the thread that serves them. The thread accepts, notices ends, and, as long as nobody who waits does it himself
+//! ([`Link::progress`]), does what peers tell.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread::{self, JoinHandle};
+
+use fabric::bell;
+
+use crate::error::Error;
+use crate::link::{Link, Owner};
+use crate::nic::{Asked, Event, Found, Key, Nic};
+
+/// What is decided of a request for a link: the bytes of our segment that the peer may write, and who has the link; `None`: it is refused.
+pub type Answer = Option<(usize, Arc<dyn Owner>)>;
+
+/// Decides, from the words that came with it.
+pub type Gate = Box<dyn Fn(&[u8]) -> Answer + Send>;
+
+struct Shared {
+    nic: Arc<Nic>,
+    links: Mutex<HashMap<Key, Weak<Link>>>,
+    /// Those that were accepted: they live until they are over.
+    accepted: Mutex<Vec<Arc<Link>>>,
+    bell: OwnedFd,
+    ending: AtomicBool,
+}
+
+/// A port.
+pub struct Port {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Port {
+    /// Opens a domain, and serves requests for links by `gate`.
+    pub fn open(found: &Found, gate: Gate) -> Result<Port, Error> {
+        let nic = Nic::open(found)?;
+        let fd = bell::create().map_err(|errno| Error::Memory(errno.into_raw()))?;
+        // SAFETY: it was just made.
+        let bell = unsafe { OwnedFd::from_raw_fd(fd) };
+        let shared = Arc::new(Shared {
+            nic,
+            links: Mutex::default(),
+            accepted: Mutex::default(),
+            bell,
+            ending: AtomicBool::new(false),
+        });
+        let descriptor = shared.nic.descriptor()?;
+        let served = Arc::clone(&shared);
+        let thread = thread::Builder::new()
+            .name("shunt-ofi".into())
+            .spawn(move || served.serve(descriptor, &gate))
+            .map_err(|error| Error::Memory(error.raw_os_error().unwrap_or(libc::EAGAIN)))?;
+        Ok(Port { shared, thread: Some(thread) })
+    }
+
+    /// Where it can be reached, in the provider's own form.
+    pub fn address(&self) -> &[u8] {
+        self.shared.nic.address()
+    }
+
+    /// The links that were accepted and are not over.
+    pub fn links(&self) -> Vec<Arc<Link>> {
+        lock(&self.shared.accepted).clone()
+    }
+
+    /// Asks for a link with who listens at `address`, with at most [`crate::WORDS`] words for its gate. It is ready when [`Owner::ready`] was called.
+    pub fn connect(
+        &self,
+        address: &[u8],
+        words: &[u8],
+        len: usize,
+        owner: Arc<dyn Owner>,
+    ) -> Result<Arc<Link>, Error> {
+        let mut links = self.shared.links();
+        let link = Arc::new(Link::connect(&self.shared.nic, address, words, len, owner)?);
+        links.insert(link.key(), Arc::downgrade(&link));
+        drop(links);
+        bell::ring(self.shared.bell.as_raw_fd());
+        Ok(link)
+    }
+}
+
+impl Drop for Port {
+    fn drop(&mut self) {
+        self.shared.ending.store(true, Ordering::Release);
+        bell::ring(self.shared.bell.as_raw_fd());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Shared {
+    fn links(&self) -> MutexGuard<'_, HashMap<Key, Weak<Link>>> {
+        lock(&self.links)
+    }
+
+    fn link(&self, key: Key) -> Option<Arc<Link>> {
+        self.links().get(&key)?.upgrade()
+    }
+
+    /// Those that are not over; the others are forgotten.
+    fn living(&self) -> Vec<Arc<Link>> {
+        let mut living = Vec::new();
+        self.links().retain(|_, link| match link.upgrade() {
+            Some(link) if link.why_over().is_none() => {
+                living.push(link);
+                true
+            }
+            _ => false,
+        });
+        lock(&self.accepted).retain(|link| link.why_over().is_none());
+        living
+    }
+
+    fn serve(&self, descriptor: i32, gate: &Gate) {
+        while !self.ending.load(Ordering::Acquire) {
+            let mut done = 0;
+            while let Some(event) = self.nic.event() {
+                self.happened(event, gate);
+                done += 1;
+            }
+            let living = self.living();
+            done += living.iter().map(|link| link.progress()).sum::<usize>();
+            if done > 0 || !self.nic.may_sleep(living.iter().map(|link| link.queue())) {
+                continue;
+            }
+            let watched = [self.bell.as_raw_fd(), descriptor].into_iter();
+            let mut watched: Vec<libc::pollfd> = watched
+                .chain(living.iter().map(|link| link.descriptor()))
+                .map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 })
+                .collect();
+            // SAFETY: an array of so many.
+            let got = unsafe { libc::poll(watched.as_mut_ptr(), watched.len() as libc::nfds_t, -1) };
+            if got < 0 && io::Error::last_os_error().raw_os_error() != Some(libc::EINTR) {
+                return;
+            }
+            bell::silence(self.bell.as_raw_fd());
+        }
+    }
+
+    fn happened(&self, event: Event, gate: &Gate) {
+        match event {
+            Event::Asked(asked, words) => self.asked(asked, gate(&words)),
+            Event::Connected(key) => {
+                if let Some(link) = self.link(key) {
+                    link.connected();
+                }
+            }
+            Event::Over(key, why) => {
+                if let Some(link) = self.link(key) {
+                    // What came before the end is done first.
+                    while link.progress() > 0 {}
+                    link.end(why);
+                }
+            }
+        }
+    }
+
+    fn asked(&self, asked: Asked, answer: Answer) {
+        let Some((len, owner)) = answer else { return };
+        let mut links = self.links();
+        // A link that cannot be made is refused by its request being dropped; the peer hears of it.
+        let info = asked.take();
+        if let Ok(link) = Link::accept(&self.nic, &info, len, owner) {
+            let link = Arc::new(link);
+            links.insert(link.key(), Arc::downgrade(&link));
+            lock(&self.accepted).push(link);
+        }
+    }
+}

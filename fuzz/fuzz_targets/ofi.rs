@@ -1,0 +1,28 @@
+//! What a peer tells by messages of a link between hosts: whatever they are, only the own segment is written, and only whole words of it.
+#![no_main]
+
+use fabric::Local;
+use fabric::shm::Map;
+use libfuzzer_sys::fuzz_target;
+use ofi::wire::{BYTES, Heard, hear};
+
+const LEN: usize = 4096;
+/// What lies before and behind the segment.
+const GUARD: u64 = 0x5a5a_5a5a_5a5a_5a5a;
+
+fuzz_target!(|input: &[u8]| {
+    let mut memory = vec![GUARD; LEN / 8 + 2];
+    // SAFETY: the words between the guards, which live until the end.
+    let mine = unsafe { Map::of(memory.as_mut_ptr().add(1).cast(), LEN) };
+    for word in (0..LEN).step_by(8) {
+        mine.set_word(word, 0);
+    }
+    for message in input.chunks(BYTES) {
+        match hear(&mine, message) {
+            Heard::Fired(offset, held) => assert!(held != 0 && mine.word(offset) == 0),
+            Heard::Wrong => break,
+            Heard::Done | Heard::Hello { .. } => assert_eq!(message.len(), BYTES),
+        }
+    }
+    assert_eq!([memory[0], memory[LEN / 8 + 1]], [GUARD; 2]);
+});

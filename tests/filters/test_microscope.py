@@ -217,6 +217,9 @@ def test_page(python, env, page, transport):
         # One new image after the other, and the figures beside them.
         page.keyboard.press("r")
         page.wait_for_function("microscope.state.updates.filter((update) => update.kind === 'complete').length >= 8")
+        # While they come: a connection is promoted by calls on it. On a busy machine one whose reader stalls goes back to TCP, beside others.
+        ways = {"auto": [["memory"]], "tcp": [["tcp"]], "shunt": [["shunt"], ["shunt", "tcp"]]}[transport]
+        page.wait_for_function("(ways) => ways.some((of) => document.querySelector('#transport').textContent.endsWith(of.join(', ')))", arg=ways)
         page.keyboard.press("r")
         page.keyboard.press("s")
         settled(page)
@@ -224,10 +227,8 @@ def test_page(python, env, page, transport):
             for figure in ("p50", "p95"):
                 assert re.fullmatch(r"[\d.]+ (ms|s)", page.inner_text(f"#{kind} [data-figure={figure}]"))
             assert page.get_attribute(f"#{kind} path", "d").startswith("M") or kind == "partial"
-        way = {"auto": "memory"}.get(transport, transport)
-        page.wait_for_function(f"document.querySelector('#transport').textContent.endsWith('{way}')")
         table = page.inner_text("#streams-table").split("\n")
-        assert [line.split("\t") for line in table][1][1:] == [way] * 3, table
+        assert all(way in ways[-1] for of in table[1].split("\t")[1:] for way in of.split(", ")), table
         shot("2-figures")
         page.keyboard.press("t")
         shot("3-other-theme")

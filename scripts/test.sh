@@ -30,7 +30,7 @@ main() {
     # crates/python is built by the stage filters, as maturin does it.
     stage build "release build" "$cargo" build --release --locked --workspace --exclude python
     need build
-    stage programs "C programs of bench and tests" programs
+    stage programs "programs of bench and tests" programs
     need programs
     stage install "make install into a folder" install_check
     stage unit "cargo test" unit
@@ -87,6 +87,7 @@ programs() {
     make --no-print-directory -C bench/programs OUT="$target/libexec"
     make --no-print-directory -C tests/apps OUT="$PWD/build/apps"
     make --no-print-directory -C tests/vipl OUT="$PWD/build/vipl" LIB="$target/release"
+    "$cargo" build --release --locked -p ofi --example exchange
 }
 
 install_check() {
@@ -146,7 +147,7 @@ checked() {
 }
 
 qemu() {
-    PYTEST_PATHS=tests/test_ether_qemu.py QEMU_TESTS=full python_tests --modes plain -s
+    PYTEST_PATHS="tests/test_ether_qemu.py tests/test_ofi_qemu.py" QEMU_TESTS=full python_tests --modes plain -s
 }
 
 # They sleep more than they compute: two run beside one another, each in a network of its own.

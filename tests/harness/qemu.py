@@ -110,8 +110,9 @@ def output(argv, **how):
 # ---- the initramfs ----
 
 
-def initramfs(name, kernel, programs=()):
-    """An image with busybox, TOOLS, MODULES and `programs`, with the libraries that they load. Not compressed: that would only cost time."""
+def initramfs(name, kernel, programs=(), plugins=(), files=(), modules=()):
+    """An image with busybox, TOOLS, MODULES and `programs`, with the libraries that they load; also `plugins`, libraries that programs open at run time, `files`,
+    both where they are here, and more kernel modules. Not compressed: that would only cost time."""
     archive = Archive()
     archive.file("init", HERE / "init", 0o755)
     busybox = program("busybox")
@@ -124,9 +125,14 @@ def initramfs(name, kernel, programs=()):
     for path in [program("dash"), *map(program, TOOLS), *map(Path, programs)]:
         for library in libraries(path):
             archive.file(str(library).lstrip("/"), library, 0o755)
+    for plugin in map(Path, plugins):
+        for library in [plugin, *libraries(plugin)]:
+            archive.file(str(library).lstrip("/"), library, 0o755)
+    for path in map(Path, files):
+        archive.file(str(path).lstrip("/"), path, 0o644)
     for applet in output([busybox, "--list"]).split():
         archive.link(f"bin/{applet}", "busybox")
-    add_modules(archive, kernel)
+    add_modules(archive, kernel, [*MODULES, *modules])
     BUILD.mkdir(parents=True, exist_ok=True)
     image = BUILD / f"{name}.cpio"
     with system.building(BUILD):
@@ -157,9 +163,9 @@ def libraries(path):
     return [Path(found) for found in re.findall(r"(?:=> |^\t)(/\S+) \(0x", listed.stdout, re.M)]
 
 
-def add_modules(archive, kernel):
-    """MODULES and what they need, and the lists by which modprobe finds them, made from what the modules say about themselves."""
-    needs, aliases, wanted = {}, [], list(MODULES)
+def add_modules(archive, kernel, modules):
+    """These modules and what they need, and the lists by which modprobe finds them, made from what the modules say about themselves."""
+    needs, aliases, wanted = {}, [], list(modules)
     while wanted:
         name = wanted.pop()
         if name in needs:

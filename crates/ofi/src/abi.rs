@@ -19,6 +19,9 @@ pub const REMOTE_WRITE: u64 = 1 << 13;
 pub const FENCE: u64 = 1 << 21;
 pub const COMPLETION: u64 = 1 << 24;
 pub const INJECT: u64 = 1 << 25;
+pub const NUMERICHOST: u64 = 1 << 55;
+/// The address that is named is this host's.
+pub const SOURCE: u64 = 1 << 57;
 /// A mode: operations with remote completion data consume a receive buffer.
 pub const RX_CQ_DATA: u64 = 1 << 56;
 /// A mode: operations that complete need [`Context`] of their own.
@@ -449,6 +452,8 @@ mod tests {
             ("FI_FENCE", FENCE),
             ("FI_COMPLETION", COMPLETION),
             ("FI_INJECT", INJECT),
+            ("FI_NUMERICHOST", NUMERICHOST),
+            ("FI_SOURCE", SOURCE),
             ("FI_RX_CQ_DATA", RX_CQ_DATA),
             ("FI_CONTEXT", CONTEXT),
             ("FI_CONTEXT2", CONTEXT2),

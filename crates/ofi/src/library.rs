@@ -1,10 +1,11 @@
 //! libfabric, opened when it is first asked for: nothing of Shunt depends on it where it is absent.
 
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::net::IpAddr;
 use std::sync::OnceLock;
 use std::{fmt, mem, ptr};
 
-use crate::abi::{Fabric, FabricAttr, Info};
+use crate::abi::{self, Fabric, FabricAttr, Info};
 
 /// The oldest that has what is used (the tcp provider has reliable-connected endpoints that write with completion data since then).
 const OLDEST: u32 = 1 << 16 | 17;
@@ -121,8 +122,12 @@ unsafe impl Send for Infos {}
 unsafe impl Sync for Infos {}
 
 impl Infos {
-    /// What fits the hints, which `wish` writes into an empty description.
-    pub fn ask(library: &'static Library, wish: impl FnOnce(&mut Info)) -> Result<Infos, c_int> {
+    /// What fits the hints, which `wish` writes into an empty description, and is reached by `source`, an address of this host.
+    pub fn ask(
+        library: &'static Library,
+        source: Option<IpAddr>,
+        wish: impl FnOnce(&mut Info),
+    ) -> Result<Infos, c_int> {
         // SAFETY: fi_allocinfo() is this call with nothing; the result has all its parts, zeroed.
         let hints = Infos(library, unsafe { (library.dupinfo)(ptr::null()) });
         if hints.1.is_null() {
@@ -131,10 +136,14 @@ impl Infos {
         // SAFETY: it was just made, and is nobody else's.
         wish(unsafe { &mut *hints.1 });
         let mut found = ptr::null_mut();
-        // SAFETY: hints are as fi_getinfo() wants them; it writes the head of a list that is ours to free.
-        let result = unsafe {
-            (library.getinfo)(crate::abi::VERSION, ptr::null(), ptr::null(), 0, hints.1, &mut found)
+        let source = source.map(|at| CString::new(at.to_string()).expect("no address has a zero in it"));
+        let (node, service, flags) = match &source {
+            // Any port.
+            Some(at) => (at.as_ptr(), c"0".as_ptr(), abi::SOURCE | abi::NUMERICHOST),
+            None => (ptr::null(), ptr::null(), 0),
         };
+        // SAFETY: hints are as fi_getinfo() wants them, names C strings or null; it writes the head of a list that is ours to free.
+        let result = unsafe { (library.getinfo)(abi::VERSION, node, service, flags, hints.1, &mut found) };
         if result == 0 { Ok(Infos(library, found)) } else { Err(-result) }
     }
 

@@ -197,17 +197,12 @@ impl Link {
         if address.is_empty() || words.len() > nic::WORDS {
             return Err(Error::Address);
         }
-        let link = Link::new(nic, &nic.description(), len, owner)?;
-        let mut aligned = [0u64; 16];
-        let room = aligned.len() * 8;
-        if address.len() > room {
-            return Err(Error::Address);
-        }
-        // SAFETY: the array has room for the address, which the provider reads by what it says of its own length; the endpoint is enabled.
+        let info = nic.description(address)?;
+        let link = Link::new(nic, &info, len, owner)?;
+        // SAFETY: the address is where `description` has put it, with room for what it is; the endpoint is enabled.
         let result = unsafe {
-            ptr::copy_nonoverlapping(address.as_ptr(), aligned.as_mut_ptr().cast::<u8>(), address.len());
             let cm = (*link.endpoint).cm;
-            ((*cm).connect)(link.endpoint, aligned.as_ptr().cast(), words.as_ptr().cast(), words.len())
+            ((*cm).connect)(link.endpoint, (*info.first()).dest_addr, words.as_ptr().cast(), words.len())
         };
         check(nic.library, "fi_connect", result as isize)?;
         Ok(link)

@@ -2,6 +2,7 @@
 //! say hello (see [`crate::wire`]).
 
 use std::ffi::{CStr, c_char, c_int, c_void};
+use std::net::IpAddr;
 use std::ptr;
 use std::sync::Arc;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -13,6 +14,8 @@ use crate::wire::BYTES;
 
 /// The most bytes that one end can say to the other when it asks for a link; some providers have no more.
 pub const WORDS: usize = 56;
+/// The most bytes of an address, whatever provider's.
+const ADDRESS: usize = 128;
 /// Providers that are not used: superseded, experimental, or on one host, where there is memory.
 const NOT_USED: [&str; 5] = ["sockets", "net", "shm", "udp", "lpp"];
 /// The one that runs anywhere, and is no faster than the kernel's TCP.
@@ -27,16 +30,19 @@ pub struct Found {
     info: Infos,
 }
 
-/// All domains that have reliable-connected endpoints and remote writes, best first; `provider`: of this one only.
-pub fn find(provider: Option<&str>) -> Result<Vec<Found>, Error> {
+/// All domains that have reliable-connected endpoints and remote writes, best first; `provider`: of this one only; `at`: those that can be reached by this
+/// address of the host.
+pub fn find(provider: Option<&str>, at: Option<IpAddr>) -> Result<Vec<Found>, Error> {
     let library = Library::get()?;
-    let infos = match Infos::ask(library, wish) {
+    let infos = match Infos::ask(library, at, wish) {
         Ok(infos) => infos,
         Err(libc::ENODATA) => return Ok(Vec::new()),
         Err(error) => return Err(Error::of(library, "fi_getinfo", error)),
     };
     let mut found: Vec<Found> = infos
         .each()
+        // SAFETY: an element of a list that lives, with all its attributes.
+        .filter(|&at| unsafe { (*(*at).ep_attr).kind } == abi::EP_MSG)
         .map(|at| {
             // SAFETY: an element of a list that lives; its attributes are there, and names are C strings or null.
             let (provider, domain) =
@@ -58,9 +64,9 @@ pub fn find(provider: Option<&str>) -> Result<Vec<Found>, Error> {
 fn wish(hints: &mut Info) {
     hints.caps = abi::MSG | abi::RMA | abi::WRITE | abi::REMOTE_WRITE | abi::SEND | abi::RECV;
     hints.mode = abi::RX_CQ_DATA | abi::CONTEXT | abi::CONTEXT2;
+    // Which kind of endpoint is not said: verbs, asked for reliable-connected ones, wants an address to be named, too.
     // SAFETY: fi_allocinfo() gives hints all their parts.
     unsafe {
-        (*hints.ep_attr).kind = abi::EP_MSG;
         (*hints.domain_attr).mr_mode =
             abi::MR_LOCAL | abi::MR_VIRT_ADDR | abi::MR_ALLOCATED | abi::MR_PROV_KEY | abi::MR_ENDPOINT;
         (*hints.domain_attr).threading = abi::THREAD_SAFE;
@@ -203,7 +209,7 @@ impl Nic {
             wrong("fi_pep_bind", ((*(*listener).ops).bind)(listener, &raw mut (*nic.eq).fid, 0))?;
             let cm = (*nic.listener).cm;
             wrong("fi_listen", ((*cm).listen)(nic.listener))?;
-            let mut address = [0u8; 128];
+            let mut address = [0u8; ADDRESS];
             let mut len = address.len();
             wrong("fi_getname", ((*cm).getname)(listener, address.as_mut_ptr().cast(), &mut len))?;
             nic.address = address.get(..len).ok_or(Error::Address)?.to_vec();
@@ -216,9 +222,23 @@ impl Nic {
         &self.address
     }
 
-    /// A description for an endpoint that connects.
-    pub(crate) fn description(&self) -> Infos {
-        self.info.copy(self.info.first())
+    /// A description for an endpoint that connects to this address, which verbs wants to know from the beginning.
+    pub(crate) fn description(&self, to: &[u8]) -> Result<Infos, Error> {
+        let info = self.info.copy(self.info.first());
+        // SAFETY: the copy is ours; fi_freeinfo() frees its parts by free(), an older destination included.
+        unsafe {
+            // Providers read as much as the kind of address that it says it is.
+            let at = libc::calloc(1, to.len().max(ADDRESS));
+            if at.is_null() || info.first().is_null() {
+                libc::free(at);
+                return Err(Error::Memory(libc::ENOMEM));
+            }
+            ptr::copy_nonoverlapping(to.as_ptr(), at.cast::<u8>(), to.len());
+            let info = &mut *info.first();
+            libc::free(info.dest_addr);
+            (info.dest_addr, info.dest_addrlen) = (at, to.len());
+        }
+        Ok(info)
     }
 
     /// Binds an endpoint to the events.

@@ -1,5 +1,6 @@
 //! Links over libfabric's tcp provider: two ports of this process on loopback, as on two hosts.
 
+use std::net::Ipv4Addr;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -48,8 +49,9 @@ fn next(told: &Receiver<Told>) -> Told {
 
 /// A port on loopback whose gate takes those who know the word; links of so many bytes.
 fn port(len: usize, owner: &Arc<Teller>) -> Port {
-    let found = ofi::find(Some("tcp")).expect("libfabric is there");
-    let found = found.iter().find(|found| found.domain == "lo").expect("there is a loopback");
+    let found = ofi::find(Some("tcp"), Some(Ipv4Addr::LOCALHOST.into())).expect("libfabric is there");
+    let found = found.first().expect("there is a loopback");
+    assert_eq!((found.provider.as_str(), found.domain.as_str()), ("tcp", "lo"));
     let owner = Arc::clone(owner);
     let gate = move |words: &[u8]| {
         let owner: Arc<dyn Owner> = owner.clone();

@@ -4,7 +4,7 @@
 use fabric::Local;
 use fabric::shm::Map;
 use libfuzzer_sys::fuzz_target;
-use ofi::wire::{BYTES, Heard, hear};
+use ofi::wire::{BYTES, HEAD, Heard, hear};
 
 const LEN: usize = 4096;
 /// What lies before and behind the segment.
@@ -17,11 +17,15 @@ fuzz_target!(|input: &[u8]| {
     for word in (0..LEN).step_by(8) {
         mine.set_word(word, 0);
     }
-    for message in input.chunks(BYTES) {
+    let mut input = input;
+    // Each with its length in front.
+    while let Some((&len, rest)) = input.split_first() {
+        let (message, rest) = rest.split_at(rest.len().min(usize::from(len) % (BYTES + 8)));
+        input = rest;
         match hear(&mine, message) {
             Heard::Fired(offset, held) => assert!(held != 0 && mine.word(offset) == 0),
             Heard::Wrong => break,
-            Heard::Done | Heard::Hello { .. } => assert_eq!(message.len(), BYTES),
+            Heard::Done | Heard::Hello { .. } => assert!((HEAD..=BYTES).contains(&message.len())),
         }
     }
     assert_eq!([memory[0], memory[LEN / 8 + 1]], [GUARD; 2]);

@@ -98,7 +98,7 @@ impl Ends {
     }
 
     fn wait(&self, began: &mut Option<Instant>) -> Result<()> {
-        self.link.progress();
+        self.link.help();
         if let Some(why) = self.link.why_over() {
             return Err(why.into());
         }

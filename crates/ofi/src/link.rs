@@ -3,26 +3,27 @@
 //! * **Bytes** are put by remote writes. Short ones are gone at once; longer ones go from the *shadow*, memory as large as the peer's segment, where they lie at the
 //!   offsets that they will have there. So nobody waits for a write to be complete: what has been put is put again at the same place only when the peer has told that it
 //!   has read it, and that it cannot before it has come.
-//! * **Words** are told by messages, and stored by whoever reads the completion queue at the target: a remote write may bring a word in two parts (the tcp
+//! * **Words** are told by messages, together with a few bytes that were put before them, and stored by whoever reads the completion queue at the target: a remote write may bring a word in two parts (the tcp
 //!   provider receives into the target's memory as bytes come), and a reader that saw half of one would believe it.
 //! * **Tripwires** are told likewise, after the words: the target looks whether it is armed, so nothing has to be read remotely. Messages and not remote completion
 //!   data, as that has 32 bits with verbs, and consumes a receive buffer there all the same.
 //!
 //! Rule F1 holds as writes and messages of one endpoint become visible in their order, or are fenced where the provider does not promise it.
 
+use std::collections::VecDeque;
 use std::ffi::{c_int, c_void};
 use std::ptr;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 
 use fabric::shm::Map;
-use fabric::{Mapped as _, Remote, sys};
+use fabric::{Mapped as _, Remote, bell, sys};
 
 use crate::abi::{self, Context, Cq, CqAttr, CqEntry, CqErrEntry, Ep, Fid, Mr, Msg, MsgRma, RmaIov};
 use crate::error::{Error, check};
 use crate::library::Infos;
 use crate::nic::{self, Key, Nic};
-use crate::wire::{self, BYTES, Heard, Message};
+use crate::wire::{self, BYTES, Heard, Message, PIECE, Piece};
 
 /// Receive buffers that are kept posted: so many messages can be under way.
 const POSTED: usize = 128;
@@ -39,6 +40,13 @@ pub trait Owner: Send + Sync {
     fn fired(&self, _link: &Link, _offset: usize, _held: u64) {}
     /// The link is over.
     fn over(&self, _link: &Link, _why: &str) {}
+}
+
+/// What an owner is told.
+enum News {
+    Ready,
+    Fired(usize, u64),
+    Over,
 }
 
 /// The right to write into the peer's segment.
@@ -68,6 +76,14 @@ pub struct Link {
     free: Mutex<Vec<u32>>,
     /// One thread reads the completion queue at a time.
     reading: Mutex<()>,
+    /// A few bytes that were put and wait for the word behind them. Held while something is sent: so all that is sent keeps its order.
+    piece: Mutex<Piece>,
+    /// What the owner is to be told, when this thread has none of our locks.
+    news: Mutex<VecDeque<News>>,
+    /// Somebody who waits reads the completion queue.
+    helped: AtomicBool,
+    /// Wakes the port's thread.
+    bell: c_int,
 }
 
 // SAFETY: libfabric was asked for FI_THREAD_SAFE; rooms are written by the provider alone; maps are shared memory.
@@ -126,7 +142,13 @@ impl Drop for Registered {
 
 impl Link {
     /// An endpoint that is neither connected nor accepted yet.
-    fn new(nic: &Arc<Nic>, info: &Infos, len: usize, owner: Arc<dyn Owner>) -> Result<Link, Error> {
+    fn new(
+        nic: &Arc<Nic>,
+        info: &Infos,
+        len: usize,
+        owner: Arc<dyn Owner>,
+        bell: c_int,
+    ) -> Result<Link, Error> {
         let count = nic.traits.operations.clamp(8, 256);
         let room = Context { internal: [ptr::null_mut(); 8] };
         let mut link = Link {
@@ -143,6 +165,10 @@ impl Link {
             rooms: vec![room; count + POSTED].into_boxed_slice(),
             free: Mutex::new((0..count as u32).collect()),
             reading: Mutex::default(),
+            piece: Mutex::new(Piece::NONE),
+            news: Mutex::default(),
+            helped: AtomicBool::new(false),
+            bell,
         };
         let library = nic.library;
         let wrong = |what, result: c_int| check(library, what, result as isize).map(drop);
@@ -193,12 +219,13 @@ impl Link {
         words: &[u8],
         len: usize,
         owner: Arc<dyn Owner>,
+        bell: c_int,
     ) -> Result<Link, Error> {
         if address.is_empty() || words.len() > nic::WORDS {
             return Err(Error::Address);
         }
         let info = nic.description(address)?;
-        let link = Link::new(nic, &info, len, owner)?;
+        let link = Link::new(nic, &info, len, owner, bell)?;
         // SAFETY: the address is where `description` has put it, with room for what it is; the endpoint is enabled.
         let result = unsafe {
             let cm = (*link.endpoint).cm;
@@ -214,8 +241,9 @@ impl Link {
         info: &Infos,
         len: usize,
         owner: Arc<dyn Owner>,
+        bell: c_int,
     ) -> Result<Link, Error> {
-        let link = Link::new(nic, info, len, owner)?;
+        let link = Link::new(nic, info, len, owner, bell)?;
         // SAFETY: the endpoint is enabled, and made of the request.
         let result = unsafe { ((*(*link.endpoint).cm).accept)(link.endpoint, ptr::null(), 0) };
         check(nic.library, "fi_accept", result as isize)?;
@@ -232,7 +260,7 @@ impl Link {
         // SAFETY: registered.
         let key = unsafe { (*self.mine.mr).key };
         let base = if self.nic.traits.by_address { self.mine.map.base() as u64 } else { 0 };
-        self.tell(&Message::Hello { base, key, len: self.mine.map.len() as u64 });
+        self.tell(Message::Hello { base, key, len: self.mine.map.len() as u64 });
     }
 
     /// The own segment.
@@ -252,13 +280,18 @@ impl Link {
 
     /// It is over.
     pub(crate) fn end(&self, why: String) {
+        self.note_end(why);
+        self.tell_news();
+    }
+
+    fn note_end(&self, why: String) {
         let mut first = false;
-        let why = self.over.get_or_init(|| {
+        self.over.get_or_init(|| {
             first = true;
             why
         });
         if first {
-            self.owner.over(self, why);
+            lock(&self.news).push_back(News::Over);
         }
     }
 
@@ -303,18 +336,18 @@ impl Link {
         (place < self.rooms.len()).then_some(place)
     }
 
-    /// Does an operation, again when there was no room for it; not if the link is over.
+    /// Does an operation, again when there was no room for it; not if the link is over. What is fired meanwhile is told later.
     fn operate(&self, what: &'static str, mut operation: impl FnMut() -> isize) {
         while self.over.get().is_none() {
             match operation() {
                 result if result == -(libc::EAGAIN as isize) => {
-                    if self.progress() == 0 {
+                    if self.read() == 0 {
                         std::hint::spin_loop();
                     }
                 }
                 result => {
                     if let Err(error) = check(self.nic.library, what, result) {
-                        self.end(error.to_string());
+                        self.note_end(error.to_string());
                     }
                     return;
                 }
@@ -322,10 +355,34 @@ impl Link {
         }
     }
 
-    fn tell(&self, message: &Message) {
-        let bytes = message.bytes();
+    /// Sends, with the lock on the piece held, what may be before the piece is sent, or with it.
+    fn send(&self, message: impl FnOnce(&mut Piece) -> Option<Message>) {
+        let mut piece = lock(&self.piece);
+        if let Some(message) = message(&mut piece) {
+            self.inject(&message);
+        }
+        drop(piece);
+        self.tell_news();
+    }
+
+    /// The piece that waits is sent by itself, and then this.
+    fn tell(&self, message: Message) {
+        self.send(|piece| {
+            self.send_piece(piece);
+            Some(message)
+        });
+    }
+
+    fn send_piece(&self, piece: &mut Piece) {
+        if piece.len > 0 {
+            self.inject(&Message::Bytes(std::mem::replace(piece, Piece::NONE)));
+        }
+    }
+
+    fn inject(&self, message: &Message) {
+        let (bytes, len) = message.bytes();
         if self.nic.traits.fenced {
-            let iov = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: BYTES };
+            let iov = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: len };
             let message = Msg {
                 msg_iov: &iov,
                 desc: ptr::null(),
@@ -343,12 +400,51 @@ impl Link {
         }
         self.operate("fi_inject", || {
             // SAFETY: the endpoint is enabled; the provider has copied the bytes when this returns (`nic::find` sees to it that so many can be).
-            unsafe { ((*(*self.endpoint).msg).inject)(self.endpoint, bytes.as_ptr().cast(), BYTES, u64::MAX) }
+            unsafe { ((*(*self.endpoint).msg).inject)(self.endpoint, bytes.as_ptr().cast(), len, u64::MAX) }
         });
     }
 
-    /// Looks for what has come, and does it; how much there was. Whoever waits for the peer calls this: with some providers nothing comes otherwise.
-    pub fn progress(&self) -> usize {
+    /// Looks for what has come, and does it; how much there was. Whoever waits for the peer calls this, and [`Link::leave`] when it goes to sleep, or on: with some
+    /// providers nothing comes otherwise, and the port's thread keeps away meanwhile.
+    pub fn help(&self) -> usize {
+        if !self.helped.load(Ordering::Relaxed) {
+            self.helped.store(true, Ordering::Release);
+        }
+        self.progress()
+    }
+
+    /// Nobody waits any more who looks by himself.
+    pub fn leave(&self) {
+        if self.helped.swap(false, Ordering::AcqRel) {
+            bell::ring(self.bell);
+        }
+    }
+
+    /// Whether somebody helps.
+    pub(crate) fn is_helped(&self) -> bool {
+        self.helped.load(Ordering::Acquire)
+    }
+
+    /// Looks for what has come, and does it; how much there was.
+    pub(crate) fn progress(&self) -> usize {
+        let did = self.read();
+        self.tell_news();
+        did
+    }
+
+    /// Tells the owner what has happened; not under a lock, as he may use the link.
+    fn tell_news(&self) {
+        loop {
+            let Some(news) = lock(&self.news).pop_front() else { return };
+            match news {
+                News::Ready => self.owner.ready(self),
+                News::Fired(offset, held) => self.owner.fired(self, offset, held),
+                News::Over => self.owner.over(self, self.why_over().unwrap_or_default()),
+            }
+        }
+    }
+
+    fn read(&self) -> usize {
         let _one = match self.reading.try_lock() {
             Ok(one) => one,
             Err(TryLockError::Poisoned(one)) => one.into_inner(),
@@ -368,16 +464,16 @@ impl Link {
         for entry in &entries[..got] {
             let Some(room) = self.place_of(entry.context) else { continue };
             match room.checked_sub(self.rooms.len() - POSTED) {
-                None => self.rooms_free().push(room as u32),
+                None => lock(&self.free).push(room as u32),
                 Some(place) => {
-                    let mut bytes = [0; BYTES];
+                    let (mut bytes, len) = ([0; BYTES], entry.len.min(BYTES));
                     // SAFETY: the buffer was posted, and has come back.
-                    unsafe { self.desk.map.copy_out(place * BYTES, bytes.as_mut_ptr(), BYTES) };
+                    unsafe { self.desk.map.copy_out(place * BYTES, bytes.as_mut_ptr(), len) };
                     if entry.flags & abi::RECV != 0 {
-                        self.heard(&bytes[..entry.len.min(BYTES)]);
+                        self.heard(&bytes[..len]);
                     }
                     if let Err(error) = self.post(place) {
-                        self.end(error.to_string());
+                        self.note_end(error.to_string());
                     }
                 }
             }
@@ -385,30 +481,26 @@ impl Link {
         got
     }
 
-    fn rooms_free(&self) -> MutexGuard<'_, Vec<u32>> {
-        self.free.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// An operation has failed: reliable-connected means that the link is over.
     fn failed(&self, result: isize) {
         if result != -abi::EAVAIL {
-            return self.end(self.nic.library.text(-result as c_int));
+            return self.note_end(self.nic.library.text(-result as c_int));
         }
         // SAFETY: all zeroes is a valid entry.
         let mut entry: CqErrEntry = unsafe { std::mem::zeroed() };
         // SAFETY: an open queue.
         let got = unsafe { ((*(*self.queue).ops).readerr)(self.queue, &mut entry, 0) };
         if got > 0 {
-            self.end(self.nic.library.text(entry.err));
+            self.note_end(self.nic.library.text(entry.err));
         }
     }
 
     /// Does what the peer has told. One that tells what cannot be has broken the link.
     fn heard(&self, bytes: &[u8]) {
-        let wrong = || self.end("the peer has said what cannot be".into());
+        let wrong = || self.note_end("the peer has said what cannot be".into());
         match wire::hear(&self.mine.map, bytes) {
             Heard::Done => {}
-            Heard::Fired(offset, held) => self.owner.fired(self, offset, held),
+            Heard::Fired(offset, held) => lock(&self.news).push_back(News::Fired(offset, held)),
             Heard::Hello { base, key, len } => {
                 if self.greeted(base, key, len).is_none() {
                     wrong();
@@ -423,12 +515,12 @@ impl Link {
         match Registered::new(&self.nic, len, abi::WRITE) {
             Ok(shadow) => self.shadow.set(shadow).ok()?,
             Err(error) => {
-                self.end(error.to_string());
+                self.note_end(error.to_string());
                 return Some(());
             }
         }
         self.cookie.set(Cookie { base, key, len }).ok()?;
-        self.owner.ready(self);
+        lock(&self.news).push_back(News::Ready);
         Some(())
     }
 
@@ -440,7 +532,7 @@ impl Link {
         let mut room = None;
         self.operate("fi_writemsg", || {
             if room.is_none() {
-                room = self.rooms_free().pop();
+                room = lock(&self.free).pop();
             }
             let Some(room) = room else { return -(libc::EAGAIN as isize) };
             let iov = libc::iovec {
@@ -475,25 +567,29 @@ impl Remote for Link {
         if len == 0 {
             return;
         }
-        if len > self.nic.traits.inject || self.nic.traits.fenced {
-            return self.put_from_shadow(cookie, offset, from, len);
+        let mut piece = lock(&self.piece);
+        self.send_piece(&mut piece);
+        if len <= PIECE {
+            (piece.offset, piece.len) = (offset as u64, len);
+            // SAFETY: the caller vouches for `from`, and there is room for so many.
+            unsafe { ptr::copy_nonoverlapping(from, piece.bytes.as_mut_ptr(), len) };
+        } else {
+            self.put_from_shadow(cookie, offset, from, len);
         }
-        self.operate("fi_inject_write", || {
-            let at = cookie.base.wrapping_add(offset as u64);
-            // SAFETY: the endpoint is enabled; the caller vouches for `from`, whose bytes are copied when this returns.
-            unsafe {
-                ((*(*self.endpoint).rma).inject)(self.endpoint, from.cast(), len, u64::MAX, at, cookie.key)
-            }
-        });
+        drop(piece);
+        self.tell_news();
     }
 
     fn put_word(&self, offset: usize, value: u64) {
-        self.tell(&Message::Word { offset: offset as u64, value });
+        self.send(|piece| {
+            let piece = std::mem::replace(piece, Piece::NONE);
+            Some(Message::Word { piece, offset: offset as u64, value })
+        });
     }
 
     /// What was armed there is looked at by the peer: nothing is left for the caller to do.
     fn stimulate(&self, offset: usize, interest: u64) -> u64 {
-        self.tell(&Message::Stimulate { offset: offset as u64, interest });
+        self.tell(Message::Stimulate { offset: offset as u64, interest });
         0
     }
 
@@ -504,7 +600,7 @@ impl Remote for Link {
 
     /// What the word held is not known here: nothing, it says.
     fn or_word(&self, offset: usize, bits: u64) -> u64 {
-        self.tell(&Message::Or { offset: offset as u64, bits });
+        self.tell(Message::Or { offset: offset as u64, bits });
         0
     }
 }
@@ -515,4 +611,8 @@ impl Drop for Link {
         nic::close(self.endpoint.cast());
         nic::close(self.queue.cast());
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

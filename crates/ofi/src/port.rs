@@ -1,5 +1,5 @@
 //! A port: a domain with its links, and the thread that serves them. The thread accepts, notices ends, and, as long as nobody who waits does it himself
-//! ([`Link::progress`]), does what peers tell.
+//! ([`Link::help`]), does what peers tell.
 
 use std::collections::HashMap;
 use std::io;
@@ -19,6 +19,9 @@ pub type Answer = Option<(usize, Arc<dyn Owner>)>;
 
 /// Decides, from the words that came with it.
 pub type Gate = Box<dyn Fn(&[u8]) -> Answer + Send>;
+
+/// How long the thread leaves links alone that somebody helps, in milliseconds.
+const HELPED_MS: i32 = 10;
 
 struct Shared {
     nic: Arc<Nic>,
@@ -76,8 +79,9 @@ impl Port {
         len: usize,
         owner: Arc<dyn Owner>,
     ) -> Result<Arc<Link>, Error> {
+        let bell = self.shared.bell.as_raw_fd();
         let mut links = self.shared.links();
-        let link = Arc::new(Link::connect(&self.shared.nic, address, words, len, owner)?);
+        let link = Arc::new(Link::connect(&self.shared.nic, address, words, len, owner, bell)?);
         links.insert(link.key(), Arc::downgrade(&link));
         drop(links);
         bell::ring(self.shared.bell.as_raw_fd());
@@ -123,24 +127,34 @@ impl Shared {
     }
 
     fn serve(&self, descriptor: i32, gate: &Gate) {
+        let mut slept = false;
         while !self.ending.load(Ordering::Acquire) {
             let mut done = 0;
             while let Some(event) = self.nic.event() {
                 self.happened(event, gate);
                 done += 1;
             }
-            let living = self.living();
+            let (helped, mut living): (Vec<_>, Vec<_>) =
+                self.living().into_iter().partition(|link| link.is_helped());
             done += living.iter().map(|link| link.progress()).sum::<usize>();
+            // Whoever helps may forget to say that he has left.
+            if slept {
+                done += helped.iter().map(|link| link.progress()).sum::<usize>();
+            }
             if done > 0 || !self.nic.may_sleep(living.iter().map(|link| link.queue())) {
+                slept = false;
                 continue;
             }
+            living.retain(|link| !link.is_helped());
+            let limit = if helped.is_empty() { -1 } else { HELPED_MS };
             let watched = [self.bell.as_raw_fd(), descriptor].into_iter();
             let mut watched: Vec<libc::pollfd> = watched
                 .chain(living.iter().map(|link| link.descriptor()))
                 .map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 })
                 .collect();
             // SAFETY: an array of so many.
-            let got = unsafe { libc::poll(watched.as_mut_ptr(), watched.len() as libc::nfds_t, -1) };
+            let got = unsafe { libc::poll(watched.as_mut_ptr(), watched.len() as libc::nfds_t, limit) };
+            slept = got == 0;
             if got < 0 && io::Error::last_os_error().raw_os_error() != Some(libc::EINTR) {
                 return;
             }
@@ -171,7 +185,7 @@ impl Shared {
         let mut links = self.links();
         // A link that cannot be made is refused by its request being dropped; the peer hears of it.
         let info = asked.take();
-        if let Ok(link) = Link::accept(&self.nic, &info, len, owner) {
+        if let Ok(link) = Link::accept(&self.nic, &info, len, owner, self.bell.as_raw_fd()) {
             let link = Arc::new(link);
             links.insert(link.key(), Arc::downgrade(&link));
             lock(&self.accepted).push(link);

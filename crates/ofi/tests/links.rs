@@ -227,7 +227,7 @@ fn a_stream_goes_by_it() {
         while at < ALL {
             let room = producer.room(&mine, r, 1).expect("nobody lies");
             if room == 0 {
-                near.progress();
+                near.help();
                 continue;
             }
             let len = (1 + random(&mut state) as usize % 20000).min(room).min((ALL - at) as usize);
@@ -244,7 +244,7 @@ fn a_stream_goes_by_it() {
     while at < ALL {
         let ready = consumer.ready(&mine, w, 1, || u64::MAX).expect("nobody lies");
         if ready == 0 {
-            far.progress();
+            far.help();
             continue;
         }
         // SAFETY: a vector of so many.

@@ -32,7 +32,6 @@ pub const MR_LOCAL: c_int = 1 << 2;
 pub const MR_VIRT_ADDR: c_int = 1 << 4;
 pub const MR_ALLOCATED: c_int = 1 << 5;
 pub const MR_PROV_KEY: c_int = 1 << 6;
-pub const MR_ENDPOINT: c_int = 1 << 9;
 
 /// Writes become visible after writes, sends after writes, and writes after sends.
 pub const ORDER_WAW: u64 = 1 << 4;
@@ -461,7 +460,6 @@ mod tests {
             ("FI_MR_VIRT_ADDR", MR_VIRT_ADDR as u64),
             ("FI_MR_ALLOCATED", MR_ALLOCATED as u64),
             ("FI_MR_PROV_KEY", MR_PROV_KEY as u64),
-            ("FI_MR_ENDPOINT", MR_ENDPOINT as u64),
             ("FI_ORDER_WAW", ORDER_WAW),
             ("FI_ORDER_SAW", ORDER_SAW),
             ("FI_ORDER_SAS", ORDER_SAS),

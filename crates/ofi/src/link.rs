@@ -12,6 +12,7 @@
 
 use std::collections::VecDeque;
 use std::ffi::{c_int, c_void};
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
@@ -83,7 +84,7 @@ pub struct Link {
     /// Somebody who waits reads the completion queue.
     helped: AtomicBool,
     /// Wakes the port's thread.
-    bell: c_int,
+    bell: Arc<OwnedFd>,
 }
 
 // SAFETY: libfabric was asked for FI_THREAD_SAFE; rooms are written by the provider alone; maps are shared memory.
@@ -147,7 +148,7 @@ impl Link {
         info: &Infos,
         len: usize,
         owner: Arc<dyn Owner>,
-        bell: c_int,
+        bell: Arc<OwnedFd>,
     ) -> Result<Link, Error> {
         let count = nic.traits.operations.clamp(8, 256);
         let room = Context { internal: [ptr::null_mut(); 8] };
@@ -196,14 +197,6 @@ impl Link {
             let fid: *mut Fid = link.endpoint.cast();
             nic.bind(fid)?;
             wrong("fi_ep_bind", ((*(*fid).ops).bind)(fid, link.queue.cast(), abi::SEND | abi::RECV))?;
-            for memory in [&link.mine, &link.desk].into_iter().filter(|_| nic.traits.with_endpoint) {
-                let memory: *mut Fid = memory.mr.cast();
-                wrong("fi_mr_bind", ((*(*memory).ops).bind)(memory, fid, 0))?;
-                wrong(
-                    "fi_mr_enable",
-                    ((*(*memory).ops).control)(memory, abi::CONTROL_ENABLE, ptr::null_mut()),
-                )?;
-            }
             wrong("fi_enable", ((*(*fid).ops).control)(fid, abi::CONTROL_ENABLE, ptr::null_mut()))?;
         }
         for place in 0..POSTED {
@@ -219,7 +212,7 @@ impl Link {
         words: &[u8],
         len: usize,
         owner: Arc<dyn Owner>,
-        bell: c_int,
+        bell: Arc<OwnedFd>,
     ) -> Result<Link, Error> {
         if address.is_empty() || words.len() > nic::WORDS {
             return Err(Error::Address);
@@ -241,7 +234,7 @@ impl Link {
         info: &Infos,
         len: usize,
         owner: Arc<dyn Owner>,
-        bell: c_int,
+        bell: Arc<OwnedFd>,
     ) -> Result<Link, Error> {
         let link = Link::new(nic, info, len, owner, bell)?;
         // SAFETY: the endpoint is enabled, and made of the request.
@@ -416,7 +409,7 @@ impl Link {
     /// Nobody waits any more who looks by himself.
     pub fn leave(&self) {
         if self.helped.swap(false, Ordering::AcqRel) {
-            bell::ring(self.bell);
+            bell::ring(self.bell.as_raw_fd());
         }
     }
 

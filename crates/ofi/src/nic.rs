@@ -68,7 +68,7 @@ fn wish(hints: &mut Info) {
     // SAFETY: fi_allocinfo() gives hints all their parts.
     unsafe {
         (*hints.domain_attr).mr_mode =
-            abi::MR_LOCAL | abi::MR_VIRT_ADDR | abi::MR_ALLOCATED | abi::MR_PROV_KEY | abi::MR_ENDPOINT;
+            abi::MR_LOCAL | abi::MR_VIRT_ADDR | abi::MR_ALLOCATED | abi::MR_PROV_KEY;
         (*hints.domain_attr).threading = abi::THREAD_SAFE;
         (*hints.domain_attr).resource_mgmt = abi::RM_ENABLED;
     }
@@ -157,8 +157,6 @@ pub(crate) struct Traits {
     pub by_address: bool,
     /// The provider chooses keys.
     pub own_keys: bool,
-    /// Memory is registered with an endpoint.
-    pub with_endpoint: bool,
     /// Writes do not become visible in their order by themselves.
     pub fenced: bool,
     /// The most bytes that can be written from memory that is free again at once.
@@ -340,7 +338,6 @@ impl Traits {
         Traits {
             by_address: domain.mr_mode & abi::MR_VIRT_ADDR != 0,
             own_keys: domain.mr_mode & abi::MR_PROV_KEY != 0,
-            with_endpoint: domain.mr_mode & abi::MR_ENDPOINT != 0,
             fenced: tx.msg_order & wanted != wanted || ep.max_order_waw_size == 0,
             inject: tx.inject_size,
             operations: tx.size,

@@ -28,11 +28,11 @@ struct Shared {
     links: Mutex<HashMap<Key, Weak<Link>>>,
     /// Those that were accepted: they live until they are over.
     accepted: Mutex<Vec<Arc<Link>>>,
-    bell: OwnedFd,
+    bell: Arc<OwnedFd>,
     ending: AtomicBool,
 }
 
-/// A port.
+/// A port. Its links end with it.
 pub struct Port {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
@@ -44,7 +44,7 @@ impl Port {
         let nic = Nic::open(found)?;
         let fd = bell::create().map_err(|errno| Error::Memory(errno.into_raw()))?;
         // SAFETY: it was just made.
-        let bell = unsafe { OwnedFd::from_raw_fd(fd) };
+        let bell = Arc::new(unsafe { OwnedFd::from_raw_fd(fd) });
         let shared = Arc::new(Shared {
             nic,
             links: Mutex::default(),
@@ -79,7 +79,7 @@ impl Port {
         len: usize,
         owner: Arc<dyn Owner>,
     ) -> Result<Arc<Link>, Error> {
-        let bell = self.shared.bell.as_raw_fd();
+        let bell = Arc::clone(&self.shared.bell);
         let mut links = self.shared.links();
         let link = Arc::new(Link::connect(&self.shared.nic, address, words, len, owner, bell)?);
         links.insert(link.key(), Arc::downgrade(&link));
@@ -90,12 +90,14 @@ impl Port {
 }
 
 impl Drop for Port {
+    /// Ends its links.
     fn drop(&mut self) {
         self.shared.ending.store(true, Ordering::Release);
         bell::ring(self.shared.bell.as_raw_fd());
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
+        self.shared.living().iter().for_each(|link| link.close());
     }
 }
 
@@ -185,7 +187,7 @@ impl Shared {
         let mut links = self.links();
         // A link that cannot be made is refused by its request being dropped; the peer hears of it.
         let info = asked.take();
-        if let Ok(link) = Link::accept(&self.nic, &info, len, owner, self.bell.as_raw_fd()) {
+        if let Ok(link) = Link::accept(&self.nic, &info, len, owner, Arc::clone(&self.bell)) {
             let link = Arc::new(link);
             links.insert(link.key(), Arc::downgrade(&link));
             lock(&self.accepted).push(link);

@@ -27,7 +27,7 @@ use crate::nic::{self, Key, Nic};
 use crate::wire::{self, BYTES, Heard, Message, PIECE, Piece};
 
 /// Receive buffers that are kept posted: so many messages can be under way.
-const POSTED: usize = 128;
+pub(crate) const POSTED: usize = 64;
 /// The most bytes of a segment.
 const MOST: usize = 1 << 32;
 /// Completions that are read at once.

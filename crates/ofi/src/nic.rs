@@ -10,12 +10,15 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use crate::abi::{self, Domain, Eq, EqAttr, EqCmEntry, EqErrEntry, Fabric, Fid, Info, PassiveEp};
 use crate::error::{Error, check};
 use crate::library::{Infos, Library};
+use crate::link::POSTED;
 use crate::wire::BYTES;
 
 /// The most bytes that one end can say to the other when it asks for a link; some providers have no more.
 pub const WORDS: usize = 56;
 /// The most bytes of an address, whatever provider's.
 const ADDRESS: usize = 128;
+/// Operations that can be under way on a link. More cost memory and make it no faster.
+const OPERATIONS: usize = 64;
 /// Providers that are not used: superseded, experimental, or on one host, where there is memory.
 const NOT_USED: [&str; 5] = ["sockets", "net", "shm", "udp", "lpp"];
 /// The one that runs anywhere, and is no faster than the kernel's TCP.
@@ -67,6 +70,8 @@ fn wish(hints: &mut Info) {
     // Which kind of endpoint is not said: verbs, asked for reliable-connected ones, wants an address to be named, too.
     // SAFETY: fi_allocinfo() gives hints all their parts.
     unsafe {
+        (*hints.tx_attr).size = OPERATIONS;
+        (*hints.rx_attr).size = POSTED;
         (*hints.domain_attr).mr_mode =
             abi::MR_LOCAL | abi::MR_VIRT_ADDR | abi::MR_ALLOCATED | abi::MR_PROV_KEY;
         (*hints.domain_attr).threading = abi::THREAD_SAFE;

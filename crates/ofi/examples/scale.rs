@@ -33,14 +33,21 @@ enum Pattern {
 }
 
 fn main() {
-    let hosts: Vec<u32> = std::env::args().skip(1).filter_map(|word| word.parse().ok()).collect();
+    let number = |word: String| match word.parse() {
+        Ok(hosts @ 2..=100_000) => hosts,
+        _ => {
+            eprintln!("scale: {word} is no number of hosts (2 to 100000)");
+            std::process::exit(2)
+        }
+    };
+    let hosts: Vec<u32> = std::env::args().skip(1).map(number).collect();
     let hosts = if hosts.is_empty() { HOSTS.to_vec() } else { hosts };
     println!(
         "| pattern | hosts | connections of a process | links of a process: median, 99 %, most | links of a host: median, most | introductions a second of an agent: median, most | agents that an agent knows: median, most |"
     );
     println!("|---|---|---|---|---|---|---|");
     for pattern in [Pattern::Neighbours, Pattern::Services, Pattern::AllToAll] {
-        for &hosts in hosts.iter().filter(|&&hosts| hosts > 1) {
+        for &hosts in &hosts {
             World::new(pattern, hosts).run().print(pattern, hosts);
         }
     }

@@ -50,9 +50,9 @@ fn entry(number: u64) -> Entry {
     Entry {
         kind: Kind::Data,
         uow: 1,
-        place: Place::Slot(number as u32),
+        place: if number % 2 == 1 { Place::Slot(number as u32) } else { Place::Inline([number, !number]) },
         len: 5,
-        note: 3,
+        note: if number % 2 == 1 { 3 } else { 0 },
         more: number == 1,
         key: number,
         sent: number + 10,

@@ -163,8 +163,12 @@ fn serve(ends: &mut Ends) -> Result<()> {
             0 => ends.receive_all(&mut bytes).map(|()| bytes.len()),
             _ => ends.receive(&mut bytes),
         };
-        // The peer goes when it has what it wanted.
-        let Ok(got) = got else { return Ok(()) };
+        let got = match got {
+            Ok(got) => got,
+            // The peer goes when it has what it wanted.
+            Err(_) if ends.link.why_over().is_some() => return Ok(()),
+            Err(error) => return Err(error),
+        };
         if what != 1 {
             ends.send(&bytes[..got])?;
         } else if bytes[got - 1] == END {

@@ -6,6 +6,7 @@ use std::sync::OnceLock;
 use std::{fmt, mem, ptr};
 
 use crate::abi::{self, Fabric, FabricAttr, Info};
+use crate::error::Error;
 
 /// The oldest that has what is used (the tcp provider has reliable-connected endpoints that write with completion data since then).
 const OLDEST: u32 = 1 << 16 | 17;
@@ -62,9 +63,9 @@ impl Library {
 }
 
 fn open() -> Result<Library, Missing> {
+    let flags = libc::RTLD_NOW | libc::RTLD_LOCAL | libc::RTLD_NODELETE;
     // SAFETY: a constant name; what libfabric's constructors do is its own business, as for any program that is linked with it.
-    let handle =
-        unsafe { libc::dlopen(NAME.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL | libc::RTLD_NODELETE) };
+    let handle = unsafe { libc::dlopen(NAME.as_ptr(), flags) };
     if handle.is_null() {
         return Err(Missing(format!(
             "{}: install libfabric (Debian: apt-get install libfabric1), {}.{} or later",
@@ -153,9 +154,10 @@ impl Infos {
     }
 
     /// A copy of one of a list.
-    pub fn copy(&self, of: *const Info) -> Infos {
+    pub fn copy(&self, of: *const Info) -> Result<Infos, Error> {
         // SAFETY: `of` is an element of a list that lives.
-        Infos(self.0, unsafe { (self.0.dupinfo)(of) })
+        let copy = unsafe { (self.0.dupinfo)(of) };
+        if copy.is_null() { Err(Error::Memory(libc::ENOMEM)) } else { Ok(Infos(self.0, copy)) }
     }
 
     pub fn first(&self) -> *mut Info {

@@ -3,8 +3,9 @@
 //! * **Bytes** are put by remote writes. Short ones are gone at once; longer ones go from the *shadow*, memory as large as the peer's segment, where they lie at the
 //!   offsets that they will have there. So nobody waits for a write to be complete: what has been put is put again at the same place only when the peer has told that it
 //!   has read it, and that it cannot before it has come.
-//! * **Words** are told by messages, together with a few bytes that were put before them, and stored by whoever reads the completion queue at the target: a remote write may bring a word in two parts (the tcp
-//!   provider receives into the target's memory as bytes come), and a reader that saw half of one would believe it.
+//! * **Words** are told by messages, together with a few bytes that were put before them, and stored by whoever reads the completion queue at the target: a
+//!   remote write may bring a word in two parts (the tcp provider receives into the target's memory as bytes come), and a reader that saw half of one
+//!   would believe it.
 //! * **Tripwires** are told likewise, after the words: the target looks whether it is armed, so nothing has to be read remotely. Messages and not remote completion
 //!   data, as that has 32 bits with verbs, and consumes a receive buffer there all the same.
 //!
@@ -22,8 +23,7 @@ use fabric::{Mapped as _, Remote, bell, sys};
 
 use crate::abi::{self, Context, Cq, CqAttr, CqEntry, CqErrEntry, Ep, Fid, Mr, Msg, MsgRma, RmaIov};
 use crate::error::{Error, check};
-use crate::library::Infos;
-use crate::nic::{self, Key, Nic};
+use crate::nic::{self, Asked, Key, Nic};
 use crate::wire::{self, BYTES, Heard, Message, PIECE, Piece};
 
 /// Receive buffers that are kept posted: so many messages can be under way.
@@ -41,6 +41,17 @@ pub trait Owner: Send + Sync {
     fn fired(&self, _link: &Link, _offset: usize, _held: u64) {}
     /// The link is over.
     fn over(&self, _link: &Link, _why: &str) {}
+    /// A link that a peer has asked for, and this owner was to have, cannot be made; the peer is refused.
+    fn failed(&self, _error: &Error) {}
+}
+
+/// What is decided of a link before it is made.
+pub(crate) struct Terms {
+    /// Bytes of the own segment.
+    pub len: usize,
+    pub owner: Arc<dyn Owner>,
+    /// Wakes the port's thread.
+    pub bell: Arc<OwnedFd>,
 }
 
 /// What an owner is told.
@@ -142,20 +153,15 @@ impl Drop for Registered {
 }
 
 impl Link {
-    /// An endpoint that is neither connected nor accepted yet.
-    fn new(
-        nic: &Arc<Nic>,
-        info: &Infos,
-        len: usize,
-        owner: Arc<dyn Owner>,
-        bell: Arc<OwnedFd>,
-    ) -> Result<Link, Error> {
+    /// Of an endpoint that is neither connected nor accepted yet; closed if this fails.
+    fn new(nic: &Arc<Nic>, endpoint: *mut Ep, terms: Terms) -> Result<Link, Error> {
+        let Terms { len, owner, bell } = terms;
         let count = nic.traits.operations.clamp(8, 256);
         let room = Context { internal: [ptr::null_mut(); 8] };
         let mut link = Link {
             nic: Arc::clone(nic),
             owner,
-            endpoint: ptr::null_mut(),
+            endpoint,
             queue: ptr::null_mut(),
             descriptor: -1,
             mine: Registered::NONE,
@@ -184,16 +190,11 @@ impl Link {
             wait_cond: 0,
             wait_set: ptr::null_mut(),
         };
-        // SAFETY: the domain is open and `info` describes an endpoint of it; each object is written where it is to be, and closed by Drop, also after an
-        // error here.
+        // SAFETY: domain and endpoint are open; the queue is written where it is to be, and closed by Drop, also after an error here.
         unsafe {
             let ops = (*nic.domain).ops;
             wrong("fi_cq_open", ((*ops).cq_open)(nic.domain, &mut attr, &mut link.queue, ptr::null_mut()))?;
             link.descriptor = nic::descriptor(library, link.queue.cast())?;
-            wrong(
-                "fi_endpoint",
-                ((*ops).endpoint)(nic.domain, info.first(), &mut link.endpoint, ptr::null_mut()),
-            )?;
             let fid: *mut Fid = link.endpoint.cast();
             nic.bind(fid)?;
             wrong("fi_ep_bind", ((*(*fid).ops).bind)(fid, link.queue.cast(), abi::SEND | abi::RECV))?;
@@ -205,20 +206,13 @@ impl Link {
         Ok(link)
     }
 
-    /// Asks for a link to whoever listens at `address`, with words for its [`crate::Gate`]; `len` bytes of ours can be written by the peer.
-    pub(crate) fn connect(
-        nic: &Arc<Nic>,
-        address: &[u8],
-        words: &[u8],
-        len: usize,
-        owner: Arc<dyn Owner>,
-        bell: Arc<OwnedFd>,
-    ) -> Result<Link, Error> {
+    /// Asks for a link to whoever listens at `address`, with words for its [`crate::Gate`].
+    pub(crate) fn connect(nic: &Arc<Nic>, address: &[u8], words: &[u8], terms: Terms) -> Result<Link, Error> {
         if address.is_empty() || words.len() > nic::WORDS {
             return Err(Error::Address);
         }
         let info = nic.description(address)?;
-        let link = Link::new(nic, &info, len, owner, bell)?;
+        let link = Link::new(nic, nic.endpoint(&info)?, terms)?;
         // SAFETY: the address is where `description` has put it, with room for what it is; the endpoint is enabled.
         let result = unsafe {
             let cm = (*link.endpoint).cm;
@@ -228,15 +222,9 @@ impl Link {
         Ok(link)
     }
 
-    /// Accepts a request.
-    pub(crate) fn accept(
-        nic: &Arc<Nic>,
-        info: &Infos,
-        len: usize,
-        owner: Arc<dyn Owner>,
-        bell: Arc<OwnedFd>,
-    ) -> Result<Link, Error> {
-        let link = Link::new(nic, info, len, owner, bell)?;
+    /// Accepts a request; refuses it if that fails.
+    pub(crate) fn accept(nic: &Arc<Nic>, asked: Asked, terms: Terms) -> Result<Link, Error> {
+        let link = Link::new(nic, asked.endpoint()?, terms)?;
         // SAFETY: the endpoint is enabled, and made of the request.
         let result = unsafe { ((*(*link.endpoint).cm).accept)(link.endpoint, ptr::null(), 0) };
         check(nic.library, "fi_accept", result as isize)?;
@@ -348,12 +336,11 @@ impl Link {
         }
     }
 
-    /// Sends, with the lock on the piece held, what may be before the piece is sent, or with it.
-    fn send(&self, message: impl FnOnce(&mut Piece) -> Option<Message>) {
+    /// Sends, under the lock on the piece, what `message` makes of it.
+    fn send(&self, message: impl FnOnce(&mut Piece) -> Message) {
         let mut piece = lock(&self.piece);
-        if let Some(message) = message(&mut piece) {
-            self.inject(&message);
-        }
+        let message = message(&mut piece);
+        self.inject(&message);
         drop(piece);
         self.tell_news();
     }
@@ -362,7 +349,7 @@ impl Link {
     fn tell(&self, message: Message) {
         self.send(|piece| {
             self.send_piece(piece);
-            Some(message)
+            message
         });
     }
 
@@ -576,7 +563,7 @@ impl Remote for Link {
     fn put_word(&self, offset: usize, value: u64) {
         self.send(|piece| {
             let piece = std::mem::replace(piece, Piece::NONE);
-            Some(Message::Word { piece, offset: offset as u64, value })
+            Message::Word { piece, offset: offset as u64, value }
         });
     }
 
@@ -606,6 +593,7 @@ impl Drop for Link {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+/// Locks, also what a thread that panicked has left.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

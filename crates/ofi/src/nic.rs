@@ -4,13 +4,12 @@
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::net::IpAddr;
 use std::ptr;
-use std::sync::Arc;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
-use crate::abi::{self, Domain, Eq, EqAttr, EqCmEntry, EqErrEntry, Fabric, Fid, Info, PassiveEp};
+use crate::abi::{self, Domain, Ep, Eq, EqAttr, EqCmEntry, EqErrEntry, Fabric, Fid, Info, PassiveEp};
 use crate::error::{Error, check};
 use crate::library::{Infos, Library};
-use crate::link::POSTED;
+use crate::link::{POSTED, lock};
 use crate::wire::BYTES;
 
 /// The most bytes that one end can say to the other when it asks for a link; some providers have no more.
@@ -48,16 +47,19 @@ pub fn find(provider: Option<&str>, at: Option<IpAddr>) -> Result<Vec<Found>, Er
         .filter(|&at| unsafe { (*(*at).ep_attr).kind } == abi::EP_MSG)
         .map(|at| {
             // SAFETY: an element of a list that lives; its attributes are there, and names are C strings or null.
-            let (provider, domain) =
-                unsafe { (text((*(*at).fabric_attr).prov_name), text((*(*at).domain_attr).name)) };
-            Found { provider, domain, info: infos.copy(at) }
+            let provider = unsafe { text((*(*at).fabric_attr).prov_name) };
+            // SAFETY: as above.
+            let domain = unsafe { text((*(*at).domain_attr).name) };
+            Ok(Found { provider, domain, info: infos.copy(at)? })
         })
-        .filter(|found| match provider {
+        .collect::<Result<_, Error>>()?;
+    found.retain(|found| {
+        let wanted = match provider {
             Some(wanted) => found.provider == wanted,
             None => !NOT_USED.contains(&found.provider.as_str()),
-        })
-        .filter(|found| Traits::of(&found.info).inject >= BYTES)
-        .collect();
+        };
+        wanted && Traits::of(&found.info).inject >= BYTES
+    });
     // Stable: as libfabric has them otherwise.
     found.sort_by_key(|found| found.provider == LAST);
     Ok(found)
@@ -89,7 +91,7 @@ unsafe fn text(at: *const c_char) -> String {
     unsafe { CStr::from_ptr(at) }.to_string_lossy().into_owned()
 }
 
-/// What the caller of [`Nic::events`] is told.
+/// What the caller of [`Nic::event`] is told.
 #[derive(Debug)]
 pub enum Event {
     /// Somebody asks for a link, with these words: to be accepted or refused.
@@ -123,8 +125,12 @@ impl std::fmt::Debug for Asked {
 }
 
 impl Asked {
-    pub(crate) fn take(mut self) -> Infos {
-        self.info.take().expect("only take() takes it")
+    /// An endpoint for it, by which it is answered: whoever closes that refuses it, too. Where none can be had the request is refused here.
+    pub(crate) fn endpoint(mut self) -> Result<*mut Ep, Error> {
+        let info = self.info.as_ref().expect("this takes it, and self");
+        let endpoint = self.nic.endpoint(info)?;
+        self.info = None;
+        Ok(endpoint)
     }
 }
 
@@ -179,7 +185,7 @@ impl Nic {
     /// Opens a domain and listens there, at an address that the provider chooses.
     pub fn open(found: &Found) -> Result<Arc<Nic>, Error> {
         let library = Library::get()?;
-        let info = found.info.copy(found.info.first());
+        let info = found.info.copy(found.info.first())?;
         let mut nic = Nic {
             library,
             fabric: ptr::null_mut(),
@@ -227,13 +233,12 @@ impl Nic {
 
     /// A description for an endpoint that connects to this address, which verbs wants to know from the beginning.
     pub(crate) fn description(&self, to: &[u8]) -> Result<Infos, Error> {
-        let info = self.info.copy(self.info.first());
+        let info = self.info.copy(self.info.first())?;
         // SAFETY: the copy is ours; fi_freeinfo() frees its parts by free(), an older destination included.
         unsafe {
             // Providers read as much as the kind of address that it says it is.
             let at = libc::calloc(1, to.len().max(ADDRESS));
-            if at.is_null() || info.first().is_null() {
-                libc::free(at);
+            if at.is_null() {
                 return Err(Error::Memory(libc::ENOMEM));
             }
             ptr::copy_nonoverlapping(to.as_ptr(), at.cast::<u8>(), to.len());
@@ -242,6 +247,17 @@ impl Nic {
             (info.dest_addr, info.dest_addrlen) = (at, to.len());
         }
         Ok(info)
+    }
+
+    /// A new endpoint, to be closed by the caller.
+    pub(crate) fn endpoint(&self, info: &Infos) -> Result<*mut Ep, Error> {
+        let mut endpoint = ptr::null_mut();
+        // SAFETY: the domain is open, and `info` describes an endpoint of it.
+        let result = unsafe {
+            ((*(*self.domain).ops).endpoint)(self.domain, info.first(), &mut endpoint, ptr::null_mut())
+        };
+        check(self.library, "fi_endpoint", result as isize)?;
+        Ok(endpoint)
     }
 
     /// Binds an endpoint to the events.
@@ -266,16 +282,12 @@ impl Nic {
         }
     }
 
-    fn read(&self) -> MutexGuard<'_, ()> {
-        self.reading.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The next event, if there is one.
     pub fn event(self: &Arc<Nic>) -> Option<Event> {
         /// Room for the peer's words behind the event.
         #[repr(C, align(8))]
         struct Entry(EqCmEntry, [u8; 256]);
-        let _one = self.read();
+        let _one = lock(&self.reading);
         loop {
             let mut entry = Entry(EqCmEntry { fid: ptr::null_mut(), info: ptr::null_mut() }, [0; 256]);
             let mut event = 0;
@@ -317,9 +329,9 @@ impl Nic {
 /// The queue is open and was opened with FI_WAIT_FD.
 pub(crate) unsafe fn descriptor(library: &'static Library, queue: *mut Fid) -> Result<c_int, Error> {
     let mut fd: c_int = -1;
+    let to: *mut c_void = (&raw mut fd).cast();
     // SAFETY: the caller's word.
-    let result =
-        unsafe { ((*(*queue).ops).control)(queue, abi::CONTROL_GETWAIT, (&raw mut fd).cast::<c_void>()) };
+    let result = unsafe { ((*(*queue).ops).control)(queue, abi::CONTROL_GETWAIT, to) };
     check(library, "fi_control(FI_GETWAIT)", result as isize)?;
     Ok(fd)
 }

@@ -5,13 +5,14 @@ use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
 use fabric::bell;
 
 use crate::error::Error;
-use crate::link::{Link, Owner};
+use crate::link::{Link, Owner, Terms, lock};
 use crate::nic::{Asked, Event, Found, Key, Nic};
 
 /// What is decided of a request for a link: the bytes of our segment that the peer may write, and who has the link; `None`: it is refused.
@@ -20,8 +21,8 @@ pub type Answer = Option<(usize, Arc<dyn Owner>)>;
 /// Decides, from the words that came with it.
 pub type Gate = Box<dyn Fn(&[u8]) -> Answer + Send>;
 
-/// How long the thread leaves links alone that somebody helps, in milliseconds.
-const HELPED_MS: i32 = 10;
+/// How long the thread leaves links alone that somebody helps: he may forget to say that he has left.
+const HELPED: Duration = Duration::from_millis(10);
 
 struct Shared {
     nic: Arc<Nic>,
@@ -79,9 +80,9 @@ impl Port {
         len: usize,
         owner: Arc<dyn Owner>,
     ) -> Result<Arc<Link>, Error> {
-        let bell = Arc::clone(&self.shared.bell);
+        let terms = Terms { len, owner, bell: Arc::clone(&self.shared.bell) };
         let mut links = self.shared.links();
-        let link = Arc::new(Link::connect(&self.shared.nic, address, words, len, owner, bell)?);
+        let link = Arc::new(Link::connect(&self.shared.nic, address, words, terms)?);
         links.insert(link.key(), Arc::downgrade(&link));
         drop(links);
         bell::ring(self.shared.bell.as_raw_fd());
@@ -99,10 +100,6 @@ impl Drop for Port {
         }
         self.shared.living().iter().for_each(|link| link.close());
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Shared {
@@ -129,7 +126,7 @@ impl Shared {
     }
 
     fn serve(&self, descriptor: i32, gate: &Gate) {
-        let mut slept = false;
+        let mut looked = Instant::now();
         while !self.ending.load(Ordering::Acquire) {
             let mut done = 0;
             while let Some(event) = self.nic.event() {
@@ -139,16 +136,15 @@ impl Shared {
             let (helped, mut living): (Vec<_>, Vec<_>) =
                 self.living().into_iter().partition(|link| link.is_helped());
             done += living.iter().map(|link| link.progress()).sum::<usize>();
-            // Whoever helps may forget to say that he has left.
-            if slept {
+            if looked.elapsed() >= HELPED {
+                looked = Instant::now();
                 done += helped.iter().map(|link| link.progress()).sum::<usize>();
             }
             if done > 0 || !self.nic.may_sleep(living.iter().map(|link| link.queue())) {
-                slept = false;
                 continue;
             }
             living.retain(|link| !link.is_helped());
-            let limit = if helped.is_empty() { -1 } else { HELPED_MS };
+            let limit = if helped.is_empty() { -1 } else { HELPED.as_millis() as i32 };
             let watched = [self.bell.as_raw_fd(), descriptor].into_iter();
             let mut watched: Vec<libc::pollfd> = watched
                 .chain(living.iter().map(|link| link.descriptor()))
@@ -156,9 +152,10 @@ impl Shared {
                 .collect();
             // SAFETY: an array of so many.
             let got = unsafe { libc::poll(watched.as_mut_ptr(), watched.len() as libc::nfds_t, limit) };
-            slept = got == 0;
-            if got < 0 && io::Error::last_os_error().raw_os_error() != Some(libc::EINTR) {
-                return;
+            let error = io::Error::last_os_error();
+            if got < 0 && error.raw_os_error() != Some(libc::EINTR) {
+                // Nobody would serve them any more.
+                return living.iter().chain(&helped).for_each(|link| link.end(format!("poll: {error}")));
             }
             bell::silence(self.bell.as_raw_fd());
         }
@@ -184,13 +181,14 @@ impl Shared {
 
     fn asked(&self, asked: Asked, answer: Answer) {
         let Some((len, owner)) = answer else { return };
-        let mut links = self.links();
-        // A link that cannot be made is refused by its request being dropped; the peer hears of it.
-        let info = asked.take();
-        if let Ok(link) = Link::accept(&self.nic, &info, len, owner, Arc::clone(&self.bell)) {
-            let link = Arc::new(link);
-            links.insert(link.key(), Arc::downgrade(&link));
-            lock(&self.accepted).push(link);
+        let terms = Terms { len, owner: Arc::clone(&owner), bell: Arc::clone(&self.bell) };
+        match Link::accept(&self.nic, asked, terms) {
+            Ok(link) => {
+                let link = Arc::new(link);
+                self.links().insert(link.key(), Arc::downgrade(&link));
+                lock(&self.accepted).push(link);
+            }
+            Err(error) => owner.failed(&error),
         }
     }
 }

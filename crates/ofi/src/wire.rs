@@ -10,7 +10,7 @@ pub const HEAD: usize = 32;
 pub const PIECE: usize = 64;
 /// The most bytes of a message.
 pub const BYTES: usize = HEAD + PIECE;
-const MAGIC: u64 = 0x5348_4f46_4901_0001; // "SHOFI", version 1, of this many words
+const MAGIC: u64 = 0x5348_4f46_4901_0001; // "SHOFI", then the version of the messages
 
 /// A few bytes for the receiver's segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -15,6 +15,7 @@ enum Told {
     Ready,
     Fired(usize, u64),
     Over(String),
+    Failed,
 }
 
 /// Tells a channel of everything; keeps the link that was accepted.
@@ -29,6 +30,9 @@ impl Owner for Teller {
     }
     fn over(&self, _link: &Link, why: &str) {
         self.tell(Told::Over(why.into()));
+    }
+    fn failed(&self, _error: &ofi::Error) {
+        self.tell(Told::Failed);
     }
 }
 
@@ -164,6 +168,16 @@ fn who_does_not_know_the_word_is_refused() {
     assert!(matches!(next(&told), Told::Over(_)));
     assert!(link.why_over().is_some() && link.room().is_none());
     assert!(ports.1.links().is_empty());
+}
+
+#[test]
+fn who_cannot_be_given_a_segment_is_refused() {
+    let ((near_owner, near_told), (far_owner, far_told)) = (Teller::new(), Teller::new());
+    let ports = (port(4096, &near_owner), port(usize::MAX / 2, &far_owner));
+    let link = ports.0.connect(ports.1.address(), b"friend", 4096, near_owner).expect("it is asked");
+    assert_eq!(next(&far_told), Told::Failed);
+    assert!(matches!(next(&near_told), Told::Over(_)));
+    assert!(link.room().is_none() && ports.1.links().is_empty());
 }
 
 #[test]

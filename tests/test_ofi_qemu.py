@@ -44,20 +44,22 @@ def pair():
     assert shutil.which("rdma", path=f"{os.environ['PATH']}:/usr/sbin:/sbin"), "rdma (iproute2) is not installed"
     image = qemu.initramfs("rdma", kernel, [exchange(), qemu.program("rdma")], [library(name) for name in PLUGINS], FILES, MODULES)
     guests = []
-    for number, name in ((1, "left"), (2, "right")):
-        nic = qemu.nic(f"52:54:00:01:00:{number:02x}", 7030 + number, 7030 + 3 - number)
-        guests.append(qemu.Guest(runner, net, name, kernel, image, [nic], memory=384))
-    for number, guest in enumerate(guests, 1):
-        guest.wait_booted()
-        guest.run(f"""
-            modprobe -a crc32_generic rdma_rxe ib_uverbs rdma_ucm
-            ip addr add 192.168.1.{number}/24 dev eth0; ip link set eth0 up
-            rdma link add rxe0 type rxe netdev eth0
-        """)
-        guest.until("rdma link show rxe0/1 | grep -q 'state ACTIVE'", 20)
-    yield guests
-    for guest in guests:
-        guest.stop()
+    try:
+        for number, name in ((1, "left"), (2, "right")):
+            nic = qemu.nic(f"52:54:00:01:00:{number:02x}", 7030 + number, 7030 + 3 - number)
+            guests.append(qemu.Guest(runner, net, name, kernel, image, [nic], memory=384))
+        for number, guest in enumerate(guests, 1):
+            guest.wait_booted()
+            guest.run(f"""
+                modprobe -a crc32_generic rdma_rxe ib_uverbs rdma_ucm
+                ip addr add 192.168.1.{number}/24 dev eth0; ip link set eth0 up
+                rdma link add rxe0 type rxe netdev eth0
+            """)
+            guest.until("rdma link show rxe0/1 | grep -q 'state ACTIVE'", 20)
+        yield guests
+    finally:
+        for guest in guests:
+            guest.stop()
     assert not (wrong := runner.finish()), wrong
 
 

@@ -581,7 +581,7 @@ pub fn close_range(first: u32, last: u32) {
 
 /// Zeroed memory that copies of the process share.
 pub fn mmap_common(len: usize) -> Result<*mut u8, Errno> {
-    let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
+    let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     call!(mmap, 0, len, libc::PROT_READ | libc::PROT_WRITE, flags, -1i32, 0).map(|at| at as *mut u8)
 }
 

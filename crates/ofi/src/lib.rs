@@ -20,4 +20,4 @@ pub use error::Error;
 pub use library::{Library, Missing};
 pub use link::{Link, Owner};
 pub use nic::{Found, WORDS, find};
-pub use port::{Gate, Port};
+pub use port::{Errands, Gate, Port};

@@ -39,6 +39,8 @@ pub trait Owner: Send + Sync {
     fn ready(&self, _link: &Link) {}
     /// The peer has stimulated the tripwire at `offset`, which held `held` and is disarmed now: whoever sleeps there is to be woken.
     fn fired(&self, _link: &Link, _offset: usize, _held: u64) {}
+    /// The peer's owner has called ([`Link::call`]), after all that it had put before is there.
+    fn called(&self, _link: &Link, _what: u64, _value: u64) {}
     /// The link is over.
     fn over(&self, _link: &Link, _why: &str) {}
     /// A link that a peer has asked for, and this owner was to have, cannot be made; the peer is refused.
@@ -58,6 +60,7 @@ pub(crate) struct Terms {
 enum News {
     Ready,
     Fired(usize, u64),
+    Called(u64, u64),
     Over,
 }
 
@@ -114,7 +117,8 @@ impl Registered {
 
     fn new(nic: &Nic, len: usize, access: u64) -> Result<Registered, Error> {
         static KEYS: AtomicU64 = AtomicU64::new(1);
-        let base = sys::mmap_private(len).map_err(|errno| Error::Memory(errno.into_raw()))?;
+        // Shared, so that a child of fork() does not make the provider read, or write, pages that are no longer ours.
+        let base = sys::mmap_common(len).map_err(|errno| Error::Memory(errno.into_raw()))?;
         // SAFETY: it was just mapped, for this, and with so many bytes.
         let mut memory = Registered { map: unsafe { Map::of(base, len) }, mr: ptr::null_mut() };
         let key = if nic.traits.own_keys { 0 } else { KEYS.fetch_add(1, Ordering::Relaxed) };
@@ -247,6 +251,27 @@ impl Link {
     /// The own segment.
     pub fn mine(&self) -> Map {
         self.mine.map
+    }
+
+    /// Memory as large as the peer's segment, when the link is ready: for [`Link::put_shadowed`]. It stays mapped as long as the link.
+    pub fn shadow(&self) -> Option<Map> {
+        self.cookie.get()?;
+        self.shadow.get().map(|shadow| shadow.map)
+    }
+
+    /// As `put`, of bytes that have been written into the shadow, at the same offset. They stay there until the peer has told that it has read them.
+    pub fn put_shadowed(&self, offset: usize, len: usize) {
+        let (Some(cookie), Some(shadow)) = (self.cookie.get(), self.shadow.get()) else { return };
+        assert!(offset.checked_add(len).is_some_and(|end| end <= cookie.len));
+        // SAFETY: inside the shadow.
+        self.put_piece(offset, unsafe { shadow.map.base().add(offset) }, len, |link| {
+            link.write_shadow(cookie, shadow, offset, len);
+        });
+    }
+
+    /// Calls the peer's owner: [`Owner::called`], after all that was put before is there.
+    pub fn call(&self, what: u64, value: u64) {
+        self.tell(Message::Call { what, value });
     }
 
     /// Bytes of the peer's segment, when the link is ready.
@@ -419,6 +444,7 @@ impl Link {
             match news {
                 News::Ready => self.owner.ready(self),
                 News::Fired(offset, held) => self.owner.fired(self, offset, held),
+                News::Called(what, value) => self.owner.called(self, what, value),
                 News::Over => self.owner.over(self, self.why_over().unwrap_or_default()),
             }
         }
@@ -481,6 +507,7 @@ impl Link {
         match wire::hear(&self.mine.map, bytes) {
             Heard::Done => {}
             Heard::Fired(offset, held) => lock(&self.news).push_back(News::Fired(offset, held)),
+            Heard::Call { what, value } => lock(&self.news).push_back(News::Called(what, value)),
             Heard::Hello { base, key, len } => {
                 if self.greeted(base, key, len).is_none() {
                     wrong();
@@ -504,11 +531,26 @@ impl Link {
         Some(())
     }
 
-    /// Puts bytes that have to be somewhere until they are sent.
-    fn put_from_shadow(&self, cookie: &Cookie, offset: usize, from: *const u8, len: usize) {
-        let Some(shadow) = self.shadow.get() else { return };
-        // SAFETY: the caller of `put` vouches for `from`; the range was checked.
-        unsafe { shadow.map.copy_in(offset, from, len) };
+    /// A few bytes wait for the word behind them; more go by `write`.
+    fn put_piece(&self, offset: usize, from: *const u8, len: usize, write: impl FnOnce(&Link)) {
+        if len == 0 {
+            return;
+        }
+        let mut piece = lock(&self.piece);
+        self.send_piece(&mut piece);
+        if len <= PIECE {
+            (piece.offset, piece.len) = (offset as u64, len);
+            // SAFETY: the callers vouch for `from`, and there is room for so many.
+            unsafe { ptr::copy_nonoverlapping(from, piece.bytes.as_mut_ptr(), len) };
+        } else {
+            write(self);
+        }
+        drop(piece);
+        self.tell_news();
+    }
+
+    /// Writes bytes of the shadow, where they are until they are sent.
+    fn write_shadow(&self, cookie: &Cookie, shadow: &Registered, offset: usize, len: usize) {
         let mut room = None;
         self.operate("fi_writemsg", || {
             if room.is_none() {
@@ -544,20 +586,12 @@ impl Remote for Link {
     unsafe fn put(&self, offset: usize, from: *const u8, len: usize) {
         let Some(cookie) = self.cookie.get() else { return };
         assert!(offset.checked_add(len).is_some_and(|end| end <= cookie.len));
-        if len == 0 {
-            return;
-        }
-        let mut piece = lock(&self.piece);
-        self.send_piece(&mut piece);
-        if len <= PIECE {
-            (piece.offset, piece.len) = (offset as u64, len);
-            // SAFETY: the caller vouches for `from`, and there is room for so many.
-            unsafe { ptr::copy_nonoverlapping(from, piece.bytes.as_mut_ptr(), len) };
-        } else {
-            self.put_from_shadow(cookie, offset, from, len);
-        }
-        drop(piece);
-        self.tell_news();
+        self.put_piece(offset, from, len, |link| {
+            let Some(shadow) = link.shadow.get() else { return };
+            // SAFETY: the caller vouches for `from`; the range was checked.
+            unsafe { shadow.map.copy_in(offset, from, len) };
+            link.write_shadow(cookie, shadow, offset, len);
+        });
     }
 
     fn put_word(&self, offset: usize, value: u64) {

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use fabric::bell;
+use fabric::{bell, sys};
 
 use crate::error::Error;
 use crate::link::{Link, Owner, Terms, lock};
@@ -20,6 +20,31 @@ pub type Answer = Option<(usize, Arc<dyn Owner>)>;
 
 /// Decides, from the words that came with it.
 pub type Gate = Box<dyn Fn(&[u8]) -> Answer + Send>;
+
+/// What else the port's thread is to do for the owner of the port, which has no thread of its own.
+pub trait Errands: Send {
+    /// Does what there is to do; how much there was. Called again and again, from the port's thread alone.
+    fn run(&mut self) -> usize;
+    /// Whether there is nothing to do, and whoever gives it something from now on rings the port's bell ([`Port::bell`]).
+    fn may_sleep(&mut self) -> bool;
+    /// A descriptor that is readable when there is something to do, besides.
+    fn descriptor(&self) -> Option<i32>;
+}
+
+/// None.
+struct NoErrands;
+
+impl Errands for NoErrands {
+    fn run(&mut self) -> usize {
+        0
+    }
+    fn may_sleep(&mut self) -> bool {
+        true
+    }
+    fn descriptor(&self) -> Option<i32> {
+        None
+    }
+}
 
 /// How long the thread leaves links alone that somebody helps: he may forget to say that he has left.
 const HELPED: Duration = Duration::from_millis(10);
@@ -42,6 +67,15 @@ pub struct Port {
 impl Port {
     /// Opens a domain, and serves requests for links by `gate`.
     pub fn open(found: &Found, gate: Gate) -> Result<Port, Error> {
+        Port::open_with(found, gate, |_| NoErrands)
+    }
+
+    /// As [`Port::open`]; its thread runs errands as well.
+    pub fn open_with<E: Errands + 'static>(
+        found: &Found,
+        gate: Gate,
+        errands: impl FnOnce(&Port) -> E,
+    ) -> Result<Port, Error> {
         let nic = Nic::open(found)?;
         let fd = bell::create().map_err(|errno| Error::Memory(errno.into_raw()))?;
         // SAFETY: it was just made.
@@ -55,11 +89,22 @@ impl Port {
         });
         let descriptor = shared.nic.descriptor()?;
         let served = Arc::clone(&shared);
+        let mut port = Port { shared, thread: None };
+        let mut errands = errands(&port);
+        // Signals are for the program's own threads.
+        let blocked = sys::block_signals(u64::MAX);
         let thread = thread::Builder::new()
             .name("shunt-ofi".into())
-            .spawn(move || served.serve(descriptor, &gate))
-            .map_err(|error| Error::Memory(error.raw_os_error().unwrap_or(libc::EAGAIN)))?;
-        Ok(Port { shared, thread: Some(thread) })
+            .spawn(move || served.serve(descriptor, &gate, &mut errands));
+        sys::block_signals(blocked);
+        let thread = thread.map_err(|error| Error::Memory(error.raw_os_error().unwrap_or(libc::EAGAIN)))?;
+        port.thread = Some(thread);
+        Ok(port)
+    }
+
+    /// The eventfd that wakes its thread.
+    pub fn bell(&self) -> i32 {
+        self.shared.bell.as_raw_fd()
     }
 
     /// Where it can be reached, in the provider's own form.
@@ -125,10 +170,10 @@ impl Shared {
         living
     }
 
-    fn serve(&self, descriptor: i32, gate: &Gate) {
+    fn serve(&self, descriptor: i32, gate: &Gate, errands: &mut dyn Errands) {
         let mut looked = Instant::now();
         while !self.ending.load(Ordering::Acquire) {
-            let mut done = 0;
+            let mut done = errands.run();
             while let Some(event) = self.nic.event() {
                 self.happened(event, gate);
                 done += 1;
@@ -140,13 +185,15 @@ impl Shared {
                 looked = Instant::now();
                 done += helped.iter().map(|link| link.progress()).sum::<usize>();
             }
-            if done > 0 || !self.nic.may_sleep(living.iter().map(|link| link.queue())) {
+            if done > 0 || !self.nic.may_sleep(living.iter().map(|link| link.queue())) || !errands.may_sleep()
+            {
                 continue;
             }
             living.retain(|link| !link.is_helped());
             let limit = if helped.is_empty() { -1 } else { HELPED.as_millis() as i32 };
             let watched = [self.bell.as_raw_fd(), descriptor].into_iter();
             let mut watched: Vec<libc::pollfd> = watched
+                .chain(errands.descriptor())
                 .chain(living.iter().map(|link| link.descriptor()))
                 .map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 })
                 .collect();

@@ -41,6 +41,8 @@ pub enum Message {
     Or { offset: u64, bits: u64 },
     /// The tripwire there is stimulated, for any of `interest`.
     Stimulate { offset: u64, interest: u64 },
+    /// For the owner of the link: what these mean is not the fabric's business.
+    Call { what: u64, value: u64 },
 }
 
 impl Message {
@@ -52,6 +54,7 @@ impl Message {
             Message::Bytes(piece) => ([2, 0, 0, piece.offset], piece),
             Message::Or { offset, bits } => ([3, offset, bits, 0], Piece::NONE),
             Message::Stimulate { offset, interest } => ([4, offset, interest, 0], Piece::NONE),
+            Message::Call { what, value } => ([5, what, value, 0], Piece::NONE),
         };
         let mut bytes = [0; BYTES];
         for (place, word) in bytes.chunks_exact_mut(8).zip(words) {
@@ -78,6 +81,7 @@ impl Message {
             [MAGIC, base, key, len] => Some(Message::Hello { base, key, len }),
             [3, offset, bits, 0] => Some(Message::Or { offset, bits }),
             [4, offset, interest, 0] => Some(Message::Stimulate { offset, interest }),
+            [5, what, value, 0] => Some(Message::Call { what, value }),
             _ => None,
         }
     }
@@ -92,6 +96,8 @@ pub enum Heard {
     Fired(usize, u64),
     /// The peer has said hello.
     Hello { base: u64, key: u64, len: u64 },
+    /// The peer calls the owner of the link.
+    Call { what: u64, value: u64 },
     /// It cannot be: the peer breaks the rules.
     Wrong,
 }
@@ -112,6 +118,7 @@ pub fn hear(mine: &Map, bytes: &[u8]) -> Heard {
     };
     let heard = match Message::parse(bytes) {
         Some(Message::Hello { base, key, len }) => Some(Heard::Hello { base, key, len }),
+        Some(Message::Call { what, value }) => Some(Heard::Call { what, value }),
         Some(Message::Word { piece, offset, value }) => word(offset).and_then(|at| {
             put(&piece)?;
             mine.set_word(at, value);
@@ -152,6 +159,7 @@ mod tests {
             Message::Bytes(piece(64)),
             Message::Or { offset: 16, bits: 3 },
             Message::Stimulate { offset: 24, interest: 1 },
+            Message::Call { what: 7, value: u64::MAX },
         ] {
             let (bytes, len) = message.bytes();
             assert_eq!(Message::parse(&bytes[..len]), Some(message));

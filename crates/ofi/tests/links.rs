@@ -1,12 +1,13 @@
 //! Links over libfabric's tcp provider: two ports of this process on loopback, as on two hosts.
 
 use std::net::Ipv4Addr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use fabric::{Local as _, Mapped as _, Remote as _, trip};
-use ofi::{Link, Owner, Port};
+use ofi::{Errands, Link, Owner, Port};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -14,6 +15,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 enum Told {
     Ready,
     Fired(usize, u64),
+    Called(u64, u64),
     Over(String),
     Failed,
 }
@@ -27,6 +29,9 @@ impl Owner for Teller {
     }
     fn fired(&self, _link: &Link, offset: usize, held: u64) {
         self.tell(Told::Fired(offset, held));
+    }
+    fn called(&self, _link: &Link, what: u64, value: u64) {
+        self.tell(Told::Called(what, value));
     }
     fn over(&self, _link: &Link, why: &str) {
         self.tell(Told::Over(why.into()));
@@ -89,6 +94,63 @@ fn until(what: &str, mut ready: impl FnMut() -> bool) {
     while !ready() {
         assert!(Instant::now() < end, "{what} does not come");
         std::thread::yield_now();
+    }
+}
+
+#[test]
+fn what_was_put_before_a_call_is_there() {
+    const LEN: usize = 1 << 16;
+    let pair = pair(LEN);
+    let (shadow, mine) = (pair.near.shadow().expect("it stands"), pair.far.mine());
+    for round in 1..100u64 {
+        // A few bytes, which go with a message, and many.
+        let len = if round % 2 == 0 { 40 } else { 4000 };
+        let bytes = vec![round as u8; len];
+        // SAFETY: a vector of so many.
+        unsafe { shadow.copy_in(4096, bytes.as_ptr(), len) };
+        pair.near.put_shadowed(4096, len);
+        pair.near.call(7, round);
+        assert_eq!(next(&pair.far_told), Told::Called(7, round));
+        let mut got = vec![0; len];
+        // SAFETY: a vector of so many.
+        unsafe { mine.copy_out(4096, got.as_mut_ptr(), len) };
+        assert_eq!(got, bytes);
+    }
+}
+
+/// Counts what it is given to do, and tells how much that was.
+struct Counting {
+    work: Arc<AtomicU64>,
+    done: Sender<u64>,
+}
+
+impl Errands for Counting {
+    fn run(&mut self) -> usize {
+        let work = self.work.swap(0, Ordering::AcqRel);
+        if work > 0 {
+            let _ = self.done.send(work);
+        }
+        work as usize
+    }
+    fn may_sleep(&mut self) -> bool {
+        self.work.load(Ordering::Acquire) == 0
+    }
+    fn descriptor(&self) -> Option<i32> {
+        None
+    }
+}
+
+#[test]
+fn errands_are_run_when_the_bell_is_rung() {
+    let found = ofi::find(Some("tcp"), Some(Ipv4Addr::LOCALHOST.into())).expect("libfabric is there");
+    let (work, (done, did)) = (Arc::new(AtomicU64::new(0)), channel());
+    let errands = Counting { work: Arc::clone(&work), done };
+    let gate = Box::new(|_: &[u8]| None);
+    let port = Port::open_with(&found[0], gate, |_| errands).expect("it opens");
+    for round in 1..1000 {
+        work.store(round, Ordering::Release);
+        fabric::bell::ring(port.bell());
+        assert_eq!(did.recv_timeout(PATIENCE), Ok(round));
     }
 }
 

@@ -6,7 +6,7 @@
 //! [`Local`] and [`Remote`]; `shm` implements them for one host, and `model` over loom's atomics for the model checker (`--cfg loom`).
 //!
 //! Read in this order: [`mem`] (the traits), [`trip`] (tripwires), [`hints`], [`queue`] (message queues), [`frames`] (the same for frames
-//! of any length), `shm` and `bell`
+//! of any length), [`outbox`] (what one thread is to do for all others), `shm` and `bell`
 //! (one host), [`lock`] (words that survive their owner), [`sys`] (system calls).
 #![deny(missing_docs)]
 
@@ -18,6 +18,7 @@ pub mod lock;
 pub mod mem;
 #[cfg(loom)]
 pub mod model;
+pub mod outbox;
 pub mod queue;
 #[cfg(not(loom))]
 pub mod shm;

@@ -135,11 +135,13 @@ install: ## command, libraries, bench programs, man pages, completions, into DES
 	    *) install -m 644 $$file $(abspath $(bashdir))/shunt ;; \
 	    esac; done
 	sed -e 's|/usr/bin/shunt|$(PREFIX)/bin/shunt|' packaging/shunt-ether@.service >$(unitdir)/shunt-ether@.service
+	sed -e 's|/usr/bin/shunt|$(PREFIX)/bin/shunt|' packaging/shunt-agent.service >$(unitdir)/shunt-agent.service
 	install -m 644 packaging/shunt-ether.sysusers $(usersdir)/shunt-ether.conf
 	install -m 644 -t $(docdir) README.md CHANGELOG.md LICENSE-MIT LICENSE-APACHE docs/*.md
 
 uninstall: ## removes what install put
 	rm -f $(bindir)/shunt $(mandir)/man1/shunt.1 $(mandir)/man1/shunt-*.1 $(mandir)/man5/shunt.conf.5 $(mandir)/man5/shunt.rules.5
+	rm -f $(unitdir)/shunt-agent.service
 	rm -f $(unitdir)/shunt-ether@.service $(usersdir)/shunt-ether.conf
 	rm -f $(bashdir)/shunt $(zshdir)/_shunt $(fishdir)/shunt.fish
 	rm -f $(vipldir)/libvipl.so $(vipldir)/pkgconfig/vipl.pc $(incdir)/vipl.h $(incdir)/shunt.h

@@ -25,7 +25,9 @@ fuzz_target!(|input: &[u8]| {
         match hear(&mine, message) {
             Heard::Fired(offset, held) => assert!(held != 0 && mine.word(offset) == 0),
             Heard::Wrong => break,
-            Heard::Done | Heard::Hello { .. } | Heard::Call { .. } => assert!((HEAD..=BYTES).contains(&message.len())),
+            Heard::Done | Heard::Hello { .. } | Heard::Call { .. } => {
+                assert!((HEAD..=BYTES).contains(&message.len()))
+            }
         }
     }
     assert_eq!([memory[0], memory[LEN / 8 + 1]], [GUARD; 2]);

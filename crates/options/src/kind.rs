@@ -1,5 +1,6 @@
 //! What an option may be set to, and the one parser of values.
 
+use crate::networks::Networks;
 use crate::problem::Fault;
 use crate::rules;
 use crate::table::RuleSource;
@@ -29,6 +30,8 @@ pub enum Kind {
     Path,
     /// Rules, or the absolute path of a file of them.
     Rules,
+    /// Networks.
+    Networks,
 }
 
 /// A word that an option may be set to.
@@ -55,6 +58,8 @@ pub enum Value {
     Path(Text),
     /// Rules.
     Rules(RuleSource),
+    /// Networks.
+    Networks(Networks),
 }
 
 impl Kind {
@@ -84,6 +89,7 @@ impl Kind {
             },
             Kind::Path => self.path(value).map(Value::Path),
             Kind::Rules if value[0] == b'/' => self.path(value).map(RuleSource::File).map(Value::Rules),
+            Kind::Networks => Networks::parse(value).map(Value::Networks).ok_or(Fault::Value(*self)),
             Kind::Rules => self.inline(value).map(RuleSource::Inline).map(Value::Rules),
         }
     }

@@ -17,6 +17,7 @@
 #![allow(clippy::large_enum_variant)] // texts are inline because nothing here may allocate
 
 mod kind;
+mod networks;
 mod problem;
 mod read;
 pub mod rules;
@@ -24,8 +25,11 @@ mod table;
 mod text;
 
 pub use kind::{Choice, Kind, Value};
+pub use networks::Networks;
 pub use problem::{Fault, Problem, Source};
 pub use read::{ConfigFiles, config_files, find, from_environ, rule_files};
 pub use rules::{Ends, Role, Rule, RuleFault};
-pub use table::{LogLevel, LogTarget, Opt, Options, PathMode, Profile, RuleSource, Scope, Stream, TABLE};
+pub use table::{
+    Fabric, LogLevel, LogTarget, Opt, Options, PathMode, Profile, RuleSource, Scope, Stream, TABLE,
+};
 pub use text::{Bytes, LongText, Text};

@@ -129,6 +129,9 @@ impl fmt::Display for Kind {
             }
             Kind::Switch => f.write_str("on or off"),
             Kind::Path => f.write_str("an absolute path"),
+            Kind::Networks => {
+                f.write_str("up to 16 networks, like 10.1.0.0/16 or fd00::/8, with commas between them")
+            }
             Kind::Rules => f.write_str("rules, with ; between them, or the absolute path of a file of rules"),
         }
     }

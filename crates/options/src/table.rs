@@ -1,6 +1,7 @@
 //! The table itself, and the [`Options`] that it fills in.
 
 use crate::kind::{Choice, Kind, Value};
+use crate::networks::Networks;
 use crate::text::{LongText, Text};
 
 /// Everything that can be set.
@@ -34,6 +35,14 @@ pub struct Options {
     pub grow: bool,
     /// The file of the board.
     pub board: Text,
+    /// The networks whose hosts count as this one's cluster.
+    pub cluster: Networks,
+    /// By what bytes go between hosts.
+    pub fabric: Fabric,
+    /// The file with the cluster's key.
+    pub cluster_key: Option<Text>,
+    /// Where agents listen.
+    pub agent_port: u16,
     /// Where messages go.
     pub log: LogTarget,
     /// Which messages are written.
@@ -63,6 +72,10 @@ impl Options {
         bells: true,
         grow: true,
         board: Text::new(b"/dev/shm/shunt-board").unwrap(),
+        cluster: Networks::NONE,
+        fabric: Fabric::Auto,
+        cluster_key: None,
+        agent_port: 4770,
         log: LogTarget::None,
         log_level: LogLevel::Warn,
         config: None,
@@ -115,6 +128,34 @@ pub enum Stream {
     Ring,
     /// By messages of Virtual Interfaces.
     Via,
+}
+
+/// By what bytes go between hosts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Fabric {
+    Auto,
+    Verbs,
+    Efa,
+    Opx,
+    Psm3,
+    Cxi,
+    Tcp,
+}
+
+impl Fabric {
+    /// The name of libfabric's provider; `None`: the best that there is, but `tcp`.
+    pub const fn provider(self) -> Option<&'static str> {
+        match self {
+            Fabric::Auto => None,
+            Fabric::Verbs => Some("verbs"),
+            Fabric::Efa => Some("efa"),
+            Fabric::Opx => Some("opx"),
+            Fabric::Psm3 => Some("psm3"),
+            Fabric::Cxi => Some("cxi"),
+            Fabric::Tcp => Some("tcp"),
+        }
+    }
 }
 
 /// Where the rules are; [`crate::rules`] is their language.
@@ -435,6 +476,81 @@ boards do not find each other: a way to keep groups of programs apart.",
         set: |options, value| {
             if let Value::Path(path) = value {
                 options.board = path;
+            }
+        },
+    },
+    Opt {
+        name: "cluster",
+        env: "SHUNT_CLUSTER",
+        kind: Kind::Networks,
+        default: "",
+        scope: Scope::Anywhere,
+        short: "Networks whose hosts run Shunt, too: connections to them may go by RDMA",
+        long: "Networks, like 10.1.0.0/16 or fd00::/8, separated by commas. A connection whose both ends are in them may move to remote \
+memory between the hosts, if an agent (shunt agent) runs on both, with the same key. Unset, Shunt stays on this host.",
+        set: |options, value| {
+            if let Value::Networks(networks) = value {
+                options.cluster = networks;
+            }
+        },
+    },
+    Opt {
+        name: "fabric",
+        env: "SHUNT_FABRIC",
+        kind: Kind::Choice(&[
+            Choice { name: "auto", help: "the fastest network that libfabric finds; not tcp" },
+            Choice { name: "verbs", help: "InfiniBand, RoCE, iWARP" },
+            Choice { name: "efa", help: "Amazon's Elastic Fabric Adapter" },
+            Choice { name: "opx", help: "Omni-Path Express" },
+            Choice { name: "psm3", help: "Intel's Ethernet fabric" },
+            Choice { name: "cxi", help: "Slingshot" },
+            Choice { name: "tcp", help: "kernel TCP, to test with: slower than no fabric at all" },
+        ]),
+        default: "auto",
+        scope: Scope::Anywhere,
+        short: "Which network connections to other hosts of the cluster may use",
+        long: "A provider of libfabric (libfabric.so.1), which is opened when it is first needed. Where it is missing, or finds no such \
+network, connections to other hosts stay on TCP. Only of use together with cluster.",
+        set: |options, value| {
+            if let Value::Choice(i) = value {
+                options.fabric = [
+                    Fabric::Auto,
+                    Fabric::Verbs,
+                    Fabric::Efa,
+                    Fabric::Opx,
+                    Fabric::Psm3,
+                    Fabric::Cxi,
+                    Fabric::Tcp,
+                ][i];
+            }
+        },
+    },
+    Opt {
+        name: "cluster-key",
+        env: "SHUNT_CLUSTER_KEY",
+        kind: Kind::Path,
+        default: "",
+        scope: Scope::Anywhere,
+        short: "The file with the key that the agents of a cluster share",
+        long: "Made by shunt agent new-key, the same on each host, readable by its owner alone. Unset, it is \
+$XDG_CONFIG_HOME/shunt.key, or ~/.config/shunt.key if that is not set; for a system's agent /etc/shunt.key. Only agents read it.",
+        set: |options, value| {
+            if let Value::Path(path) = value {
+                options.cluster_key = Some(path);
+            }
+        },
+    },
+    Opt {
+        name: "agent-port",
+        env: "SHUNT_AGENT_PORT",
+        kind: Kind::Number { min: 1, max: 65535, unit: "(a TCP port)", auto: false },
+        default: "4770",
+        scope: Scope::Anywhere,
+        short: "The TCP port by which agents of different hosts talk",
+        long: "The same on all hosts of a cluster. Agents of several users of one host need one each.",
+        set: |options, value| {
+            if let Value::Number(port) = value {
+                options.agent_port = port as u16;
             }
         },
     },

@@ -30,7 +30,7 @@ pub fn command() -> Command {
         .subcommand_required(true)
         .arg_required_else_help(true)
         .disable_help_subcommand(true)
-        .subcommands([run(), stat(), doctor(), bench(), demo(), ether()])
+        .subcommands([run(), stat(), doctor(), bench(), demo(), ether(), agent()])
         .subcommands(OF_PYTHON.iter().map(|(name, _, about)| passed_on(Command::new(*name).about(*about))))
         .subcommands([help(), generate()])
 }
@@ -102,6 +102,7 @@ pub fn value_name(kind: Kind) -> &'static str {
         Kind::Switch => "on|off",
         Kind::Path => "FILE",
         Kind::Rules => "RULES|FILE",
+        Kind::Networks => "NETWORKS",
     }
 }
 
@@ -388,11 +389,72 @@ fn ether() -> Command {
         .subcommand(asks(Command::new("stop").about("End the daemons")).after_help(format!("Exit status:\n{ETHER_STATUS}")))
 }
 
+/// Shown after the help of `shunt agent`, and in its man pages.
+pub const AGENT_STATUS: &str = "  0  done
+  1  it failed, or no agent answers
+  2  wrong usage";
+
+fn agent() -> Command {
+    let after = || format!("Exit status:\n{AGENT_STATUS}");
+    Command::new("agent")
+        .about("Introduce the processes of this host to those of others in the cluster")
+        .long_about(
+            "An agent runs on each host of a cluster. It introduces processes under Shunt that have a TCP connection to another host to each \
+             other, so that they can move it to remote memory (RDMA), and carries no data: if it ends, connections that have moved do not \
+             notice, and none moves until it is back. Agents prove to each other that they have the cluster's key.\n\nWhich networks are the \
+             cluster's, where the key is and by which port agents talk is set by the options cluster, cluster-key and agent-port (shunt help \
+             options). `shunt run` starts an agent for the user where cluster is set and none is there. docs/cluster.md explains all of it.",
+        )
+        .after_help(after())
+        .subcommand_required(true)
+        .arg_required_else_help(true)
+        .disable_help_subcommand(true)
+        .subcommand(
+            Command::new("run")
+                .about("Be the agent of this host, in the foreground")
+                .long_about(
+                    "Serves the processes of the user who runs it; root's serves those of all users. Needs no rights. Messages go to standard \
+                     error. Ends on SIGTERM or SIGINT.",
+                )
+                .after_help(after())
+                .arg(
+                    Arg::new("idle")
+                        .long("idle")
+                        .value_name("SECONDS")
+                        .help("End when no process has needed it for so long [default: never]")
+                        .value_parser(value_parser!(u64).range(1..)),
+                ),
+        )
+        .subcommand(
+            Command::new("status")
+                .about("Show whom the agent serves, which others it talks to, and what it has refused")
+                .after_help(after())
+                .arg(flag("json").help("Print JSON")),
+        )
+        .subcommand(
+            Command::new("new-key")
+                .about("Make a key for a cluster, to be copied to each of its hosts")
+                .long_about(
+                    "Makes a key: 32 random bytes in a file that only its owner may read. Whoever has the key can introduce processes to those of \
+                     the cluster. A file that is there is not overwritten.",
+                )
+                .after_help(after())
+                .arg(
+                    Arg::new("file")
+                        .value_name("FILE")
+                        .help("The file to make, like ~/.config/shunt.key")
+                        .value_hint(ValueHint::FilePath)
+                        .value_parser(value_parser!(std::path::PathBuf))
+                        .required(true),
+                ),
+        )
+}
+
 fn help() -> Command {
     Command::new("help").about("Explain a subcommand, or the options").arg(
         Arg::new("topic").value_name("TOPIC").help("A subcommand, `options`, or `rules`").value_parser(
             PossibleValuesParser::new(
-                ["options", "rules", "run", "stat", "doctor", "bench", "demo", "ether"]
+                ["options", "rules", "run", "stat", "doctor", "bench", "demo", "ether", "agent"]
                     .into_iter()
                     .chain(OF_PYTHON.iter().map(|of| of.0)),
             ),

@@ -71,6 +71,7 @@ fn page(command: &Command, name: &str, dir: &Path) -> io::Result<()> {
     let status = match name {
         "shunt-run" => Some(cli::EXIT_STATUS),
         _ if name.starts_with("shunt-ether") => Some(cli::ETHER_STATUS),
+        _ if name.starts_with("shunt-agent") => Some(cli::AGENT_STATUS),
         _ => None,
     };
     if let Some(status) = status {

@@ -1,6 +1,7 @@
 //! The command `shunt`: starts programs under `libshunt.so`, shows what their connections do, says what would keep them
 //! from being accelerated, and measures. This file only hands each subcommand to its module.
 
+mod agent;
 mod cli;
 mod doctor;
 mod ether;
@@ -34,6 +35,7 @@ fn main() -> ExitCode {
         Some(("bench", matches)) => bench::main(&passed_on(matches)),
         Some(("demo", matches)) => bench::demo(&passed_on(matches)),
         Some(("ether", matches)) => ether::main(matches),
+        Some(("agent", matches)) => agent::main(matches),
         Some(("help", matches)) => match matches.get_one::<String>("topic").map(String::as_str) {
             Some("bench") => bench::main(&["--help".into()]),
             Some("demo") => bench::demo(&["--help".into()]),

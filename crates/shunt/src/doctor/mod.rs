@@ -2,6 +2,7 @@
 //! where that is in the way, what to do. This file gathers and prints; the checks are in the files beside it.
 
 mod board;
+mod cluster;
 mod diag;
 mod host;
 mod kernel;
@@ -69,6 +70,7 @@ pub fn main(matches: &ArgMatches) -> ExitCode {
     checks.extend(kernel::checks());
     checks.extend(board::checks());
     checks.push(rules::check());
+    checks.extend(cluster::checks());
     if let Some(name) = matches.get_one::<OsString>("program") {
         checks.extend(program::checks(name));
     }

@@ -14,6 +14,7 @@ use options::TABLE;
 use self::exec::Launch;
 use self::report::Report;
 pub use self::report::size;
+use crate::agent;
 use crate::library;
 use crate::program::{self, NotRunnable};
 use crate::settings;
@@ -56,6 +57,7 @@ fn run(matches: &ArgMatches) -> Result<u8, u8> {
             return Err(FAILED);
         }
     }
+    agent::start_if_needed(&settings.options, &env.0);
     match library_for(&file, env.get("SHUNT_LIB"), require)? {
         Some((library, first)) => env.preload(&library, first.as_deref().map(OsStr::new)),
         None if require => return Err(FAILED),

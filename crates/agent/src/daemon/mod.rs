@@ -1,0 +1,573 @@
+//! The agent: one thread, which listens to the processes of its host and to the agents of others. What it knows is bounded, and it knows nothing that it needs when it starts
+//! again: processes come back and post what they have.
+//!
+//! An introduction: a process posts an end; the agent asks its kernel whether the end is that process's, and asks the agent at the other end's address. That one has the other
+//! half posted already, or remembers the question until it is. Of the two processes one will ask the other for a link (the one with the smaller name): it is told last, so that
+//! the other expects it.
+
+mod channel;
+mod key;
+mod status;
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{Ipv6Addr, SocketAddr, TcpListener};
+use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd, RawFd};
+use std::time::{Duration, Instant};
+
+use fabric::sys;
+use options::Networks;
+use socket2::{Domain, Protocol, Socket, Type};
+use sockets::conn::Addr;
+use sockets::diag;
+
+use crate::client;
+use crate::wire::{Between, FromAgent, MOST, Reach, Ticket, ToAgent, Why};
+use channel::{Channel, End, octets};
+pub use key::{Key, make as make_key, read as read_key};
+use status::Counts;
+pub use status::Report;
+
+/// The most processes that are served, ends that one may post, and agents that are talked to.
+const PROCESSES: usize = 4096;
+const POSTS: usize = 1 << 16;
+const CHANNELS: usize = 4096;
+/// The most questions that are open, or remembered.
+const QUESTIONS: usize = 1 << 16;
+/// How long a question stays open, and how long one is remembered.
+const OPEN: Duration = Duration::from_secs(60);
+/// How long an agent that was not there, or had another key, is not asked again.
+const AWAY: Duration = Duration::from_secs(5);
+/// How long a connection may be idle.
+const IDLE: Duration = Duration::from_secs(300);
+/// Between two looks at what is too old.
+const TICK: Duration = Duration::from_secs(1);
+
+/// How an agent is to be.
+pub struct Config {
+    /// The networks of the cluster.
+    pub networks: Networks,
+    /// What all agents of it know.
+    pub key: Key,
+    /// Where they listen.
+    pub port: u16,
+    /// When nobody has needed it for so long, it ends.
+    pub idle: Option<Duration>,
+}
+
+/// Names a process's connection, or an agent's: never given again.
+type Id = u64;
+/// Both addresses of an end.
+type Pair = ([u8; 16], u16, [u8; 16], u16);
+
+fn pair(own: Addr, peer: Addr) -> Pair {
+    (own.ip, own.port, peer.ip, peer.port)
+}
+
+struct Process {
+    socket: OwnedFd,
+    uid: u32,
+    reach: Option<Reach>,
+    posts: HashMap<u32, (u64, Pair)>,
+}
+
+/// An end that a process has.
+#[derive(Clone, Copy)]
+struct Posted {
+    process: Id,
+    index: u32,
+    cookie: u64,
+}
+
+/// A question of ours to another agent.
+struct Question {
+    posted: Posted,
+    ticket: Ticket,
+    channel: Id,
+    since: Instant,
+}
+
+/// A question of another agent's, about an end that nobody has posted yet.
+struct Remembered {
+    channel: Id,
+    ask: Between,
+    since: Instant,
+}
+
+/// A process that is told when the other agent has told its own.
+struct Held {
+    process: Id,
+    message: FromAgent,
+    since: Instant,
+}
+
+struct Agent {
+    config: Config,
+    local: OwnedFd,
+    listener: TcpListener,
+    next: Id,
+    processes: HashMap<Id, Process>,
+    channels: HashMap<Id, Channel>,
+    /// Agents that were not there, or had another key, and when that was.
+    away: HashMap<[u8; 16], (Why, Instant)>,
+    posts: HashMap<Pair, Posted>,
+    questions: HashMap<u64, Question>,
+    remembered: HashMap<Pair, Remembered>,
+    held: HashMap<(Id, u64), Held>,
+    counts: Counts,
+    needed: Instant,
+}
+
+/// Runs the agent until it has been idle for long enough; `ready` is called when it listens.
+pub fn run(config: Config, ready: impl FnOnce()) -> Result<(), String> {
+    let local = local().map_err(|error| match error.kind() {
+        io::ErrorKind::AddrInUse => "an agent of this user runs here already".to_string(),
+        _ => format!("UNIX socket: {error}"),
+    })?;
+    let port = config.port;
+    let listener = listen(port).map_err(|error| match error.kind() {
+        io::ErrorKind::AddrInUse => {
+            format!("port {port} is in use (another user's agent?); set SHUNT_AGENT_PORT on all hosts")
+        }
+        _ => format!("port {port}: {error}"),
+    })?;
+    let mut agent = Agent {
+        config,
+        local,
+        listener,
+        next: 1,
+        processes: HashMap::new(),
+        channels: HashMap::new(),
+        away: HashMap::new(),
+        posts: HashMap::new(),
+        questions: HashMap::new(),
+        remembered: HashMap::new(),
+        held: HashMap::new(),
+        counts: Counts::default(),
+        needed: Instant::now(),
+    };
+    ready();
+    agent.serve()
+}
+
+/// What the agent of this user's says of itself.
+pub fn status() -> io::Result<Report> {
+    let report = client::Client::connect()?.status()?;
+    serde_json::from_slice(&report).map_err(io::Error::other)
+}
+
+fn local() -> io::Result<OwnedFd> {
+    let socket = client::socket()?;
+    // SAFETY: no memory is passed.
+    let (address, len) = client::address(unsafe { libc::geteuid() });
+    // SAFETY: an address of so many bytes.
+    let done = unsafe {
+        libc::bind(socket.as_raw_fd(), (&raw const address).cast(), len) == 0
+            && libc::listen(socket.as_raw_fd(), 512) == 0
+    };
+    if done { Ok(socket) } else { Err(io::Error::last_os_error()) }
+}
+
+/// For IPv4 and IPv6; for IPv4 alone where there is no other.
+fn listen(port: u16) -> io::Result<TcpListener> {
+    let open = |domain, address: SocketAddr| {
+        let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;
+        if domain == Domain::IPV6 {
+            socket.set_only_v6(false)?;
+        }
+        socket.set_reuse_address(true)?;
+        socket.set_nonblocking(true)?;
+        socket.bind(&address.into())?;
+        socket.listen(512)?;
+        io::Result::Ok(TcpListener::from(socket))
+    };
+    match open(Domain::IPV6, SocketAddr::from((Ipv6Addr::UNSPECIFIED, port))) {
+        Err(error) if error.kind() != io::ErrorKind::AddrInUse => {
+            open(Domain::IPV4, SocketAddr::from(([0, 0, 0, 0], port)))
+        }
+        done => done,
+    }
+}
+
+/// Who is to be looked at.
+enum Who {
+    Local,
+    Listener,
+    Process(Id),
+    Channel(Id),
+}
+
+impl Agent {
+    fn serve(&mut self) -> Result<(), String> {
+        let mut ticked = Instant::now();
+        loop {
+            let (who, mut polls) = self.watched();
+            // SAFETY: an array of so many.
+            let got = unsafe {
+                libc::poll(polls.as_mut_ptr(), polls.len() as libc::nfds_t, TICK.as_millis() as i32)
+            };
+            let error = io::Error::last_os_error();
+            if got < 0 && error.kind() != io::ErrorKind::Interrupted {
+                return Err(format!("poll: {error}"));
+            }
+            for (who, _) in who.iter().zip(&polls).filter(|(_, poll)| got > 0 && poll.revents != 0) {
+                match *who {
+                    Who::Local => self.accept_process(),
+                    Who::Listener => self.accept_agent(),
+                    Who::Process(id) => self.hear_process(id),
+                    Who::Channel(id) => self.hear_agent(id),
+                }
+            }
+            if ticked.elapsed() >= TICK {
+                ticked = Instant::now();
+                self.tick();
+                if self.config.idle.is_some_and(|idle| self.needed.elapsed() >= idle) {
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    fn watched(&self) -> (Vec<Who>, Vec<libc::pollfd>) {
+        let poll = |fd: RawFd, writes: bool| {
+            let events = if writes { libc::POLLIN | libc::POLLOUT } else { libc::POLLIN };
+            libc::pollfd { fd, events, revents: 0 }
+        };
+        let mut who = vec![Who::Local, Who::Listener];
+        let mut polls = vec![poll(self.local.as_raw_fd(), false), poll(self.listener.as_raw_fd(), false)];
+        for (&id, process) in &self.processes {
+            who.push(Who::Process(id));
+            polls.push(poll(process.socket.as_raw_fd(), false));
+        }
+        for (&id, channel) in &self.channels {
+            who.push(Who::Channel(id));
+            polls.push(poll(channel.as_raw_fd(), channel.wants_to_write()));
+        }
+        (who, polls)
+    }
+
+    fn id(&mut self) -> Id {
+        self.next += 1;
+        self.next
+    }
+
+    /// Forgets what is too old.
+    fn tick(&mut self) {
+        self.questions.retain(|_, question| question.since.elapsed() < OPEN);
+        self.remembered.retain(|_, remembered| remembered.since.elapsed() < OPEN);
+        self.held.retain(|_, held| held.since.elapsed() < OPEN);
+        self.away.retain(|_, (_, since)| since.elapsed() < AWAY);
+        let channels: Vec<Id> = self.channels.keys().copied().collect();
+        for id in channels {
+            // Their times run out although nothing comes.
+            self.hear_agent(id);
+        }
+        self.channels.retain(|_, channel| channel.used.elapsed() < IDLE);
+        if !self.processes.is_empty() {
+            self.needed = Instant::now();
+        }
+    }
+
+    // --- processes ---
+
+    fn accept_process(&mut self) {
+        loop {
+            let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+            let (none, no_len) = (std::ptr::null_mut(), std::ptr::null_mut());
+            // SAFETY: no memory is passed.
+            let fd = unsafe { libc::accept4(self.local.as_raw_fd(), none, no_len, flags) };
+            if fd < 0 {
+                return;
+            }
+            // SAFETY: it was just made.
+            let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+            // SAFETY: no memory is passed.
+            let own = unsafe { libc::geteuid() };
+            let allowed = client::peer(&socket).ok().filter(|&uid| own == 0 || uid == own || uid == 0);
+            let Some(uid) = allowed else {
+                self.counts.foreign += 1;
+                continue;
+            };
+            if self.processes.len() >= PROCESSES {
+                continue;
+            }
+            self.needed = Instant::now();
+            let id = self.id();
+            self.processes.insert(id, Process { socket, uid, reach: None, posts: HashMap::new() });
+        }
+    }
+
+    fn hear_process(&mut self, id: Id) {
+        loop {
+            let Some(process) = self.processes.get(&id) else { return };
+            let mut bytes = [0; MOST];
+            let message = match client::receive(&process.socket, &mut bytes) {
+                Ok(None) => return,
+                Ok(Some(len)) => ToAgent::parse(&bytes[..len]),
+                Err(_) => return self.process_is_gone(id),
+            };
+            let Some(message) = message else {
+                self.counts.garbled += 1;
+                return self.process_is_gone(id);
+            };
+            match message {
+                ToAgent::Enrol(reach) => {
+                    if let Some(process) = self.processes.get_mut(&id) {
+                        process.reach = Some(reach);
+                    }
+                    self.tell(id, &FromAgent::Enrolled);
+                }
+                ToAgent::Post { index, cookie, own, peer } => self.post(id, index, cookie, own, peer),
+                ToAgent::Withdraw { index, cookie } => self.withdraw(id, index, cookie),
+                ToAgent::Status => {
+                    let report = serde_json::to_vec(&self.report()).unwrap_or_default();
+                    self.tell(id, &FromAgent::Status(report));
+                }
+            }
+        }
+    }
+
+    fn process_is_gone(&mut self, id: Id) {
+        let Some(gone) = self.processes.remove(&id) else { return };
+        for (index, (cookie, pair)) in gone.posts {
+            self.unpost(id, index, cookie, pair);
+        }
+    }
+
+    fn unpost(&mut self, process: Id, index: u32, cookie: u64, pair: Pair) {
+        let is_it =
+            |posted: &Posted| (posted.process, posted.index, posted.cookie) == (process, index, cookie);
+        if self.posts.get(&pair).is_some_and(is_it) {
+            self.posts.remove(&pair);
+        }
+        self.questions.retain(|_, question| !is_it(&question.posted));
+    }
+
+    fn withdraw(&mut self, id: Id, index: u32, cookie: u64) {
+        let Some(process) = self.processes.get_mut(&id) else { return };
+        if process.posts.get(&index).is_some_and(|posted| posted.0 == cookie)
+            && let Some((cookie, pair)) = process.posts.remove(&index)
+        {
+            self.unpost(id, index, cookie, pair);
+        }
+    }
+
+    /// Tells a process something; one that does not listen is given up.
+    fn tell(&mut self, id: Id, message: &FromAgent) {
+        match message {
+            FromAgent::Introduced { .. } => self.counts.introduced += 1,
+            FromAgent::Refused { why, .. } => *self.counts.refused.entry(why.text().into()).or_default() += 1,
+            _ => {}
+        }
+        if let Some(process) = self.processes.get(&id)
+            && client::send(&process.socket, &message.bytes()).is_err()
+        {
+            self.process_is_gone(id);
+        }
+    }
+
+    fn refuse(&mut self, to: Posted, why: Why) {
+        let Posted { process, index, cookie } = to;
+        self.tell(process, &FromAgent::Refused { index, cookie, why });
+    }
+
+    fn post(&mut self, id: Id, index: u32, cookie: u64, own: Addr, peer: Addr) {
+        let posted = Posted { process: id, index, cookie };
+        let Some(process) = self.processes.get_mut(&id) else { return };
+        let Some(reach) = process.reach.clone() else { return self.process_is_gone(id) };
+        let uid = process.uid;
+        if !self.config.networks.contains(own.ip) || !self.config.networks.contains(peer.ip) {
+            return self.refuse(posted, Why::NotInCluster);
+        }
+        if process.posts.len() >= POSTS || self.posts.len() >= POSTS * 4 {
+            return self.refuse(posted, Why::TooMany);
+        }
+        let record = diag::lookup(own, peer);
+        if !record.is_ok_and(|record| record.cookie == cookie && (record.uid == uid || uid == 0)) {
+            return self.refuse(posted, Why::Unproved);
+        }
+        if let Some((cookie, pair)) = process.posts.insert(index, (cookie, pair(own, peer))) {
+            self.unpost(id, index, cookie, pair);
+        }
+        self.posts.insert(pair(own, peer), posted);
+        if let Some(remembered) = self.remembered.remove(&pair(own, peer)) {
+            return self.answer(remembered.channel, remembered.ask);
+        }
+        self.ask(posted, own, peer, reach, uid);
+    }
+
+    // --- agents ---
+
+    /// Asks the agent at the other end.
+    fn ask(&mut self, posted: Posted, own: Addr, peer: Addr, reach: Reach, uid: u32) {
+        if let Some(&(why, _)) = self.away.get(&peer.ip) {
+            return self.refuse(posted, why);
+        }
+        if self.questions.len() >= QUESTIONS {
+            return self.refuse(posted, Why::TooMany);
+        }
+        let open = self.channels.iter().filter(|(_, channel)| channel.ip == peer.ip && channel.outgoing);
+        let channel = match open.map(|(&id, _)| id).next() {
+            Some(id) => id,
+            None if self.channels.len() >= CHANNELS => return self.refuse(posted, Why::TooMany),
+            None => match Channel::connect(peer.ip, self.config.port, &self.config.key) {
+                Ok(channel) => {
+                    let id = self.id();
+                    self.channels.insert(id, channel);
+                    id
+                }
+                Err(_) => return self.refuse(posted, Why::NoAgent),
+            },
+        };
+        let (id, ticket) = (sys::random(), ticket());
+        self.questions.insert(id, Question { posted, ticket, channel, since: Instant::now() });
+        let (index, cookie) = (posted.index, posted.cookie);
+        self.say(channel, &Between::Ask { id, own, peer, reach, uid, index, cookie, ticket });
+    }
+
+    fn say(&mut self, id: Id, message: &Between) {
+        if let Some(channel) = self.channels.get_mut(&id)
+            && let Err(end) = channel.say(message)
+        {
+            self.agent_is_gone(id, end);
+        }
+    }
+
+    fn accept_agent(&mut self) {
+        while let Ok((stream, from)) = self.listener.accept() {
+            let ip = octets(from.ip().to_canonical());
+            if !self.config.networks.contains(ip) {
+                self.counts.outside += 1;
+                eprintln!("shunt agent: {from}: not in the cluster's networks");
+                continue;
+            }
+            if self.channels.len() >= CHANNELS {
+                continue;
+            }
+            if let Ok(channel) = Channel::accept(stream, ip, &self.config.key) {
+                let id = self.id();
+                self.channels.insert(id, channel);
+            }
+        }
+    }
+
+    fn hear_agent(&mut self, id: Id) {
+        let Some(channel) = self.channels.get_mut(&id) else { return };
+        let mut said = Vec::new();
+        let done = channel.go_on(|message| said.push(message));
+        for message in said {
+            match message {
+                ask @ Between::Ask { .. } => self.asked(id, ask),
+                Between::Found { id: question, reach, uid, index, cookie } => {
+                    self.found(id, question, reach, uid, index, cookie);
+                }
+                Between::Told { id: question } => {
+                    if let Some(held) = self.held.remove(&(id, question)) {
+                        self.tell(held.process, &held.message);
+                    }
+                }
+                Between::Not { id: question, why } => {
+                    if self.questions.get(&question).is_some_and(|asked| asked.channel == id)
+                        && let Some(question) = self.questions.remove(&question)
+                    {
+                        self.refuse(question.posted, why);
+                    }
+                }
+            }
+        }
+        if let Err(end) = done {
+            self.agent_is_gone(id, end);
+        }
+    }
+
+    fn agent_is_gone(&mut self, id: Id, end: End) {
+        let Some(gone) = self.channels.remove(&id) else { return };
+        let ip = Ipv6Addr::from(gone.ip);
+        let (name, known) = (ip.to_ipv4_mapped().map_or(ip.to_string(), |v4| v4.to_string()), gone.is_open());
+        match end {
+            End::Gone => {}
+            End::WrongKey => {
+                self.counts.wrong_key += 1;
+                eprintln!("shunt agent: {name}: has another key");
+            }
+            End::Garbled => {
+                self.counts.garbled += 1;
+                eprintln!("shunt agent: {name}: says what cannot be");
+            }
+            End::Late => self.counts.late += 1,
+        }
+        let why = if end == End::WrongKey { Why::WrongKey } else { Why::NoAgent };
+        if gone.outgoing && !known {
+            self.away.insert(gone.ip, (why, Instant::now()));
+        }
+        let asked: Vec<u64> =
+            self.questions.iter().filter(|(_, asked)| asked.channel == id).map(|(&id, _)| id).collect();
+        for question in asked {
+            if let Some(question) = self.questions.remove(&question) {
+                self.refuse(question.posted, why);
+            }
+        }
+    }
+
+    /// Another agent asks.
+    fn asked(&mut self, channel: Id, ask: Between) {
+        let Between::Ask { id, own, peer, .. } = ask else { return };
+        if !self.config.networks.contains(own.ip) || !self.config.networks.contains(peer.ip) {
+            return self.say(channel, &Between::Not { id, why: Why::NotInCluster });
+        }
+        if self.posts.contains_key(&pair(peer, own)) {
+            return self.answer(channel, ask);
+        }
+        if self.remembered.len() >= QUESTIONS {
+            return self.say(channel, &Between::Not { id, why: Why::TooMany });
+        }
+        self.remembered.insert(pair(peer, own), Remembered { channel, ask, since: Instant::now() });
+    }
+
+    /// What it asks for is posted.
+    fn answer(&mut self, channel: Id, ask: Between) {
+        let Between::Ask { id, own, peer, reach, uid, index: peer_index, cookie: peer_cookie, ticket } = ask
+        else {
+            return;
+        };
+        let Some(&Posted { process, index, cookie }) = self.posts.get(&pair(peer, own)) else { return };
+        let Some(here) = self.processes.get(&process) else { return };
+        let Some(own_reach) = here.reach.clone() else { return };
+        if own_reach.provider != reach.provider {
+            self.refuse(Posted { process, index, cookie }, Why::Other);
+            return self.say(channel, &Between::Not { id, why: Why::Other });
+        }
+        let found = Between::Found { id, reach: own_reach.clone(), uid: here.uid, index, cookie };
+        let last = own_reach.process < reach.process;
+        let message = FromAgent::Introduced { index, cookie, reach, uid, peer_index, peer_cookie, ticket };
+        if last {
+            if self.held.len() < QUESTIONS {
+                self.held.insert((channel, id), Held { process, message, since: Instant::now() });
+            }
+        } else {
+            self.tell(process, &message);
+        }
+        self.say(channel, &found);
+    }
+
+    /// What we asked for is known there.
+    fn found(&mut self, channel: Id, id: u64, reach: Reach, uid: u32, peer_index: u32, peer_cookie: u64) {
+        if self.questions.get(&id).is_none_or(|question| question.channel != channel) {
+            return;
+        }
+        let Some(Question { posted, ticket, .. }) = self.questions.remove(&id) else { return };
+        let Posted { process, index, cookie } = posted;
+        self.tell(
+            process,
+            &FromAgent::Introduced { index, cookie, reach, uid, peer_index, peer_cookie, ticket },
+        );
+        self.say(channel, &Between::Told { id });
+    }
+}
+
+fn ticket() -> Ticket {
+    let mut ticket = [0; 16];
+    ticket[..8].copy_from_slice(&sys::random().to_le_bytes());
+    ticket[8..].copy_from_slice(&sys::random().to_le_bytes());
+    ticket
+}

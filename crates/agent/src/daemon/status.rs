@@ -1,0 +1,110 @@
+//! What an agent says of itself: `shunt agent status`.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::Ipv6Addr;
+
+use serde::{Deserialize, Serialize};
+
+use super::Agent;
+
+/// What has happened since it began.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Counts {
+    /// Processes that were told of another one.
+    pub introduced: u64,
+    /// Ends that were not, by reason.
+    pub refused: BTreeMap<String, u64>,
+    /// Agents that had another key.
+    pub wrong_key: u64,
+    /// Those, and processes, that said what cannot be.
+    pub garbled: u64,
+    /// Agents that took too long.
+    pub late: u64,
+    /// Those that came from outside of the cluster's networks.
+    pub outside: u64,
+    /// Processes of other users.
+    pub foreign: u64,
+}
+
+/// Another agent.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Other {
+    /// Its host.
+    pub address: String,
+    /// `open`, or `opening`.
+    pub state: String,
+    /// Who has made the connection.
+    pub outgoing: bool,
+}
+
+/// How an agent is.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Report {
+    /// Where it listens.
+    pub port: u16,
+    /// Processes that it serves.
+    pub processes: usize,
+    /// Ends that they have posted and that are not introduced, or not moved, yet.
+    pub posted: usize,
+    /// Other agents that it is connected to.
+    pub agents: Vec<Other>,
+    /// Agents that were not there just now, and why they are not asked again at once.
+    pub away: BTreeMap<String, String>,
+    /// What has happened.
+    pub counts: Counts,
+}
+
+fn name(ip: [u8; 16]) -> String {
+    let ip = Ipv6Addr::from(ip);
+    ip.to_ipv4_mapped().map_or(ip.to_string(), |v4| v4.to_string())
+}
+
+impl Agent {
+    pub(super) fn report(&self) -> Report {
+        let agents = self.channels.values().take(1000).map(|channel| Other {
+            address: name(channel.ip),
+            state: if channel.is_open() { "open" } else { "opening" }.into(),
+            outgoing: channel.outgoing,
+        });
+        let away = self.away.iter().take(1000).map(|(&ip, (why, _))| (name(ip), why.text().into()));
+        Report {
+            port: self.config.port,
+            // Whoever asks is not one.
+            processes: self.processes.values().filter(|process| process.reach.is_some()).count(),
+            posted: self.posts.len(),
+            agents: agents.collect(),
+            away: away.collect(),
+            counts: self.counts.clone(),
+        }
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "port {}: {} processes, {} ends posted", self.port, self.processes, self.posted)?;
+        for agent in &self.agents {
+            let direction = if agent.outgoing { "to" } else { "from" };
+            writeln!(f, "{direction} {}: {}", agent.address, agent.state)?;
+        }
+        for (address, why) in &self.away {
+            writeln!(f, "{address}: {why}")?;
+        }
+        let counts = &self.counts;
+        writeln!(f, "introduced: {}", counts.introduced)?;
+        for (why, count) in &counts.refused {
+            writeln!(f, "refused, {why}: {count}")?;
+        }
+        let rejected = [
+            ("agents with another key", counts.wrong_key),
+            ("messages that cannot be", counts.garbled),
+            ("agents that took too long", counts.late),
+            ("agents from outside of the cluster's networks", counts.outside),
+            ("processes of other users", counts.foreign),
+        ];
+        for (what, count) in rejected.into_iter().filter(|&(_, count)| count > 0) {
+            writeln!(f, "rejected, {what}: {count}")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,11 @@
+//! Agents: one on each host of a cluster, which introduce processes of different hosts to each other, and never carry data. A process under Shunt that has a connection to
+//! another host of the cluster tells its host's agent; the agents of the two hosts, who have proved to each other that they hold the cluster's key, ask their kernels whose
+//! the two ends are, and tell each process how the other is to be reached. If an agent dies, connections that have moved do not notice; none moves meanwhile.
+//!
+//! [`wire`] is what is said, [`client`] is how a process says it (the crate `carrier` does); the agent itself (`daemon`, with the feature of that name) is `shunt agent`.
+#![deny(missing_docs)]
+
+pub mod client;
+#[cfg(feature = "daemon")]
+pub mod daemon;
+pub mod wire;

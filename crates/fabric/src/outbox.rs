@@ -83,10 +83,21 @@ impl Outbox {
         Some(errand)
     }
 
+    /// Whether there is room for one more, as far as can be told.
+    pub fn has_room(&self) -> bool {
+        let (head, tail) = (self.head.0.load(Ordering::Relaxed), self.tail.0.load(Ordering::Relaxed));
+        tail.wrapping_sub(head) < ENTRIES
+    }
+
     /// Whether a ticket was taken whose errand has not come: for the server, which found nothing. Says which, so that it can tell whether it is still the same one.
     pub fn stuck(&self) -> Option<u64> {
         let done = self.head.0.load(Ordering::Relaxed);
         (self.tail.0.load(Ordering::Acquire) != done).then_some(done)
+    }
+
+    /// Whether nothing waits, as far as can be told.
+    pub fn is_empty(&self) -> bool {
+        self.stuck().is_none()
     }
 
     /// Nothing is done any more: whoever waits for room goes on.

@@ -554,6 +554,18 @@ pub fn block_signals(mask: u64) -> u64 {
     was
 }
 
+/// recv() into a slice.
+pub fn recv_some(fd: i32, to: &mut [u8], flags: i32) -> Result<usize, Errno> {
+    recv(fd, to.as_mut_ptr(), to.len(), flags)
+}
+
+/// Which signals are blocked.
+pub fn blocked_signals() -> u64 {
+    let mut blocked = 0u64;
+    let _ = call!(rt_sigprocmask, libc::SIG_BLOCK, ptr::null::<u64>(), &raw mut blocked, 8);
+    blocked
+}
+
 /// The stack that signal handlers may run on instead of the thread's own, if there is one.
 pub fn alternate_stack() -> Option<core::ops::Range<usize>> {
     let mut stack = libc::stack_t { ss_sp: core::ptr::null_mut(), ss_flags: libc::SS_DISABLE, ss_size: 0 };

@@ -19,5 +19,5 @@ pub mod wire;
 pub use error::Error;
 pub use library::{Library, Missing};
 pub use link::{Link, Owner};
-pub use nic::{Found, WORDS, find};
+pub use nic::{Found, LAST as TEST_PROVIDER, WORDS, find};
 pub use port::{Errands, Gate, Port};

@@ -35,6 +35,10 @@ const BATCH: usize = 16;
 
 /// Who has a link, and wants to know.
 pub trait Owner: Send + Sync {
+    /// What the owner calls the link: [`Link::number`].
+    fn number(&self) -> u64 {
+        0
+    }
     /// The link stands: both ends can write.
     fn ready(&self, _link: &Link) {}
     /// The peer has stimulated the tripwire at `offset`, which held `held` and is disarmed now: whoever sleeps there is to be woken.
@@ -246,6 +250,11 @@ impl Link {
         let key = unsafe { (*self.mine.mr).key };
         let base = if self.nic.traits.by_address { self.mine.map.base() as u64 } else { 0 };
         self.tell(Message::Hello { base, key, len: self.mine.map.len() as u64 });
+    }
+
+    /// What its owner calls it.
+    pub fn number(&self) -> u64 {
+        self.owner.number()
     }
 
     /// The own segment.

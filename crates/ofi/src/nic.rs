@@ -21,7 +21,7 @@ const OPERATIONS: usize = 64;
 /// Providers that are not used: superseded, experimental, or on one host, where there is memory.
 const NOT_USED: [&str; 5] = ["sockets", "net", "shm", "udp", "lpp"];
 /// The one that runs anywhere, and is no faster than the kernel's TCP.
-const LAST: &str = "tcp";
+pub const LAST: &str = "tcp";
 
 /// A domain that links can be made over.
 pub struct Found {

@@ -29,6 +29,10 @@ pub trait Errands: Send {
     fn may_sleep(&mut self) -> bool;
     /// A descriptor that is readable when there is something to do, besides.
     fn descriptor(&self) -> Option<i32>;
+    /// After how long there is something to do although nobody rings.
+    fn patience(&self) -> Option<Duration> {
+        None
+    }
 }
 
 /// None.
@@ -114,7 +118,7 @@ impl Port {
 
     /// The links that were accepted and are not over.
     pub fn links(&self) -> Vec<Arc<Link>> {
-        lock(&self.shared.accepted).clone()
+        self.caller().links()
     }
 
     /// Asks for a link with who listens at `address`, with at most [`crate::WORDS`] words for its gate. It is ready when [`Owner::ready`] was called.
@@ -125,12 +129,49 @@ impl Port {
         len: usize,
         owner: Arc<dyn Owner>,
     ) -> Result<Arc<Link>, Error> {
-        let terms = Terms { len, owner, bell: Arc::clone(&self.shared.bell) };
-        let mut links = self.shared.links();
-        let link = Arc::new(Link::connect(&self.shared.nic, address, words, terms)?);
+        self.caller().connect(address, words, len, owner)
+    }
+
+    /// The same, for its thread's errands.
+    pub fn caller(&self) -> Caller {
+        Caller(Arc::clone(&self.shared))
+    }
+}
+
+/// A port, for its thread's errands: it does not keep it open.
+#[derive(Clone)]
+pub struct Caller(Arc<Shared>);
+
+impl Caller {
+    /// See [`Port::address`].
+    pub fn address(&self) -> &[u8] {
+        self.0.nic.address()
+    }
+
+    /// See [`Port::bell`].
+    pub fn bell(&self) -> i32 {
+        self.0.bell.as_raw_fd()
+    }
+
+    /// See [`Port::links`].
+    pub fn links(&self) -> Vec<Arc<Link>> {
+        lock(&self.0.accepted).clone()
+    }
+
+    /// See [`Port::connect`].
+    pub fn connect(
+        &self,
+        address: &[u8],
+        words: &[u8],
+        len: usize,
+        owner: Arc<dyn Owner>,
+    ) -> Result<Arc<Link>, Error> {
+        let terms = Terms { len, owner, bell: Arc::clone(&self.0.bell) };
+        let mut links = self.0.links();
+        let link = Arc::new(Link::connect(&self.0.nic, address, words, terms)?);
         links.insert(link.key(), Arc::downgrade(&link));
         drop(links);
-        bell::ring(self.shared.bell.as_raw_fd());
+        bell::ring(self.0.bell.as_raw_fd());
         Ok(link)
     }
 }
@@ -190,7 +231,9 @@ impl Shared {
                 continue;
             }
             living.retain(|link| !link.is_helped());
-            let limit = if helped.is_empty() { -1 } else { HELPED.as_millis() as i32 };
+            let helped_again = (!helped.is_empty()).then_some(HELPED);
+            let limit = [errands.patience(), helped_again].into_iter().flatten().min();
+            let limit = limit.map_or(-1, |limit| limit.as_millis().max(1) as i32);
             let watched = [self.bell.as_raw_fd(), descriptor].into_iter();
             let mut watched: Vec<libc::pollfd> = watched
                 .chain(errands.descriptor())

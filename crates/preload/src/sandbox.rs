@@ -4,7 +4,7 @@
 use core::ffi::{c_int, c_uint};
 use sockets::reason::Reason;
 use sockets::table::{self, Entry};
-use sockets::{demote, fork, process};
+use sockets::{demote, far, fork, process};
 
 use crate::next::hooks;
 
@@ -23,6 +23,8 @@ pub fn locking_in(mode: c_uint, filter: usize) {
     });
     // Others may hold these connections; we no longer do, as after exec.
     fork::leave();
+    // A filter may hold for all threads.
+    far::stop();
     table::for_each(|fd, _| {
         table::swap(fd, Entry::None);
     });

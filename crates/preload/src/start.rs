@@ -53,6 +53,9 @@ unsafe extern "C" fn start(_argc: c_int, argv: *const *const c_char, env: *const
         if process::active() && !guest {
             stdio::follow();
         }
+        if process::active() {
+            carrier::offer();
+        }
         if problems > 0 {
             // The command says which.
             log::note(LogLevel::Warn, "some options are not understood; see 'shunt doctor'");

@@ -98,6 +98,7 @@ pub fn shut(conn: &'static Conn, fd: i32, how: i32) {
         demote::now(conn, fd, crate::reason::Reason::Half);
         flush(conn, fd);
         conn.tell(note::SHUT_WR);
+        settle(conn);
         conn.set(flag::SHUT_WR);
     }
 }
@@ -108,6 +109,13 @@ pub(crate) fn flush(conn: &'static Conn, fd: i32) {
     while conn.tx.path() == path::RESEND && sys::now() - start < FLUSH_NS {
         demote::attend(conn, fd);
         let _ = sys::ppoll(&mut [libc::pollfd { fd, events: libc::POLLOUT, revents: 0 }], Some(10_000_000));
+    }
+}
+
+/// Between hosts the end of the companion must not come before what was put.
+fn settle(conn: &Conn) {
+    if let Some(wire) = conn.wire() {
+        wire.settle();
     }
 }
 
@@ -145,6 +153,7 @@ fn teardown(conn: &'static Conn, fd: Option<i32>) {
                     if matches!(conn.tx.path(), path::SMALL | path::BIG) {
                         kicks::wake(conn, fd, &mut tx, trip::RX | trip::TX);
                     }
+                    settle(conn);
                 } else {
                     conn.tell(note::CLOSED);
                 }
@@ -179,7 +188,8 @@ impl Former {
             link: conn.link.load(Ordering::Relaxed),
             slot: conn.slot.load(Ordering::Relaxed) as usize,
             mine: conn.mine(),
-            discard: conn.has(flag::GREW) && !wanted,
+            // What is registered with a network stays where it is.
+            discard: conn.has(flag::GREW) && !wanted && !conn.is_far(),
             moved: (tx.ring.position(), rx.ring.position()),
         }
     }

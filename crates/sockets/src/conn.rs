@@ -12,6 +12,8 @@ use stream::sovia::Exchange;
 use stream::spin::{Learned, ticks};
 use stream::transport::{Ends, Reader, Writer};
 
+use crate::far::{Other, Wire};
+use crate::peer::Peer;
 use crate::reason::Reason;
 use crate::thread::{self, Place};
 use crate::{layout, link, log, mend};
@@ -93,6 +95,10 @@ pub mod flag {
     pub const KEPT: u32 = 1 << 20;
     /// On tcp because of what our own program does.
     pub const OWN_WISH: u32 = 1 << 21;
+    /// Between hosts: the link is over, and no ring is used any more.
+    pub const CUT: u32 = 1 << 22;
+    /// Between hosts: the peer has said how far it has read.
+    pub const HEARD: u32 = 1 << 23;
     /// Grew: the big ring of our segment has been used.
     pub const GREW: u32 = 4096;
 }
@@ -157,6 +163,13 @@ pub struct Tx {
     /// Bytes that had gone by tcp when the first recalled one was to be sent, +1, and its position.
     pub sent_from: u64,
     pub resend_from: u64,
+    /// Between hosts: records that are to be sent ([`crate::far::records`]), a position + 1 each; which one is being sent, and how many of its bytes have been;
+    /// and whether the peer has been told where the ring ends.
+    pub stop_due: u64,
+    pub end_due: u64,
+    pub record_kind: u32,
+    pub record_sent: u32,
+    pub end_told: bool,
     /// Last, as in [`Rx`].
     pub ring: Writer,
 }
@@ -320,7 +333,9 @@ pub struct Conn {
     /// Which threads the sleepers are and since when, as far as there is room ([`crate::wait::Waiter`]).
     pub asleep: [AtomicU64; 4],
     addresses: UnsafeCell<(Addr, Addr)>,
-    maps: UnsafeCell<(Map, Map)>,
+    maps: UnsafeCell<(Map, Peer)>,
+    /// Its other end, if that is on another host.
+    pub far: Other,
     pub counters: Counters,
     /// How its bytes go by Virtual Interfaces, until it grows: [`stream::sovia::Manner::word`]. 0: by rings.
     pub manner: AtomicU32,
@@ -368,6 +383,7 @@ impl Conn {
         }
         self.slot.store(layout::SLOTS as u32, Ordering::Relaxed);
         self.counters.reset();
+        self.far.reset();
         self.rx.set_path(path::TCP);
         self.tx.set_path(path::TCP);
     }
@@ -393,12 +409,24 @@ impl Conn {
 
     /// The peer's segment of the link.
     #[inline(always)]
-    pub fn theirs(&self) -> Map {
+    pub fn theirs(&self) -> Peer {
         // SAFETY: as above.
         unsafe { (*self.maps.get()).1 }
     }
 
-    pub fn set_maps(&self, mine: Map, theirs: Map) {
+    /// Whether the slot that it has, or had last, is on a link between hosts.
+    #[inline(always)]
+    pub fn is_far(&self) -> bool {
+        self.wire().is_some()
+    }
+
+    /// How what it puts gets to another host.
+    #[inline(always)]
+    pub fn wire(&self) -> Option<&'static Wire> {
+        self.theirs().wire()
+    }
+
+    pub fn set_maps(&self, mine: Map, theirs: Peer) {
         // SAFETY: called before the connection is managed, by the thread that holds the link's lock.
         unsafe { *self.maps.get() = (mine, theirs) }
     }
@@ -520,9 +548,9 @@ impl Conn {
 
     /// What its streams need.
     #[inline(always)]
-    pub fn ends(&self) -> Ends<'_, Map> {
+    pub fn ends(&self) -> Ends<'_, Peer> {
         let (front, back) = (self.at(layout::W), self.at(layout::R));
-        Ends { mine: self.mine(), theirs: self.theirs(), exchange: &self.exchange, front, back }
+        Ends { mine: Peer::near(self.mine()), theirs: self.theirs(), exchange: &self.exchange, front, back }
     }
 
     /// What the peer has told.

@@ -8,6 +8,7 @@ use fabric::sys::{self, Errno};
 use fabric::{Local, Remote, trip};
 
 use crate::conn::{Conn, Held, Rx, Tx, flag, path, state};
+use crate::far::records;
 use crate::kicks::By;
 use crate::layout::{self, NOTES, RECALL_AT, TCP_AT, W, note};
 use crate::mend::{self, step};
@@ -25,6 +26,13 @@ pub fn now(conn: &'static Conn, fd: i32, reason: Reason) {
 /// has shut its half or gone another way before, goes by a [`relay`]. `leaves`: this process does not go on with it. True if the connection
 /// itself carries all of it.
 pub fn hand_over(conn: &'static Conn, fd: i32, reason: Reason, leaves: bool) -> bool {
+    let whole = give_up_ring(conn, fd, reason, leaves);
+    // Between hosts the peer must first know of it.
+    crate::close::flush(conn, fd);
+    whole
+}
+
+fn give_up_ring(conn: &'static Conn, fd: i32, reason: Reason, leaves: bool) -> bool {
     leave(conn, fd, reason, true);
     if conn.state() != state::PROMOTED {
         return true;
@@ -33,6 +41,9 @@ pub fn hand_over(conn: &'static Conn, fd: i32, reason: Reason, leaves: bool) -> 
     let mut tried = false;
     loop {
         let Some(mut rx) = conn.lock_rx(fd) else { return false };
+        if conn.is_far() && matches!(conn.rx.path(), path::SMALL | path::BIG) {
+            kicks::look(conn, fd, &mut rx, By::Call);
+        }
         io::progress(conn, fd, &mut rx);
         let on_ring = matches!(conn.rx.path(), path::SMALL | path::BIG);
         // Behind what is unread of tcp there are bytes in the ring, or kicks.
@@ -61,7 +72,8 @@ pub fn hand_over(conn: &'static Conn, fd: i32, reason: Reason, leaves: bool) -> 
         let settled = quiet && on_ring && conn.word(layout::KICKS) == rx.kicks_drained;
         // It sends by tcp what it has put into the ring, behind what is unread of tcp, and no kick stands between.
         let sends = quiet && ahead && left == rx.ring.position() + 1 && conn.word(layout::KICKS) == 0;
-        if settled && empty && left == 0 || sends {
+        // Between hosts it says so among the bytes of tcp, which must not be taken for the program's.
+        if settled && empty && left == 0 && !conn.is_far() || sends {
             conn.rx.set_path(path::LAST);
         } else if settled && left == 0 && !ended && !tried && waited > PEER_NS {
             tried = true;
@@ -96,7 +108,9 @@ pub fn hand_over(conn: &'static Conn, fd: i32, reason: Reason, leaves: bool) -> 
 
 /// Lets a relay have what is unread. If the writer may still come to send it, it is told not to.
 fn rest(conn: &'static Conn, fd: i32, mut rx: Held<'_, Rx>, ended: bool) {
-    let claimed = conn.mine().replace_word(conn.at(layout::CLAIM), 0, layout::BY_READER).is_ok();
+    // Between hosts nobody sends in the other's stead.
+    let claimed =
+        !conn.is_far() && conn.mine().replace_word(conn.at(layout::CLAIM), 0, layout::BY_READER).is_ok();
     let died_unread = if ended { io::unread_at_death(conn) } else { None };
     if (claimed || ended || conn.word(TCP_AT) != 0)
         && let Some(rest) = relay::take(conn, &mut rx, died_unread)
@@ -130,6 +144,9 @@ const CLAIMED_NS: u64 = if cfg!(fuzzing) { 0 } else { 1_000_000_000 };
 /// Sends the bytes that we have recalled by tcp ourselves, on a copy of the peer's own descriptor, which is proved by its cookie. No
 /// kick may be on the way. False if the kernel does not let us, or the peer has begun; what does not fit now the peer sends later.
 fn send_for_peer(conn: &'static Conn, rx: &Held<'_, Rx>) -> bool {
+    if conn.is_far() {
+        return false;
+    }
     let hint = conn.word(layout::FD);
     let pid = link::link(conn.link.load(Ordering::Relaxed)).peer_pid.load(Ordering::Relaxed);
     let Some(theirs) = hint.checked_sub(1).and_then(|fd| i32::try_from(fd).ok()) else { return false };
@@ -193,7 +210,8 @@ fn to_tcp(conn: &Conn, tx: &mut Held<'_, Tx>, recalled: Option<u64>) {
     (tx.tcp_at, tx.leaving) = match from {
         Some(from) => (from + 1, path::RESEND),
         // Kicks that are owed come first: whoever has the connection may be the kernel, from [`path::LAST`] on.
-        None if tx.debt > 0 => (written + 1, path::RESEND),
+        // And the peer must know of the change before.
+        None if tx.debt > 0 || conn.is_far() => (written + 1, path::RESEND),
         None => (written + 1, path::LAST),
     };
     mend::begin(&mut tx.step, step::LEAVING);
@@ -205,7 +223,9 @@ fn to_tcp(conn: &Conn, tx: &mut Held<'_, Tx>, recalled: Option<u64>) {
 pub(crate) fn announce(conn: &Conn, tx: &mut Tx) {
     tx.resend = tx.tcp_at - 1;
     tx.sent_from = 0;
-    conn.put(TCP_AT, tx.tcp_at);
+    if !conn.is_far() {
+        conn.put(TCP_AT, tx.tcp_at);
+    }
     conn.tx.set_path(tx.leaving);
     conn.set(flag::NEVER | flag::DEMOTING);
 }
@@ -254,6 +274,9 @@ pub(crate) fn tell_recall(conn: &Conn, rx: &Rx) {
 pub fn attend(conn: &'static Conn, fd: i32) {
     if conn.state() != state::PROMOTED {
         return;
+    }
+    if conn.is_far() {
+        records::attend(conn, fd);
     }
     match conn.tx.path() {
         path::TCP | path::SMALL | path::BIG if conn.word(NOTES) & (note::DEMOTE | note::RECALL) == 0 => {}
@@ -305,11 +328,21 @@ pub(crate) fn asked(conn: &'static Conn, fd: i32, tx: &mut Held<'_, Tx>) {
     to_tcp(conn, tx, None);
 }
 
+/// Between hosts, when the link is over: what is unread will go by tcp, once the peer has said from where on.
+pub(crate) fn wait_for_stop(conn: &Conn, tx: &mut Held<'_, Tx>) {
+    tx.resend = tx.ring.position();
+    tx.sent_from = 0;
+    conn.tx.set_path(path::RESEND);
+}
+
 /// Sends recalled bytes by tcp, as many as it takes now; true when all are sent.
 pub(crate) fn resend(conn: &'static Conn, fd: i32, tx: &mut Held<'_, Tx>) -> bool {
     let slot = conn.slot.load(Ordering::Relaxed) as usize;
     let mut bytes = [0u8; 4096];
-    if !kicks::pay(fd, tx) {
+    if !kicks::pay(conn, fd, tx) {
+        return false;
+    }
+    if !(records::may_resend(conn, tx) && records::send(conn, fd, tx)) {
         return false;
     }
     let _undisturbed = signals::undisturbed();
@@ -361,7 +394,7 @@ pub(crate) fn resend(conn: &'static Conn, fd: i32, tx: &mut Held<'_, Tx>) -> boo
 
 /// When both directions are back on tcp: calls are the kernel's again. True if they are.
 pub(crate) fn finish(conn: &'static Conn) -> bool {
-    if conn.tx.path() != path::LAST || conn.rx.path() != path::LAST {
+    if conn.tx.path() != path::LAST || conn.rx.path() != path::LAST || !records::may_finish(conn) {
         return false;
     }
     if conn.plain(state::PROMOTED) {

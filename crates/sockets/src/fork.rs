@@ -7,7 +7,7 @@ use fabric::{sys, trip};
 
 use crate::conn::{Conn, flag, state};
 use crate::table::{self, Entry};
-use crate::{close, descriptors, epoll, home, link, process, rendezvous, thread, wait};
+use crate::{close, descriptors, epoll, far, home, link, process, rendezvous, thread, wait};
 
 /// Which of the process's own locks fork() holds, as bits.
 static FROZEN: AtomicU32 = AtomicU32::new(0);
@@ -21,6 +21,7 @@ const LIMIT: u32 = 8;
 /// Before fork(), in the parent: every connection gets one more holder for each descriptor, and the locks that lie in the process's
 /// own memory are taken, so that the child does not get one that is held by a thread it does not have.
 pub fn prepare() {
+    far::before_fork();
     let mut frozen = if rendezvous::freeze() { STATES } else { 0 };
     if frozen != 0 {
         BLOCKED.store(sys::block_signals(u64::MAX), Ordering::Relaxed);
@@ -77,6 +78,7 @@ pub fn child() {
     rendezvous::forked();
     link::forked();
     epoll::forked();
+    far::forked();
     home::leave();
     if process::is_guest() {
         // Its parent's connections are not the child's: it is as if it had never had them. Their descriptors are closed by who made them.
@@ -95,6 +97,7 @@ pub fn child() {
 /// A process ends without closing its descriptors: gives its holds on connections back that others have, too, or that lie in another
 /// process's memory. Not those that are in memory and its alone, as its last calls may still come: [`home::take`] finds these later.
 pub fn leave() {
+    far::leave();
     table::for_each(|fd, entry| {
         if let Entry::Conn(conn) = entry
             && !give_back(conn)

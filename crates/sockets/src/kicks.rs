@@ -7,6 +7,7 @@ use fabric::{Local, Remote, bell, hints, trip};
 use stream::spin::{ticks, ticks_of};
 
 use crate::conn::{Conn, Held, Rx, Tx, flag, path};
+use crate::far::records;
 use crate::layout::{self, FIRED, KICKS, TRIP};
 use crate::mend::{self, step};
 use crate::{descriptors, epoll, io, link, report, signals, wait};
@@ -23,6 +24,11 @@ pub(crate) fn wake(conn: &Conn, fd: i32, tx: &mut Held<'_, Tx>, interest: u64) {
 
 #[cold]
 fn wake_armed(conn: &Conn, fd: i32, tx: &mut Tx, interest: u64) {
+    if conn.is_far() {
+        // Its carrier does the rest.
+        conn.theirs().stimulate(conn.at(TRIP), interest);
+        return;
+    }
     // Whoever dies behind the mark has fired what was armed then, or nothing yet.
     (tx.fired, tx.fires_with) = (conn.theirs().word(conn.at(TRIP)), tx.fires + 1);
     mend::begin(&mut tx.step, step::FIRING);
@@ -91,12 +97,17 @@ fn wake_as_armed(conn: &Conn, fd: i32, tx: &mut Tx, again: bool) {
         io::switch(conn, fd, tx);
     }
     if matches!(conn.tx.path(), path::SMALL | path::BIG) {
-        conn.counters.kicks.fetch_add(1, Ordering::Relaxed);
-        tx.kicks_sent += 1;
-        tx.debt += 1;
-        tell(conn, tx);
-        pay(fd, tx);
+        count(conn, tx);
+        pay(conn, fd, tx);
     }
+}
+
+/// Counts one more kick, for the peer as well.
+pub(crate) fn count(conn: &Conn, tx: &mut Tx) {
+    conn.counters.kicks.fetch_add(1, Ordering::Relaxed);
+    tx.kicks_sent += 1;
+    tx.debt += 1;
+    tell(conn, tx);
 }
 
 /// Counts the kicks for the peer: before they are sent.
@@ -106,7 +117,18 @@ pub(crate) fn tell(conn: &Conn, tx: &Tx) {
 
 /// Sends the kicks that have been counted but not sent, because the companion was full (its reader is awake then anyway). They
 /// come before anything else that goes by tcp. False if it still is.
-pub(crate) fn pay(fd: i32, tx: &mut Tx) -> bool {
+pub(crate) fn pay(conn: &Conn, fd: i32, tx: &mut Tx) -> bool {
+    if tx.debt > 0
+        && let Some(wire) = conn.wire()
+    {
+        // The peer must know of them before.
+        wire.settle();
+    }
+    send_owed(fd, tx)
+}
+
+/// As [`pay`], once the peer knows of them.
+pub(crate) fn send_owed(fd: i32, tx: &mut Tx) -> bool {
     let _undisturbed = (tx.debt > 0).then(signals::undisturbed);
     while tx.debt > 0 {
         mend::begin(&mut tx.step, step::PAYING);
@@ -161,10 +183,23 @@ pub(crate) fn look(conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>, by: By) -> Look 
     if told & (libc::POLLHUP | libc::POLLERR | libc::POLLRDHUP | libc::POLLNVAL) != 0 {
         // That keeps awake whoever sleeps, and what is behind the kicks may be wanted now.
         drain(conn, fd, rx, owed, by);
+        if conn.is_far() {
+            while records::hear(conn, fd, rx) == records::Next::Record {}
+        }
         return Look::End;
     }
     let free = take(conn, fd, rx, owed, by);
-    if free && waiting > owed { Look::Data } else { Look::Nothing }
+    if conn.is_far() && waiting > 0 {
+        // What is neither a kick nor a record is one that has not been told yet.
+        return match records::hear(conn, fd, rx) {
+            records::Next::Record => Look::Data,
+            _ => Look::Nothing,
+        };
+    }
+    if !free || waiting <= owed {
+        return Look::Nothing;
+    }
+    Look::Data
 }
 
 /// Who takes a kick.
@@ -247,11 +282,16 @@ pub(crate) fn drain(conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>, most: u64, by: 
     let before = rx.kicks_drained;
     let last = before.saturating_add(most);
     loop {
-        let count = owed(conn, rx).min(last - rx.kicks_drained).min(256) as usize;
+        let mut count = owed(conn, rx).min(last - rx.kicks_drained).min(256) as usize;
+        let mut bytes = [0; 256];
+        if conn.is_far() {
+            // One that was counted may never come, but a record in its place.
+            let next = sys::recv_some(fd, &mut bytes[..count], libc::MSG_PEEK | libc::MSG_DONTWAIT);
+            count = bytes[..next.unwrap_or(0)].iter().take_while(|&&byte| byte == 0).count();
+        }
         if count == 0 {
             break;
         }
-        let mut bytes = [0; 256];
         mend::begin(&mut rx.step, step::READING);
         let taken = sys::recv(fd, bytes.as_mut_ptr(), count, libc::MSG_DONTWAIT);
         rx.kicks_drained += taken.unwrap_or(0) as u64;

@@ -13,7 +13,7 @@ use fabric::{hints, queue};
 use stream::sovia;
 
 /// Version of the layout and of the hand-shake.
-pub const VERSION: u32 = 7;
+pub const VERSION: u32 = 8;
 /// Connections that fit in one link; a pair of processes may have many links.
 pub const SLOTS: usize = hints::SLOTS;
 /// Event queues of a process (one for each epoll set that has promoted members).
@@ -103,6 +103,8 @@ pub mod note {
     pub const GONE: u64 = 32;
     /// Its program has set a small receive buffer.
     pub const NARROW: u64 = 64;
+    /// Between hosts: it has come to where tcp goes on, and reads the ring no more.
+    pub const ARRIVED: u64 = 256;
     /// With [`RECALL`]: its program goes through exec(), and the next image may offer a slot for the connection again.
     pub const AGAIN: u64 = 128;
 }

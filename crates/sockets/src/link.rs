@@ -12,7 +12,9 @@ use stream::spin::{ticks, ticks_of};
 use core::cell::UnsafeCell;
 
 use crate::conn::Conn;
+use crate::far::{self, Wire};
 use crate::layout::{self, BELLS, SLOTS};
+use crate::peer::Peer;
 use crate::reason::Reason;
 use crate::thread::{self, Place};
 use crate::{descriptors, process};
@@ -53,6 +55,9 @@ pub struct Link {
     pub live: AtomicU32,
     /// Event queues whose sleep words have been armed, as bits.
     armed: AtomicU32,
+    /// Between hosts: its [`Wire`], and the carrier's number of it.
+    wire: AtomicU64,
+    number: AtomicU64,
     /// No slot was free when last asked.
     pub full: AtomicU32,
     /// Slots whose data this process has mapped in both segments.
@@ -64,7 +69,7 @@ pub struct Link {
 
 struct Inner {
     mine: Map,
-    theirs: Map,
+    theirs: Peer,
     producer: Producer,
     consumer: Consumer,
     /// Our slots in use, and those given up by us but perhaps not yet by the peer.
@@ -131,8 +136,14 @@ pub fn forked() {
     registry().reset();
     SCANNERS.store(0, Ordering::Relaxed);
     for index in all() {
-        link(index).lock.reset();
-        link(index).token.store(0, Ordering::Relaxed);
+        let link = link(index);
+        link.lock.reset();
+        link.token.store(0, Ordering::Relaxed);
+        if link.wire.swap(0, Ordering::Relaxed) != 0 {
+            // The parent's, with whose carrier it goes.
+            link.conns.iter().for_each(|conn| conn.store(0, Ordering::Relaxed));
+            link.state.store(state::FREE, Ordering::Relaxed);
+        }
     }
 }
 
@@ -209,7 +220,7 @@ impl Link {
     }
 
     /// The two segments.
-    pub fn maps(&self) -> Option<(Map, Map)> {
+    pub fn maps(&self) -> Option<(Map, Peer)> {
         let inner = self.lock()?;
         Some((inner.mine, inner.theirs))
     }
@@ -331,8 +342,27 @@ impl Link {
         }
     }
 
+    /// Between hosts, how what is put gets there.
+    pub fn wire(&self) -> Option<&'static Wire> {
+        let at = self.wire.load(Ordering::Acquire);
+        // SAFETY: only `add_far` stores here, from a reference that lives for ever.
+        (at != 0).then(|| unsafe { &*(at as *const Wire) })
+    }
+
+    /// Whether something waits in the control queue; without waiting for the lock.
+    pub(crate) fn has_message(&self) -> bool {
+        if self.state.load(Ordering::Acquire) != state::READY || !thread::try_lock(&self.lock, Place::Link) {
+            return false;
+        }
+        let inner = Guard(self, true);
+        inner.consumer.ready(&inner.mine, layout::CTL)
+    }
+
     /// Whether the peer's process is gone.
     fn is_dead(&self) -> bool {
+        if let Some(wire) = self.wire() {
+            return wire.is_over();
+        }
         let mut byte = 0;
         let (socket, flags) = (self.socket.load(Ordering::Relaxed), libc::MSG_PEEK | libc::MSG_DONTWAIT);
         !descriptors::intact(socket)
@@ -377,9 +407,11 @@ pub fn find(token: u64, skip_full: impl Fn(&Link) -> bool) -> Option<(u32, u32)>
             continue;
         }
         // For the peer, who sees the end of its socket, it is over.
-        if !descriptors::intact(link.socket.load(Ordering::Relaxed))
-            && link.state.load(Ordering::Acquire) == state::READY
-        {
+        let whole = match link.wire() {
+            Some(wire) => !wire.is_over(),
+            None => descriptors::intact(link.socket.load(Ordering::Relaxed)),
+        };
+        if !whole && link.state.load(Ordering::Acquire) == state::READY {
             continue;
         }
         match link.state.load(Ordering::Acquire) {
@@ -417,7 +449,7 @@ pub fn answer(socket: i32, own_token: u64) -> Result<u32, Reason> {
     let done = hello.check().and_then(|()| open_segment(fds[0])).and_then(|theirs| {
         match start(hello.token, socket, 1, peer, own_token) {
             Ok(index) => {
-                ready(index, theirs, &fds);
+                ready(index, Peer::near(theirs), &fds);
                 Ok(index)
             }
             Err(reason) => {
@@ -461,7 +493,7 @@ pub fn progress(index: u32) -> Result<bool, Reason> {
     }
     match opened {
         Ok(theirs) => {
-            ready(index, theirs, &fds);
+            ready(index, Peer::near(theirs), &fds);
             Ok(true)
         }
         Err(reason) => {
@@ -568,7 +600,7 @@ fn add(token: u64, socket: i32, parity: u32, peer: (u32, u32), mine: Map) -> Res
         let mut inner = link.lock().ok_or(Reason::Busy)?;
         *inner = Inner {
             mine,
-            theirs: Map::NONE,
+            theirs: Peer::NONE,
             producer: Producer::default(),
             consumer: Consumer::default(),
             taken: [0; SLOTS / 64],
@@ -576,6 +608,7 @@ fn add(token: u64, socket: i32, parity: u32, peer: (u32, u32), mine: Map) -> Res
         };
     }
     link.socket.store(socket, Ordering::Relaxed);
+    link.wire.store(0, Ordering::Relaxed);
     link.parity.store(parity, Ordering::Relaxed);
     link.peer_uid.store(peer.0, Ordering::Relaxed);
     link.peer_pid.store(peer.1, Ordering::Relaxed);
@@ -591,7 +624,7 @@ fn add(token: u64, socket: i32, parity: u32, peer: (u32, u32), mine: Map) -> Res
     Ok(index)
 }
 
-fn ready(index: u32, theirs: Map, fds: &[i32; 1 + BELLS]) {
+fn ready(index: u32, theirs: Peer, fds: &[i32; 1 + BELLS]) {
     let link = link(index);
     for (bell, &fd) in link.bells.iter().zip(&fds[1..]) {
         if fd >= 0 {
@@ -600,11 +633,31 @@ fn ready(index: u32, theirs: Map, fds: &[i32; 1 + BELLS]) {
     }
     if let Some(mut inner) = link.lock() {
         inner.theirs = theirs;
-        let mapped = inner.mine.len().min(theirs.len());
+        let mapped = inner.mine.len().min(theirs.map().len());
         link.slots.store(((mapped - layout::DATA) / layout::SLOT_DATA) as u32, Ordering::Relaxed);
     }
     link.state.store(state::READY, Ordering::Release);
 }
+
+/// Enters a link between hosts, which stands.
+pub(crate) fn add_far(
+    token: u64,
+    uid: u32,
+    mine: Map,
+    theirs: Peer,
+    parity: u32,
+    number: u64,
+) -> Result<u32, Reason> {
+    let _guard = RegistryGuard::take().ok_or(Reason::Busy)?;
+    let index = add(token, NO_SOCKET, parity, (uid, 0), mine)?;
+    let link = link(index);
+    link.number.store(number, Ordering::Relaxed);
+    link.wire.store(theirs.wire().map_or(0, |wire| core::ptr::from_ref(wire) as u64), Ordering::Release);
+    ready(index, theirs, &[NO_SOCKET; 1 + BELLS]);
+    Ok(index)
+}
+
+const NO_SOCKET: i32 = -1;
 
 /// Called with the registry locked.
 fn fail(index: u32) {
@@ -615,7 +668,10 @@ fn fail(index: u32) {
 }
 
 fn release(link: &Link) {
-    descriptors::unhide(link.socket.load(Ordering::Relaxed));
+    let socket = link.socket.load(Ordering::Relaxed);
+    if socket != NO_SOCKET {
+        descriptors::unhide(socket);
+    }
     for bell in &link.bells {
         let fd = bell.swap(0, Ordering::AcqRel);
         if fd != 0 {
@@ -624,11 +680,15 @@ fn release(link: &Link) {
     }
     if let Some(mut inner) = link.lock() {
         let (mine, theirs) = (inner.mine, inner.theirs);
-        (inner.mine, inner.theirs) = (Map::NONE, Map::NONE);
+        (inner.mine, inner.theirs) = (Map::NONE, Peer::NONE);
+        if link.wire.swap(0, Ordering::AcqRel) != 0 {
+            // The carrier's memory.
+            return far::release(link.number.load(Ordering::Relaxed));
+        }
         // SAFETY: no connection is on the link, so nobody has a copy of the maps in use.
         unsafe {
             mine.unmap();
-            theirs.unmap();
+            theirs.map().unmap();
         }
     }
 }

@@ -58,4 +58,7 @@ reasons! {
     BadRules = 36, "the rules are wrong (shunt doctor says where)";
     DeepBind = 37, "a library was loaded with RTLD_DEEPBIND, or with a libc of its own";
     Sandboxed = 38, "the process has locked itself in (seccomp)";
+    Forked = 39, "between hosts, and its process has forked";
+    LinkOver = 40, "the link between the hosts is over";
+    NotIntroduced = 41, "the agents do not introduce the other end";
 }

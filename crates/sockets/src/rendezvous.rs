@@ -17,15 +17,16 @@ use crate::link::{self, Link};
 use crate::reason::Reason;
 use crate::table::{self, Entry};
 use crate::thread::{self, Place};
-use crate::{close, descriptors, diag, log, narrow, process, report, rules, wait};
+use crate::{close, descriptors, diag, far, log, narrow, process, report, rules, wait};
 
 mod pairing;
 mod posting;
 
+pub(crate) use pairing::try_serve;
 pub use pairing::{answered, serve_offered};
 use pairing::{approach, look_for_answer, pending, refuse_pending, serve, take, take_back};
 use posting::{LISTENER, POSTED, POSTED_AT, TOKEN, check, post, posted, unpost, wait_longer, wait_no_longer};
-pub use posting::{SO_COOKIE, address};
+pub use posting::{SO_COOKIE, address, hurry, own_token, posted_conn};
 
 /// Between two looks for links and offers, in ns.
 const SERVE_NS: u64 = 200_000;
@@ -75,7 +76,7 @@ impl Drop for States {
 /// Begins to follow a connection that the program has just made (`client`) or accepted. `family`: of the peer's address, if it is
 /// known; what need not be asked for makes short connections cheaper.
 pub fn track(fd: i32, client: bool, family: Option<i32>) {
-    if !process::active() {
+    if !process::active() || far::is_carrier() {
         return;
     }
     let family = family.or_else(|| sys::getsockopt(fd, libc::SOL_SOCKET, libc::SO_DOMAIN).ok());
@@ -139,6 +140,8 @@ pub fn tick(conn: &'static Conn, fd: i32) {
             if states.0 && conn.state() == state::POSTED {
                 check(conn);
             }
+            drop(states);
+            far::start_if_wanted();
         }
         _ => {}
     }

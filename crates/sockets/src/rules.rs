@@ -8,6 +8,7 @@ use options::rules::Rules;
 use options::{Ends, PathMode, Role, RuleFault};
 
 use crate::conn::Addr;
+use crate::process;
 
 static RULES: AtomicU64 = AtomicU64::new(0);
 static COUNT: AtomicU64 = AtomicU64::new(0);
@@ -52,6 +53,11 @@ pub fn keep_on_tcp(role: Role, own: Addr, peer: Addr) -> bool {
     };
     let first = rules.iter().find(|rule| rule.include(role, &address.ip, address.port));
     first.is_some_and(|rule| rule.path == PathMode::Tcp)
+}
+
+/// Whether an address is in the networks that count as this cluster's.
+pub fn in_cluster(address: Addr) -> bool {
+    process::options().cluster.contains(address.ip)
 }
 
 #[cfg(test)]

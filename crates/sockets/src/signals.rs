@@ -62,6 +62,13 @@ pub fn jumps(target: usize) {
     }
 }
 
+/// Whether this thread may be in a signal handler: signals that have one are blocked.
+pub fn may_be_in_handler() -> bool {
+    let handled = RESTART.load(Ordering::Relaxed) | INTERRUPT.load(Ordering::Relaxed);
+    handled != 0 && sys::blocked_signals() & handled != 0
+        || process::is_guest() && sys::blocked_signals() != 0
+}
+
 /// After EINTR: whether to go on waiting. With handlers of both kinds the call is ended: programs that have any handler without
 /// SA_RESTART must cope with EINTR. A guest does not hear of handlers, and those who call it cope with EINTR.
 pub fn restarts() -> bool {

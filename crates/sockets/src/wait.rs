@@ -6,7 +6,7 @@
 use fabric::sync::{AtomicU32, AtomicU64, Ordering};
 use fabric::sys::{self, Errno};
 use fabric::{Local, Remote, bell, trip};
-use stream::spin::{NO_CPU, Spun, cpu, ticks, ticks_of};
+use stream::spin::{NO_CPU, Spun, cpu, nanos_of, ticks, ticks_of};
 
 use crate::conn::{Conn, flag, path, state};
 use crate::layout::{self, BIG_AT, CALL_BELL, CPU, FIRED, NOTES, R, SLOTS, SMALL_AT, STATE, TCP_AT, TRIP, W};
@@ -243,6 +243,11 @@ pub fn readable(conn: &'static Conn, fd: i32, orphan: &mut bool) -> Result<(), E
 }
 
 fn sleep_readable(conn: &'static Conn, fd: i32, seen: Seen, orphan: &mut bool) -> Result<(), Errno> {
+    if conn.is_far()
+        && let Some(result) = sleep_by_bell(conn, fd, seen)
+    {
+        return result;
+    }
     let waiter = Waiter::new(conn);
     arm(conn, trip::RX, trip::KICK, 0);
     if Seen::to_read(conn) != seen {
@@ -281,6 +286,57 @@ fn sleep_readable(conn: &'static Conn, fd: i32, seen: Seen, orphan: &mut bool) -
             Ok(())
         }
     }
+}
+
+/// Sleeps as readers of connections between hosts do, where a kick takes a way round: until our own carrier rings. `None` if the bell is taken,
+/// or others sleep on the connection.
+fn sleep_by_bell(conn: &'static Conn, fd: i32, seen: Seen) -> Option<Result<(), Errno>> {
+    if conn.waiters.load(Ordering::Acquire) != 0 || conn.has(flag::SHARED) {
+        return None;
+    }
+    let deadline = deadline(fd, libc::SO_RCVTIMEO);
+    let bell = process::claim_bell()?;
+    let waiter = Waiter::looking(conn);
+    let mut result = Ok(());
+    loop {
+        arm(conn, trip::RX, trip::BELL, CALL_BELL as u8);
+        if Seen::to_read(conn) != seen {
+            break;
+        }
+        conn.counters.sleeps.fetch_add(1, Ordering::Relaxed);
+        let left = deadline.map(|deadline| deadline.saturating_sub(ticks()));
+        if left == Some(0) {
+            result = Err(Errno::EAGAIN);
+            break;
+        }
+        let timeout = left.map(|left| sys::timespec(nanos_of(left)));
+        let timeout = timeout.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
+        let mut polls = [
+            libc::pollfd { fd, events: libc::POLLIN | libc::POLLRDHUP, revents: 0 },
+            libc::pollfd { fd: bell, events: libc::POLLIN, revents: 0 },
+        ];
+        // SAFETY: the array and the timeout are valid.
+        let got = unsafe { real::ppoll()(polls.as_mut_ptr(), 2, timeout, core::ptr::null()) };
+        if got < 0 && real::errno() == libc::EINTR && !signals::restarts() {
+            result = Err(Errno::EINTR);
+            break;
+        }
+        if polls[1].revents != 0 {
+            bell::silence(bell);
+        }
+        if polls[0].revents & (libc::POLLHUP | libc::POLLERR | libc::POLLRDHUP) != 0 {
+            conn.set(flag::PEER_FIN);
+        }
+        if got > 0 {
+            if polls[0].revents & libc::POLLIN != 0 {
+                kicks::take_after_sleep(conn, fd);
+            }
+            break;
+        }
+    }
+    drop(waiter);
+    process::release_bell();
+    Some(result)
 }
 
 /// How long a blocked writer waits for a reader that does not read before it goes on by tcp, whose buffers are larger: two
@@ -405,12 +461,22 @@ fn grown(conn: &Conn, fd: i32) -> bool {
     stuck
 }
 
+const RESEND_NS: u64 = 200_000;
+
 fn kernel_writable(conn: &'static Conn, fd: i32) -> Result<(), Errno> {
     let timeout = deadline(fd, libc::SO_SNDTIMEO);
     loop {
         let now = ticks();
         if timeout.is_some_and(|deadline| now >= deadline) {
             return Err(Errno::EAGAIN);
+        }
+        if conn.is_far() && conn.tx.path() == path::RESEND {
+            // It is the peer who is waited for.
+            demote::attend(conn, fd);
+            if conn.tx.path() == path::RESEND {
+                let _ = sys::ppoll(&mut [], Some(RESEND_NS));
+            }
+            return Ok(());
         }
         let mut poll = [libc::pollfd { fd, events: libc::POLLOUT, revents: 0 }];
         let step = sys::timespec(50_000_000);
@@ -479,6 +545,9 @@ pub(crate) fn woken(_scan: &link::Scan, conn: &Conn) -> bool {
 
 /// Tells the peer on which processor we wait, and says on which it waited.
 pub(crate) fn meet(conn: &Conn) -> u64 {
+    if conn.is_far() {
+        return NO_CPU;
+    }
     let here = cpu() + 1;
     conn.theirs().put_word(conn.at(CPU), here);
     conn.word(CPU).checked_sub(1).unwrap_or(NO_CPU)

@@ -247,6 +247,11 @@ impl Consumer {
         }
     }
 
+    /// Bytes that were given back so far.
+    pub fn given(&self) -> u64 {
+        self.given
+    }
+
     /// Gives back to the writer all that was read: puts the read position into the word `back` of the peer's segment.
     #[inline(always)]
     pub fn give_back<R: Remote>(&mut self, remote: &R, back: usize) {

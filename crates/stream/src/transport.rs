@@ -305,6 +305,12 @@ impl Reader {
         }
     }
 
+    /// Bytes of a ring that the writer knows to have been read.
+    #[inline(always)]
+    pub fn given(&self) -> u64 {
+        self.ring.given()
+    }
+
     /// Tells the writer all that was read.
     #[inline(always)]
     pub fn give_back<M: Local + Remote>(&mut self, ends: &Ends<'_, M>) {

@@ -3,6 +3,7 @@
 use stream::transport::Reader;
 
 use super::*;
+use crate::far::records;
 use crate::mend::{self, step};
 
 const SIOCATMARK: u64 = 0x8905;
@@ -53,18 +54,27 @@ fn receive(conn: &'static Conn, mut fd: i32, iov: &[libc::iovec], flags: i32, or
             rendezvous::answered(conn);
         }
         let Some(mut rx) = conn.lock_rx(fd) else { return Way::Done(Err(Errno::EINTR)) };
+        let given = conn.is_far().then(|| rx.ring.given());
         let tried = match take(conn, fd, &mut rx, iov, done, flags) {
             Tried::Bytes(seen) if peek && seen < want => {
                 Tried::Bytes(look_on(conn, &mut rx, iov, seen, flags))
             }
             tried => tried,
         };
+        let gives = conn.is_far().then(|| rx.ring.given()) != given;
         let turns =
             matches!(tried, Tried::Bytes(count) if !peek && done + count < want) && at_turn(conn, &rx);
         // To release the lock is the fence between what was given back and whether a writer waits for it.
         drop(rx);
         let freed = matches!(tried, Tried::Bytes(_)) && !peek;
-        if freed && on_ring(conn.rx.path()) && conn.theirs().armed(conn.at(TRIP), trip::TX) {
+        // Whether the writer waits is not known between hosts: it is told what was given back, and looks itself.
+        if freed && gives && conn.is_far() {
+            kicks::fire(conn, fd, trip::TX);
+        } else if freed
+            && !conn.is_far()
+            && on_ring(conn.rx.path())
+            && conn.theirs().armed(conn.at(TRIP), trip::TX)
+        {
             if let Some(mut rx) = conn.lock_rx(fd)
                 && on_ring(conn.rx.path())
             {
@@ -187,8 +197,11 @@ fn take(
                 None => continue,
             },
             path::SMALL | path::BIG if conn.has(flag::RECALLED) => {
-                if let Some(tried) = recalled(conn, fd, rx) {
-                    return tried;
+                match recalled(conn, fd, rx) {
+                    // The connection is at an end, and calls are still ours.
+                    Some(Tried::Kernel) => return from_kernel(conn, fd, rx, iov, skip, flags),
+                    Some(tried) => return tried,
+                    None => {}
                 }
             }
             ring @ (path::SMALL | path::BIG) => {
@@ -299,6 +312,13 @@ fn take_early(
             }
         }
     };
+    let most = match before_record(conn, fd, rx) {
+        Ok(free) => most.min(free),
+        Err(tried) => return Some(tried),
+    };
+    if conn.rx.path() != path::TCP {
+        return None;
+    }
     let _undisturbed = signals::undisturbed();
     mend::begin(&mut rx.step, step::READING);
     let got = kernel_recv(fd, iov, skip, most, flags | libc::MSG_DONTWAIT);
@@ -436,7 +456,8 @@ fn empty(conn: &'static Conn, fd: i32, rx: &mut Held<'_, Rx>, ring: u32, blocks:
         conn.has(flag::PEER_FIN | flag::PEER_HUP) || conn.notes() & (note::CLOSED | note::SHUT_WR) != 0;
     // One that will sleep in the kernel is told there. But not beside others, or such as were killed or jumped out of their sleep: there
     // a kick that nobody has taken would wake it again and again.
-    let told_asleep = blocks && conn.waiters.load(Ordering::Acquire) == 0;
+    // Nor between hosts, where it sleeps by a bell.
+    let told_asleep = blocks && conn.waiters.load(Ordering::Acquire) == 0 && !conn.is_far();
     if !told && (told_asleep || now.wrapping_sub(rx.looked) < ticks_of(LOOK_NS)) {
         return Some(Tried::Not);
     }
@@ -496,6 +517,7 @@ fn end_of_ring(conn: &'static Conn, fd: i32, rx: &mut Held<'_, Rx>) -> Option<Tr
         });
     }
     conn.rx.set_path(path::LAST);
+    records::arrived(conn);
     None
 }
 
@@ -518,7 +540,20 @@ fn from_kernel(
     if skip > 0 && at_mark(fd) {
         return Tried::End;
     }
-    match kernel_recv(fd, iov, skip, usize::MAX, flags | libc::MSG_DONTWAIT) {
+    let most = match before_record(conn, fd, rx) {
+        Ok(most) => most,
+        Err(tried) => return tried,
+    };
+    match kernel_recv(fd, iov, skip, most, flags | libc::MSG_DONTWAIT) {
+        // Between hosts it may have put more than has come.
+        Ok(0) if records::died_untold(conn) == Some(true) && !conn.has(flag::RESET_TOLD) => {
+            conn.set(flag::RESET_TOLD);
+            Tried::Error(Errno::ECONNRESET)
+        }
+        Ok(0) if records::died_untold(conn).is_none() => {
+            sys::yield_now();
+            Tried::Not
+        }
         // A peer that was killed has told nothing. With tcp the kernel would have reset the connection if, and only if, bytes of
         // ours were unread; here it looks at kicks instead.
         Ok(0) if died_unread(conn) == Some(true) => Tried::Error(Errno::ECONNRESET),
@@ -528,6 +563,18 @@ fn from_kernel(
         Err(Errno::EAGAIN) => Tried::Not,
         Err(errno) => Tried::Error(errno),
     }
+}
+
+/// How many bytes come by tcp before a record, where there may be one.
+fn before_record(conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>) -> Result<usize, Tried> {
+    while records::may_come(conn) && conn.state() != state::PLAIN {
+        match records::hear(conn, fd, rx) {
+            records::Next::Bytes(most) => return Ok(most),
+            records::Next::Record => {}
+            records::Next::Wait => return Err(Tried::Not),
+        }
+    }
+    Ok(usize::MAX)
 }
 
 /// As [`died_unread`], of a connection that goes back to tcp just now.

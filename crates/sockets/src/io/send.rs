@@ -5,7 +5,9 @@ use core::cell::Cell;
 use stream::ring::Broken;
 
 use super::*;
+use crate::far::records;
 use crate::mend::{self, step};
+use crate::peer::Peer;
 
 /// Larger writes are not joined with others (SOVIA, section 3.2.3).
 const SMALL_WRITE: usize = 2048;
@@ -100,11 +102,12 @@ impl Source for File {
         let mut done = 0;
         while done < count {
             let places = tx.ring.places(&ends, (count - done).min(PIECE)).map(|(offset, len)| libc::iovec {
-                iov_base: ends.theirs.base().wrapping_add(offset).cast(),
+                iov_base: ends.theirs.map().base().wrapping_add(offset).cast(),
                 iov_len: len,
             });
             let want = total(&places);
             let got = self.read(&places, skip + done);
+            written(&ends.theirs, &places, got);
             tx.ring.filled(got);
             tx.ring.publish(&ends);
             done += got;
@@ -127,6 +130,18 @@ impl Source for File {
         let room = bytes.len().min(self.len - skip);
         let got = self.read(&[libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: room }], skip);
         if got == 0 { Ok(0) } else { sys::send(fd, bytes.as_ptr(), got, flags) }
+    }
+}
+
+/// So many bytes have been read into these places of the peer's segment.
+fn written(theirs: &Peer, places: &[libc::iovec], mut count: usize) {
+    for place in places {
+        let len = place.iov_len.min(count);
+        theirs.written(place.iov_base.addr() - theirs.map().base().addr(), len);
+        count -= len;
+        if count == 0 {
+            break;
+        }
     }
 }
 
@@ -227,6 +242,9 @@ fn give(
                 if !conn.is_managed_now() {
                     return Tried::Kernel;
                 }
+                if conn.is_far() && !far_by_tcp(conn, fd, tx) {
+                    return Tried::Not;
+                }
                 if want > 0 && switch(conn, fd, tx) {
                     continue;
                 }
@@ -268,7 +286,7 @@ fn give(
                 }
             }
             _ => {
-                if !kicks::pay(fd, tx) {
+                if !kicks::pay(conn, fd, tx) || conn.is_far() && !far_by_tcp(conn, fd, tx) {
                     return Tried::Not;
                 }
                 if demote::finish(conn) {
@@ -278,6 +296,14 @@ fn give(
             }
         }
     }
+}
+
+/// Before bytes go by tcp between hosts: a link that is over is noticed, and records go first. False if the companion takes no more now.
+fn far_by_tcp(conn: &'static Conn, fd: i32, tx: &mut Held<'_, Tx>) -> bool {
+    if conn.state() == state::PROMOTED && conn.wire().is_some_and(|wire| wire.is_over()) {
+        records::cut(conn, fd, tx);
+    }
+    records::send(conn, fd, tx)
 }
 
 fn to_kernel(fd: i32, source: &impl Source, skip: usize, flags: i32) -> Tried {
@@ -427,6 +453,18 @@ fn wake_early(conn: &Conn, fd: i32, tx: &mut Held<'_, Tx>) {
 /// What the peer has told that a writer must act on; true if the path has changed.
 #[inline(always)]
 pub(crate) fn attend(conn: &'static Conn, fd: i32, tx: &mut Held<'_, Tx>) -> bool {
+    if let Some(wire) = conn.wire()
+        && wire.is_over()
+    {
+        records::cut(conn, fd, tx);
+        if conn.has(flag::HEARD) {
+            demote::asked(conn, fd, tx);
+        } else {
+            // How far the peer has read it will say. Until then nothing can go any way.
+            demote::wait_for_stop(conn, tx);
+        }
+        return true;
+    }
     let notes = conn.notes();
     let now = ticks();
     if notes & (note::CLOSED | note::DEMOTE | note::RECALL) == 0 {

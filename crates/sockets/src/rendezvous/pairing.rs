@@ -8,6 +8,8 @@ static SERVE_DUE: AtomicU64 = AtomicU64::new(0);
 const ANSWERS: usize = 16;
 
 const OFFER: u32 = 1;
+/// An offer is to be refused if it has not been accepted.
+const TAKE_BACK: u32 = 2;
 /// Of an offer: the program has set a small receive buffer; above these bits how bytes go by Virtual Interfaces, if they do.
 const NARROW: u32 = 1;
 const MANNER: u32 = 8;
@@ -67,6 +69,9 @@ pub fn serve_offered() {
 
 /// Cancels an offer of ours. False if it has been accepted: then that stays so, and whoever looks meanwhile sees nothing else.
 pub(super) fn take_back(conn: &'static Conn) -> bool {
+    if let Some(wire) = conn.wire() {
+        return refused_on_demand(conn, wire);
+    }
     let mut answer = conn.word(STATE);
     // A peer answers once; one that does not keep to that must not keep us here (rule F2).
     for _ in 0..8 {
@@ -86,6 +91,38 @@ pub(super) fn take_back(conn: &'static Conn) -> bool {
     true
 }
 
+/// Between hosts the peer is asked to refuse, and answers at once. False if it has accepted.
+fn refused_on_demand(conn: &'static Conn, wire: &far::Wire) -> bool {
+    let link = link::link(conn.link.load(Ordering::Relaxed));
+    let mut message = [0; MESSAGE];
+    message[0..4].copy_from_slice(&TAKE_BACK.to_ne_bytes());
+    message[4..8].copy_from_slice(&conn.slot.load(Ordering::Relaxed).to_ne_bytes());
+    message[8..12].copy_from_slice(&conn.far.index.load(Ordering::Relaxed).to_ne_bytes());
+    link.tell(&message);
+    let start = sys::now();
+    while conn.word(STATE) & (ACCEPTED | REFUSED) == 0 {
+        if wire.is_over() {
+            break;
+        }
+        if sys::now() - start > ANSWER_NS {
+            wire.end();
+            break;
+        }
+        sys::yield_now();
+    }
+    if conn.word(STATE) & ACCEPTED != 0 {
+        return false;
+    }
+    if conn.plain(state::OFFERED) {
+        link.leave_slot(conn.slot.load(Ordering::Relaxed) as usize);
+        conn.unmanage();
+    }
+    true
+}
+
+/// How long a peer may take for it before the link is given up.
+const ANSWER_NS: u64 = 1_000_000_000;
+
 /// Answers an offer that could not be taken yet: it is not going to be.
 pub(super) fn refuse_pending(conn: &'static Conn) {
     if let Some((link, slot)) = pending(conn) {
@@ -101,12 +138,14 @@ pub(super) fn pending(conn: &'static Conn) -> Option<(&'static Link, usize)> {
 }
 
 /// The other end is known: link to its process, or offer a slot.
-pub(super) fn approach(conn: &'static Conn, other: &Post) {
+pub(super) fn approach(conn: &'static Conn, other: &Post, far: bool) {
     let own_token = TOKEN.load(Ordering::Acquire);
-    if other.cookie == conn.cookie.load(Ordering::Relaxed) {
+    if other.cookie == conn.cookie.load(Ordering::Relaxed) && !far {
         return wait_longer(conn, Reason::Unpaired);
     }
     match link::find(other.token, |link| link.is_full()) {
+        // Between hosts one of the two offers: an offer cannot be taken back there.
+        Some((_, link::state::READY)) if far && own_token > other.token => wait_longer(conn, Reason::Offered),
         Some((index, link::state::READY)) => offer(conn, index, other),
         Some((index, link::state::ASKED)) => match link::progress(index) {
             Ok(true) => offer(conn, index, other),
@@ -114,6 +153,7 @@ pub(super) fn approach(conn: &'static Conn, other: &Post) {
             Err(reason) => wait_longer(conn, reason),
         },
         Some(_) => wait_longer(conn, Reason::Unpaired),
+        None if far => wait_longer(conn, Reason::Linking),
         None => {
             link::sweep();
             match link::open(other.token, own_token) {
@@ -153,7 +193,7 @@ pub(super) fn offer(conn: &'static Conn, index: u32, other: &Post) {
         conn.set_reason(Reason::LinkLimit);
         return;
     };
-    conn.manner.store(manner(), Ordering::Relaxed);
+    conn.manner.store(manner(link.wire().is_some()), Ordering::Relaxed);
     wipe(conn, link, slot);
     settle(conn, link, index, slot, read);
     conn.pending_cookie.store(other.cookie, Ordering::Relaxed);
@@ -182,6 +222,14 @@ pub(super) fn offer(conn: &'static Conn, index: u32, other: &Post) {
         link.leave_slot(slot);
         conn.unmanage();
         wait_longer(conn, Reason::Busy);
+    }
+}
+
+/// As [`serve`], unless somebody else is at it.
+pub(crate) fn try_serve() -> bool {
+    match States::try_lock() {
+        Some(_states) => serve(),
+        None => false,
     }
 }
 
@@ -234,6 +282,17 @@ fn hear(index: u32, message: &[u8; MESSAGE]) {
     let half = |at: usize| u32::from_ne_bytes(core::array::from_fn(|i| message[at + i]));
     let word = |at: usize| u64::from_ne_bytes(core::array::from_fn(|i| message[at + i]));
     let (slot, link) = (half(4) as usize, link::link(index));
+    if half(0) == TAKE_BACK {
+        let at = posted(half(8) as usize).map_or(0, |cell| cell.load(Ordering::Acquire));
+        // SAFETY: as below.
+        let conn = if at == 0 { None } else { Some(unsafe { &*(at as *const Conn) }) };
+        if let Some(conn) = conn
+            && conn.pending.load(Ordering::Acquire) == u64::from(index) << 32 | (slot as u64 + 1)
+        {
+            refuse_pending(conn);
+        }
+        return;
+    }
     if half(0) != OFFER || !link.is_peers_slot(slot) || link.conn(slot).is_some() {
         return;
     }
@@ -367,8 +426,11 @@ fn begin(conn: &'static Conn) -> Result<u64, Reason> {
 }
 
 /// How bytes go by Virtual Interfaces where we offer, as a word; 0 if they go by rings.
-fn manner() -> u32 {
+fn manner(far: bool) -> u32 {
     let options = process::options();
+    if far {
+        return 0;
+    }
     let manner = Manner {
         window: options.via_window,
         delayed: options.via_delayed,
@@ -450,6 +512,11 @@ pub(super) fn promoted(conn: &'static Conn) {
 
 /// Whether the kernel's record of the other end agrees with what the peer says and with who it is.
 fn proved(conn: &Conn, link: &Link, cookie: u64) -> bool {
+    if link.wire().is_some() {
+        // Both agents have asked their kernels.
+        return conn.far.token.load(Ordering::Acquire) == link.token.load(Ordering::Acquire)
+            && conn.far.cookie.load(Ordering::Relaxed) == cookie;
+    }
     let (own, peer) = conn.addresses();
     let uid = link.peer_uid.load(Ordering::Relaxed);
     diag::lookup(peer, own).is_ok_and(|record| record.cookie == cookie && (record.uid == uid || uid == 0))

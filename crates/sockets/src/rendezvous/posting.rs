@@ -26,6 +26,9 @@ pub(super) fn unpost(conn: &'static Conn) {
         board::remove(place - 1, board::key(own, peer));
     }
     let index = conn.posted_index.swap(0, Ordering::AcqRel);
+    if index != 0 {
+        far::withdraw(conn, index as u32 - 1);
+    }
     if index != 0
         && let Some(cell) = posted(index as usize - 1)
     {
@@ -106,7 +109,10 @@ fn try_post(conn: &'static Conn, fd: i32) -> Result<(), Reason> {
     conn.posted_at.store(place + 1, Ordering::Release);
     conn.pause.store(ticks_of(SERVE_NS), Ordering::Relaxed);
     if let Some(other) = other {
-        approach(conn, &other);
+        approach(conn, &other, false);
+    } else if far::may_be(own, peer) {
+        conn.far.be_posted();
+        far::post(conn, index);
     }
     conn.due.store(ticks() + conn.pause.load(Ordering::Relaxed), Ordering::Release);
     Ok(())
@@ -127,7 +133,10 @@ pub(super) fn check(conn: &'static Conn) {
         } else {
             let (own, peer) = conn.addresses();
             match board::look(board::key(own, peer), board::key(peer, own)) {
-                Ok(Some(other)) => approach(conn, &other),
+                Ok(Some(other)) => approach(conn, &other, false),
+                Ok(None) if conn.far.token.load(Ordering::Acquire) != 0 => {
+                    approach(conn, &far_post(conn), true)
+                }
                 Ok(None) => wait_longer(conn, Reason::Unpaired),
                 Err(reason) => return stop(conn, reason),
             }
@@ -139,6 +148,40 @@ pub(super) fn check(conn: &'static Conn) {
         false => 0,
     };
     conn.due.store(ticks() + pause, Ordering::Release);
+}
+
+/// Its other end, as the agents have told of it.
+fn far_post(conn: &Conn) -> Post {
+    let far = &conn.far;
+    Post::new(
+        0,
+        far.token.load(Ordering::Acquire),
+        far.cookie.load(Ordering::Relaxed),
+        far.index.load(Ordering::Relaxed),
+    )
+}
+
+/// The posted connection with this index, if its cookie is this one.
+pub fn posted_conn(index: u32, cookie: u64) -> Option<&'static Conn> {
+    let conn = posted(index as usize)?.load(Ordering::Acquire);
+    if conn == 0 {
+        return None;
+    }
+    // SAFETY: only `register` stores there, from a &'static Conn.
+    let conn = unsafe { &*(conn as *const Conn) };
+    (conn.cookie.load(Ordering::Relaxed) == cookie).then_some(conn)
+}
+
+/// The next look at a posted connection is to be soon.
+pub fn hurry(conn: &'static Conn) {
+    if conn.state() == state::POSTED {
+        wait_no_longer(conn);
+    }
+}
+
+/// This process's name among those that make links; 0 if nothing has been posted.
+pub fn own_token() -> u64 {
+    TOKEN.load(Ordering::Acquire)
 }
 
 pub(super) fn wait_longer(conn: &'static Conn, reason: Reason) {

@@ -1,0 +1,98 @@
+//! The carrier: a thread of a program under Shunt that has connections to other hosts. It makes links (`ofi`) with the processes there that this host's agent introduces, and
+//! brings what the program's threads put into their outboxes (`sockets::far`) to the peers' memory. It is started when the first connection is posted whose other end may be
+//! in the cluster; a program that has none has no such thread, and never opens libfabric.
+//!
+//! It is the only thread of the library. What it may do follows from that: it waits for no lock that a thread of the program may hold, as that thread may be waiting for
+//! room in an outbox; and what links tell it (their owners are called in the middle of other things) it only notes, and does when it has nothing in hand ([`work`]).
+
+mod links;
+mod work;
+
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread::{self, JoinHandle};
+
+use fabric::sys;
+use ofi::Port;
+use sockets::{far, log};
+
+use crate::links::{Gatekeeper, lock};
+use crate::work::Carrier;
+
+/// Lets `sockets` start a carrier when it wants one.
+pub fn offer() {
+    far::offer_carrier(start, stop);
+}
+
+/// The thread that opens the port, and the port.
+static OPENING: Mutex<Option<JoinHandle<()>>> = Mutex::new(None);
+static PORT: Mutex<Option<Port>> = Mutex::new(None);
+/// The process that has it: children of fork() have a copy, and no thread.
+static OWNER: AtomicU32 = AtomicU32::new(0);
+
+/// Starts it: from any thread of the program, under no lock. What takes long is done by a thread.
+fn start() {
+    OWNER.store(sys::getpid(), Ordering::Release);
+    // Called before the libraries' destructors, libfabric's among them, which would take it from under the threads.
+    // SAFETY: a function of this signature, in a library that is never unloaded.
+    if unsafe { libc::atexit(at_exit) } != 0 {
+        return far::unavailable();
+    }
+    // Signals are for the program's own threads.
+    let blocked = sys::block_signals(u64::MAX);
+    let started = thread::Builder::new().name("shunt-carrier".into()).spawn(|| {
+        if let Err(why) = open() {
+            far::unavailable();
+            log::note(options::LogLevel::Warn, format_args!("no connections between hosts: {why}"));
+        }
+    });
+    sys::block_signals(blocked);
+    match started {
+        Ok(thread) => *lock(&OPENING) = Some(thread),
+        Err(_) => far::unavailable(),
+    }
+}
+
+fn open() -> Result<(), String> {
+    // It would go to the program's standard error.
+    std::panic::set_hook(Box::new(|_| {}));
+    let provider = far::provider();
+    let at = far::first_address().map(address).ok_or("it is over already")?;
+    let found = ofi::find(provider, Some(at)).map_err(|error| error.to_string())?;
+    let found = found
+        .iter()
+        .find(|found| provider.is_some() || found.provider != ofi::TEST_PROVIDER)
+        .ok_or_else(|| format!("libfabric finds no network for {at}"))?;
+    let gate = Gatekeeper::new();
+    let port = Port::open_with(found, gate.gate(), |port| Carrier::new(port, gate.clone(), &found.provider))
+        .map_err(|error| error.to_string())?;
+    *lock(&PORT) = Some(port);
+    Ok(())
+}
+
+/// The process ends.
+extern "C" fn at_exit() {
+    stop();
+}
+
+/// Ends the thread, after what has been put is there.
+fn stop() {
+    if OWNER.load(Ordering::Acquire) != sys::getpid() {
+        return;
+    }
+    let opening = lock(&OPENING).take();
+    if let Some(opening) = opening {
+        let _ = opening.join();
+    }
+    far::leave();
+    let port = lock(&PORT).take();
+    drop(port);
+    far::serve_no_more();
+}
+
+/// As the standard library has it.
+fn address(ip: [u8; 16]) -> IpAddr {
+    let ip = Ipv6Addr::from(ip);
+    ip.to_ipv4_mapped().map_or(IpAddr::V6(ip), IpAddr::V4)
+}

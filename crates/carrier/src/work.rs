@@ -1,0 +1,419 @@
+//! What the carrier does, again and again, from the port's thread.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use agent::client::Client;
+use agent::wire::{FromAgent, Reach, Ticket, ToAgent};
+use fabric::Remote as _;
+use ofi::port::Caller;
+use ofi::{Errands, Link, Port};
+use sockets::far::{self, Kick, Wire, call, desk, what};
+
+use crate::links::{End, Gatekeeper, Request, Told, lock};
+
+/// How long until the agent is looked for again.
+const RETRY: Duration = Duration::from_secs(2);
+/// How long until what was refused, or found no link, is posted again.
+const AGAIN: Duration = Duration::from_secs(10);
+/// How often it is looked whether a link that is over can be freed.
+const PATIENCE: Duration = Duration::from_millis(200);
+/// Errands of one link that are done before another's turn.
+const TURN: usize = 256;
+/// How long an errand may be begun and not told.
+const STUCK: Duration = Duration::from_secs(2);
+
+/// A link that stands.
+struct Standing {
+    end: Arc<End>,
+    link: Arc<Link>,
+    wire: &'static Wire,
+    index: u32,
+    /// The errand that has begun and not come, and since when.
+    stuck: Option<(u64, Instant)>,
+    /// It is over: this end has closed it, and its connections have gone back to tcp.
+    closed: bool,
+    cut: bool,
+}
+
+/// Those whose outboxes are emptied, also in the middle of other things ([`empty_outboxes`]).
+static WIRES: Mutex<Vec<(Arc<Link>, &'static Wire)>> = Mutex::new(Vec::new());
+
+/// A kick that a peer has asked for.
+struct Owed {
+    index: u32,
+    slot: u64,
+    /// It has been counted, and is sent when this has been echoed.
+    echo: Option<u64>,
+}
+
+pub struct Carrier {
+    caller: Caller,
+    keeper: Gatekeeper,
+    provider: String,
+    serving: bool,
+    agent: Option<Client>,
+    enrolled: bool,
+    tried: Option<Instant>,
+    /// What has been posted, and is posted again with an agent that comes back.
+    posted: HashMap<u32, u64>,
+    standing: Vec<Standing>,
+    /// Links that were asked for: they live until they stand, or are over.
+    asked: HashMap<u64, (Arc<End>, Arc<Link>)>,
+    owed: Vec<Owed>,
+    /// Since when something is to be posted again.
+    again: Option<Instant>,
+}
+
+impl Carrier {
+    pub fn new(port: &Port, keeper: Gatekeeper, provider: &str) -> Carrier {
+        Carrier {
+            caller: port.caller(),
+            keeper,
+            provider: provider.into(),
+            serving: false,
+            agent: None,
+            enrolled: false,
+            tried: None,
+            posted: HashMap::new(),
+            standing: Vec::new(),
+            asked: HashMap::new(),
+            owed: Vec::new(),
+            again: None,
+        }
+    }
+
+    /// What is to be done that is not of one link.
+    fn at_the_desk(&mut self) -> usize {
+        let mut did = 0;
+        while let Some(errand) = far::next() {
+            did += 1;
+            let index = errand.at as u32;
+            match errand.what {
+                desk::POST => {
+                    self.posted.insert(index, errand.value);
+                    self.post(index, errand.value);
+                }
+                desk::WITHDRAW if self.posted.get(&index) == Some(&errand.value) => {
+                    self.posted.remove(&index);
+                    self.say(&ToAgent::Withdraw { index, cookie: errand.value });
+                }
+                desk::RELEASE => self.forget(errand.at),
+                _ => {}
+            }
+        }
+        did
+    }
+
+    fn forget(&mut self, number: u64) {
+        let Some(place) = self.standing.iter().position(|standing| standing.end.number == number) else {
+            return;
+        };
+        let gone = self.standing.swap_remove(place);
+        gone.link.close();
+        lock(&WIRES).retain(|(link, _)| !Arc::ptr_eq(link, &gone.link));
+    }
+
+    fn post(&mut self, index: u32, cookie: u64) {
+        if self.enrolled
+            && let Some((own, peer)) = far::posted(index, cookie)
+        {
+            self.say(&ToAgent::Post { index, cookie, own, peer });
+        }
+    }
+
+    fn post_all(&mut self) {
+        self.again = None;
+        let posted: Vec<_> = self.posted.iter().map(|(&index, &cookie)| (index, cookie)).collect();
+        posted.into_iter().for_each(|(index, cookie)| self.post(index, cookie));
+    }
+
+    fn say(&mut self, message: &ToAgent) {
+        if let Some(agent) = &self.agent
+            && agent.send(message).is_err()
+        {
+            self.agent_is_gone();
+        }
+    }
+
+    fn agent_is_gone(&mut self) {
+        self.agent = None;
+        self.enrolled = false;
+        self.tried = Some(Instant::now());
+    }
+
+    /// Finds the agent, and hears what it says.
+    fn with_the_agent(&mut self) -> usize {
+        if self.agent.is_none() && self.tried.is_none_or(|tried| tried.elapsed() >= RETRY) {
+            self.tried = Some(Instant::now());
+            self.agent = Client::connect().ok();
+            let (provider, address) = (self.provider.clone(), self.caller.address().to_vec());
+            self.say(&ToAgent::Enrol(Reach { process: far::token(), provider, address }));
+        }
+        if self.again.is_some_and(|since| since.elapsed() >= AGAIN) {
+            self.post_all();
+        }
+        let mut did = 0;
+        while let Some(agent) = &self.agent {
+            match agent.receive() {
+                Ok(Some(message)) => {
+                    did += 1;
+                    self.heard(message);
+                }
+                Ok(None) => break,
+                Err(_) => self.agent_is_gone(),
+            }
+        }
+        did
+    }
+
+    fn heard(&mut self, message: FromAgent) {
+        match message {
+            FromAgent::Enrolled => {
+                self.enrolled = true;
+                self.post_all();
+            }
+            FromAgent::Introduced { index, cookie, reach, uid, peer_index, peer_cookie, ticket } => {
+                far::introduced(index, cookie, reach.process, peer_index, peer_cookie);
+                self.keeper.invite(ticket, reach.process, uid);
+                // One of the two asks for a link, if there is none that has room.
+                if far::token() < reach.process && !self.has_room(reach.process) {
+                    self.ask(&reach, uid, ticket);
+                }
+            }
+            FromAgent::Refused { index, cookie, why } => {
+                if self.posted.get(&index) == Some(&cookie) {
+                    // It may be otherwise later.
+                    self.again = self.again.or(Some(Instant::now()));
+                }
+                far::refused(index, cookie, why.text());
+            }
+            FromAgent::Status(_) => {}
+        }
+    }
+
+    fn has_room(&self, process: u64) -> bool {
+        let asked = self.asked.values().any(|(end, _)| end.process == process);
+        asked
+            || self.standing.iter().any(|standing| {
+                standing.end.process == process && !standing.wire.is_over() && !far::is_full(standing.index)
+            })
+    }
+
+    fn ask(&mut self, reach: &Reach, uid: u32, ticket: Ticket) {
+        let (end, owner) = self.keeper.end(reach.process, uid, true, ticket);
+        let request = Request { ticket, from: far::token(), to: reach.process }.bytes();
+        match self.caller.connect(&reach.address, &request, far::SEGMENT, owner) {
+            Ok(link) => {
+                self.asked.insert(end.number, (end, link));
+            }
+            Err(error) => self.no_link(&error.to_string()),
+        }
+    }
+
+    /// A link cannot be made. Whoever waits for it is introduced once more, later.
+    fn no_link(&mut self, why: &str) {
+        far::note(format_args!("no link: {why}"));
+        self.again = self.again.or(Some(Instant::now()));
+    }
+
+    /// Does what links have told.
+    fn with_the_links(&mut self) -> usize {
+        let mut did = 0;
+        while let Some((end, told)) = self.keeper.next() {
+            did += 1;
+            match (told, end.index.get().copied()) {
+                (Told::Ready, _) => self.stands(end),
+                (Told::Fired(offset, held), Some(index)) => {
+                    if let Some(slot) = far::fired(index, offset, held)
+                        && let Some(wire) = far::wire(index)
+                    {
+                        wire.call(call::KICK, slot);
+                    }
+                }
+                (Told::Called(what, value), Some(index)) => self.called(index, what, value),
+                (Told::Over(why), index) => {
+                    self.asked.remove(&end.number);
+                    if let Some(index) = index {
+                        far::note(format_args!("a link is over: {why}"));
+                        far::over(index);
+                    } else {
+                        self.no_link(&why);
+                    }
+                }
+                _ => {}
+            }
+        }
+        did
+    }
+
+    fn stands(&mut self, end: Arc<End>) {
+        let link = match self.asked.remove(&end.number) {
+            Some((_, link)) => Some(link),
+            None => self.caller.links().into_iter().find(|link| link.number() == end.number),
+        };
+        let Some(link) = link else { return };
+        let Some(shadow) = link.shadow().filter(|shadow| shadow.len() == far::SEGMENT) else {
+            return link.close();
+        };
+        let made = far::linked(
+            (end.process, end.uid),
+            (link.mine(), shadow),
+            end.opened,
+            end.number,
+            u128::from_le_bytes(end.ticket),
+        );
+        let Some((index, wire)) = made else { return link.close() };
+        let _ = end.index.set(index);
+        lock(&WIRES).push((Arc::clone(&link), wire));
+        self.standing.push(Standing { end, link, wire, index, stuck: None, closed: false, cut: false });
+    }
+
+    fn called(&mut self, index: u32, what: u64, value: u64) {
+        let Some(standing) = self.standing.iter().find(|standing| standing.index == index) else { return };
+        match what {
+            call::ECHO => standing.link.call(call::ECHOED, value),
+            call::ECHOED => standing.wire.echoed(value),
+            call::KICK => self.owed.push(Owed { index, slot: value, echo: None }),
+            call::KICKED => far::kicked(index, value),
+            _ => {}
+        }
+    }
+
+    /// Kicks that peers have asked for.
+    fn kick(&mut self) -> usize {
+        let before = self.owed.len();
+        self.owed.retain_mut(|owed| {
+            let Some(wire) = far::wire(owed.index) else { return false };
+            match owed.echo {
+                None => match far::kick(owed.index, owed.slot) {
+                    Kick::Counted => {
+                        wire.call(call::KICKED, owed.slot);
+                        owed.echo = Some(wire.ask());
+                        true
+                    }
+                    Kick::Later => true,
+                    Kick::Nobody => {
+                        wire.call(call::KICKED, owed.slot);
+                        false
+                    }
+                },
+                Some(echo) if wire.has_echoed(echo) => far::pay(owed.index, owed.slot) == Kick::Later,
+                Some(_) => !wire.is_over(),
+            }
+        });
+        before - self.owed.len()
+    }
+
+    /// Whoever began an errand and does not end it has died in the middle: what comes behind it cannot be told from it.
+    fn look_for_stuck(&mut self) {
+        for standing in &mut self.standing {
+            let stuck = standing.wire.outbox.stuck();
+            match (stuck, standing.stuck) {
+                (Some(ticket), Some((before, since))) if ticket == before => {
+                    if since.elapsed() > STUCK {
+                        standing.wire.end();
+                    }
+                }
+                (Some(ticket), _) => standing.stuck = Some((ticket, Instant::now())),
+                (None, _) => standing.stuck = None,
+            }
+        }
+    }
+
+    /// What went by links that are over goes back to tcp, and when nothing does any more they are freed.
+    fn end_links(&mut self) {
+        let mut over = false;
+        for standing in &mut self.standing {
+            if !standing.wire.is_over() {
+                continue;
+            }
+            over = true;
+            if !standing.closed {
+                standing.closed = true;
+                standing.link.close();
+            }
+            if !standing.cut {
+                standing.cut = far::cut(standing.index);
+            }
+        }
+        if over {
+            far::sweep();
+        }
+    }
+}
+
+/// Brings what waits in the outboxes to the peers; how much that was.
+fn empty() -> usize {
+    let wires = lock(&WIRES).clone();
+    wires.iter().map(|(link, wire)| empty_one(link, wire)).sum()
+}
+
+fn empty_one(link: &Link, wire: &Wire) -> usize {
+    let mut did = 0;
+    while did < TURN
+        && let Some(errand) = wire.outbox.take()
+    {
+        did += 1;
+        let (at, value) = (errand.at as usize, errand.value);
+        match errand.what {
+            what::BYTES => link.put_shadowed(at, value as usize),
+            what::WORD => link.put_word(at, value),
+            what::OR => {
+                link.or_word(at, value);
+            }
+            what::STIMULATE => {
+                link.stimulate(at, value);
+            }
+            what::CALL => link.call(errand.at, value),
+            _ => {}
+        }
+    }
+    did
+}
+
+fn empty_outboxes() {
+    empty();
+}
+
+impl Errands for Carrier {
+    fn run(&mut self) -> usize {
+        if !self.serving {
+            self.serving = true;
+            far::serve(self.caller.bell(), empty_outboxes);
+        }
+        far::disarm();
+        let mut did = self.at_the_desk() + self.with_the_agent() + self.with_the_links() + empty();
+        for standing in &self.standing {
+            did += usize::from(far::answer_offers(standing.index));
+        }
+        did += self.kick();
+        self.look_for_stuck();
+        self.end_links();
+        did
+    }
+
+    fn may_sleep(&mut self) -> bool {
+        far::arm();
+        let idle = self.standing.iter().all(|standing| standing.wire.outbox.stuck().is_none());
+        idle && !far::has_errands()
+            && !self.keeper.has_news()
+            && self.owed.iter().all(|owed| owed.echo.is_some())
+    }
+
+    fn descriptor(&self) -> Option<i32> {
+        self.agent.as_ref().map(|agent| agent.as_raw_fd())
+    }
+
+    fn patience(&self) -> Option<Duration> {
+        if self.standing.iter().any(|standing| standing.wire.is_over()) {
+            return Some(PATIENCE);
+        }
+        match &self.agent {
+            None => Some(RETRY),
+            Some(_) if self.again.is_some() => Some(AGAIN),
+            Some(_) => None,
+        }
+    }
+}

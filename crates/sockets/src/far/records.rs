@@ -1,0 +1,301 @@
+//! Records: what ends of a connection between hosts tell each other by the companion, among the bytes of tcp and kicks, since the link may be over and the companion is not. A
+//! record begins with the link's mark, which both ends know and nothing else contains.
+//!
+//! * [`END`] stands where a writer goes from the ring to tcp, first of all that goes by tcp: "up to this position by the ring, from here on by tcp". On one host a word in
+//!   memory says so; here that could come later than the bytes.
+//! * [`STOP`] is what a reader sends when the link is over before it has seen an END: "of your ring I have read up to this position, and read no more". Its writer sends END with
+//!   that position, and the bytes from there on, by tcp: they lie in its shadow. It is a recall ([`crate::demote`]) that comes by another way.
+//!
+//! A writer has no END on its way unless the peer has echoed all that was put before: so whoever finds an END has the bytes up to it, also if it has just sent a STOP, which is
+//! void then. A connection goes back to the kernel alone (state PLAIN) when no STOP can come any more: the peer has told that it has come to tcp ([`note::ARRIVED`]), or has sent it.
+
+use fabric::sys::{self, Errno};
+use fabric::{Local, Remote};
+
+use crate::conn::{Conn, Held, Rx, Tx, flag, path, state};
+use crate::layout::{KICKS, NOTES, RECALL_AT, SMALL_AT, TCP_AT, note};
+use crate::reason::Reason;
+use crate::{log, report, signals};
+
+pub const END: u32 = 1;
+pub const STOP: u32 = 2;
+/// Bytes of a record.
+const BYTES: usize = 40;
+/// Not a byte of any text.
+const FIRST: [u8; 4] = [0xf8, 0xff, 0xfe, 0xfd];
+/// So far ahead of a read it is looked for records.
+const AHEAD: usize = 4096;
+
+/// What one says: which kind, up to where, and how many kicks went before it, whatever was told of them by the link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Record {
+    kind: u32,
+    position: u64,
+    kicks: u64,
+}
+
+fn record(mark: u128, Record { kind, position, kicks }: Record) -> [u8; BYTES] {
+    let mut bytes = [0; BYTES];
+    bytes[..4].copy_from_slice(&FIRST);
+    bytes[4..20].copy_from_slice(&mark.to_le_bytes());
+    bytes[20..24].copy_from_slice(&kind.to_le_bytes());
+    bytes[24..32].copy_from_slice(&position.to_le_bytes());
+    bytes[32..].copy_from_slice(&kicks.to_le_bytes());
+    bytes
+}
+
+/// The bytes that every record of a link begins with.
+fn start(mark: u128) -> [u8; 20] {
+    let mut bytes = [0; 20];
+    bytes.copy_from_slice(&record(mark, Record { kind: 0, position: 0, kicks: 0 })[..20]);
+    bytes
+}
+
+/// How many bytes may be read before a record begins, or may begin, and whether one is there whole at once.
+fn ahead(bytes: &[u8], mark: u128) -> (usize, Option<Record>) {
+    let start = start(mark);
+    for at in 0..bytes.len() {
+        let rest = &bytes[at..];
+        let len = rest.len().min(start.len());
+        if rest[..len] == start[..len] {
+            let whole = (at == 0).then(|| rest.first_chunk::<BYTES>()).flatten();
+            let parsed = whole.map(|whole| {
+                let word = |at: usize| u64::from_le_bytes(core::array::from_fn(|i| whole[at + i]));
+                Record { kind: word(20) as u32, position: word(24), kicks: word(32) }
+            });
+            return (at, parsed);
+        }
+    }
+    (bytes.len(), None)
+}
+
+/// What the companion has next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Next {
+    /// So many bytes that are no record, or nothing that is known.
+    Bytes(usize),
+    /// A record, which has been taken out and done.
+    Record,
+    /// The beginning of one, most likely: its rest is on the way.
+    Wait,
+}
+
+/// Whether records may come.
+pub(crate) fn may_come(conn: &Conn) -> bool {
+    conn.is_far() && !(conn.has(flag::HEARD) && conn.rx.path() == path::LAST)
+}
+
+/// Looks what the companion has next, behind kicks if they have been taken, and takes a record.
+pub(crate) fn hear(conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>) -> Next {
+    let Some(wire) = conn.wire() else { return Next::Bytes(usize::MAX) };
+    let mut bytes = [0; AHEAD];
+    let got = sys::recv_some(fd, &mut bytes, libc::MSG_PEEK | libc::MSG_DONTWAIT);
+    let Ok(got) = got else { return Next::Bytes(usize::MAX) };
+    match ahead(&bytes[..got], wire.mark) {
+        (0, Some(record)) => {
+            let _undisturbed = signals::undisturbed();
+            let _ = sys::recv_some(fd, &mut bytes[..BYTES], libc::MSG_DONTWAIT);
+            heard(conn, rx, record);
+            Next::Record
+        }
+        (0, None) if got == 0 => Next::Bytes(usize::MAX),
+        (0, None) => Next::Wait,
+        (free, _) if free == AHEAD => Next::Bytes(AHEAD),
+        (free, _) => Next::Bytes(free),
+    }
+}
+
+fn heard(conn: &Conn, rx: &mut Held<'_, Rx>, Record { kind, position, kicks }: Record) {
+    let mine = conn.mine();
+    mine.set_word(conn.at(KICKS), kicks);
+    match kind {
+        END if conn.word(TCP_AT) == 0 => {
+            // As if the writer had put it. What it says is checked where it is used.
+            mine.set_word(conn.at(TCP_AT), position.wrapping_add(1));
+            if conn.rx.path() == path::TCP && conn.word(SMALL_AT) == 0 {
+                // The announcement of the ring has been lost; nothing of it was read.
+                rx.tcp_left = None;
+                conn.rx.set_path(path::LAST);
+            }
+        }
+        STOP => {
+            mine.set_word(conn.at(RECALL_AT), position);
+            mine.or_word(conn.at(NOTES), note::DEMOTE | note::RECALL);
+            conn.set(flag::HEARD);
+            // Also if this end has not noticed yet. Its own STOP goes before the bytes that the peer asks for, behind which nobody might look for it.
+            if let Some(wire) = conn.wire() {
+                wire.end();
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Sends the records that are due; false if the companion takes no more now.
+pub(crate) fn send(conn: &Conn, fd: i32, tx: &mut Held<'_, Tx>) -> bool {
+    let Some(wire) = conn.wire() else { return true };
+    loop {
+        let (kind, due) = match (tx.record_kind, tx.stop_due, tx.end_due) {
+            (STOP, stop, _) => (STOP, stop),
+            (END, _, end) => (END, end),
+            (_, stop, _) if stop != 0 => (STOP, stop),
+            (_, _, end) if end != 0 => (END, end),
+            _ => return true,
+        };
+        tx.record_kind = kind;
+        let kicks = tx.kicks_sent - tx.debt;
+        let bytes = record(wire.mark, Record { kind, position: due.wrapping_sub(1), kicks });
+        let _undisturbed = signals::undisturbed();
+        let rest = &bytes[(tx.record_sent as usize).min(BYTES)..];
+        match sys::send(fd, rest.as_ptr(), rest.len(), libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) {
+            Ok(sent) => tx.record_sent += sent as u32,
+            Err(Errno::EAGAIN | Errno::EINTR) => return false,
+            // The connection is at an end.
+            Err(_) => tx.record_sent = BYTES as u32,
+        }
+        if (tx.record_sent as usize) < BYTES {
+            continue;
+        }
+        (tx.record_kind, tx.record_sent) = (0, 0);
+        // The kernel counts them among what went by tcp.
+        let counts: &mut Tx = tx;
+        for count in [&mut counts.sent_from, &mut counts.tcp_written] {
+            if *count != 0 {
+                *count += BYTES as u64;
+            }
+        }
+        if kind == STOP {
+            tx.stop_due = 0;
+        } else {
+            tx.end_due = 0;
+        }
+    }
+}
+
+/// The link is over: nothing is read from the ring any more, which the peer is told, and nothing is written to it. Under the lock of the writing direction.
+pub(crate) fn cut(conn: &'static Conn, fd: i32, tx: &mut Held<'_, Tx>) {
+    if conn.has(flag::CUT) || conn.state() != state::PROMOTED {
+        return;
+    }
+    let Some(mut rx) = conn.rx.lock() else { return };
+    // Kicks, and an END that stands behind them.
+    if matches!(conn.rx.path(), path::SMALL | path::BIG) {
+        crate::kicks::look(conn, fd, &mut rx, crate::kicks::By::Call);
+    }
+    conn.set(flag::CUT | flag::NEVER | flag::DEMOTING);
+    // What the peer has been told of them the records say better.
+    tx.kicks_sent -= core::mem::take(&mut tx.debt);
+    if conn.tx.path() == path::TCP {
+        // It never switched, and does not any more.
+        conn.tx.set_path(path::LAST);
+    }
+    if conn.rx.path() != path::LAST && conn.word(TCP_AT) == 0 {
+        tx.stop_due = rx.ring.position() + 1;
+        if conn.rx.path() == path::TCP && conn.word(SMALL_AT) == 0 {
+            conn.rx.set_path(path::LAST);
+        } else {
+            conn.set(flag::RECALLED);
+        }
+    }
+    drop(rx);
+    conn.set_reason(Reason::LinkOver);
+    report::count_reason(Reason::LinkOver);
+    report::add(report::at::DEMOTED, 1);
+    log::on_tcp(conn, Reason::LinkOver);
+    send(conn, fd, tx);
+}
+
+/// What a call does first on a connection between hosts: notices that the link is over, and hears what the companion tells.
+pub(crate) fn attend(conn: &'static Conn, fd: i32) {
+    let over = conn.wire().is_some_and(|wire| wire.is_over());
+    if !over && conn.tx.path() != path::RESEND {
+        return;
+    }
+    if over
+        && (!conn.has(flag::CUT) || conn.tx.path() != path::LAST)
+        && let Some(mut tx) = conn.lock_tx(fd)
+    {
+        cut(conn, fd, &mut tx);
+        send(conn, fd, &mut tx);
+    }
+    if !conn.has(flag::HEARD)
+        && let Some(mut rx) = conn.lock_rx(fd)
+        && matches!(conn.rx.path(), path::SMALL | path::BIG)
+    {
+        crate::kicks::look(conn, fd, &mut rx, crate::kicks::By::Call);
+    }
+}
+
+/// Whether what the writer has left in the ring may be sent by tcp now, and from where: the peer has echoed all of it, or has said how far it came. Announces it.
+pub(crate) fn may_resend(conn: &Conn, tx: &mut Held<'_, Tx>) -> bool {
+    if tx.end_told {
+        return true;
+    }
+    let Some(wire) = conn.wire() else { return true };
+    let stopped = conn.has(flag::HEARD).then(|| conn.word(RECALL_AT));
+    match stopped {
+        Some(from) if from <= tx.ring.position() => tx.resend = from,
+        Some(_) => {
+            conn.break_off(conn.descriptor());
+            return true;
+        }
+        None if wire.settle() => {}
+        // Whoever has gone says nothing any more.
+        None if crate::kicks::ended(conn, conn.descriptor()) => {
+            if conn.notes() & (note::CLOSED | note::SHUT_WR) == note::SHUT_WR {
+                // It still reads, but cannot say how far it has come: what it has not read is lost, and it has to know.
+                conn.break_off(conn.descriptor());
+            }
+            tx.resend = tx.ring.position();
+            tx.end_told = true;
+            return true;
+        }
+        None => return false,
+    }
+    tx.end_due = tx.resend + 1;
+    tx.end_told = true;
+    true
+}
+
+/// Whether a killed peer, whose end the kernel tells, may have had more to say. `None`: not known yet.
+pub(crate) fn died_untold(conn: &Conn) -> Option<bool> {
+    let told = conn.notes() & (note::CLOSED | note::SHUT_WR) != 0 || conn.word(TCP_AT) != 0;
+    if told || !conn.is_far() || conn.rx.path() == path::LAST {
+        return Some(false);
+    }
+    conn.wire().is_none_or(|wire| wire.is_over()).then_some(true)
+}
+
+/// That the reader has come to tcp.
+pub(crate) fn arrived(conn: &Conn) {
+    if conn.is_far() {
+        conn.theirs().or_word(conn.at(NOTES), note::ARRIVED);
+    }
+}
+
+/// Whether it can be left to the kernel alone: no record can come any more.
+pub(crate) fn may_finish(conn: &Conn) -> bool {
+    !conn.is_far() || conn.has(flag::HEARD) || conn.notes() & note::ARRIVED != 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MARK: u128 = 0x0123_4567_89ab_cdef_0123_4567_89ab_cdef;
+
+    #[test]
+    fn a_record_is_found_among_bytes() {
+        let said = Record { kind: STOP, position: 77, kicks: 3 };
+        let whole = record(MARK, said);
+        assert_eq!(ahead(&whole, MARK), (0, Some(said)));
+        let mut bytes = b"before".to_vec();
+        bytes.extend(whole);
+        assert_eq!(ahead(&bytes, MARK), (6, None), "what is before it can be read");
+        assert_eq!(ahead(&whole[..BYTES - 1], MARK), (0, None), "its last byte is on the way");
+        assert_eq!(ahead(&bytes[..7], MARK), (6, None), "it may be one");
+        assert_eq!(ahead(&whole, MARK + 1), (BYTES, None), "another link's");
+        assert_eq!(ahead(&[0; 64], MARK), (64, None), "kicks");
+        assert_eq!(ahead(&[], MARK), (0, None));
+    }
+}

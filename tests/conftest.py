@@ -25,7 +25,7 @@ HERE = Path(__file__).parent
 
 
 def pytest_addoption(parser):
-    parser.addoption("--modes", default=",".join(modes.MODES), help="which of plain,shunt,tcp to run")
+    parser.addoption("--modes", default=",".join(modes.MODES), help="which of plain,shunt,tcp to run, or far")
     parser.addoption("--shared-shm", action="store_true", help="use the machine's /dev/shm, not one of our own")
 
 
@@ -34,8 +34,8 @@ def pytest_configure(config):
     config.addinivalue_line("markers", "alone(why): nothing may run beside it; scripts/test.sh runs it after the others")
     config.addinivalue_line("markers", "conformance: a foreign suite; `make conformance` runs all of them, in full")
     chosen = config.getoption("--modes").split(",")
-    if unknown := set(chosen) - set(modes.MODES):
-        pytest.exit(f"no such mode: {', '.join(sorted(unknown))}; there are {', '.join(modes.MODES)}", 4)
+    if unknown := set(chosen) - set(modes.MODES + modes.ON_DEMAND):
+        pytest.exit(f"no such mode: {', '.join(sorted(unknown))}; there are {', '.join(modes.MODES + modes.ON_DEMAND)}", 4)
     if not config.option.collectonly:
         if set(chosen) != {"plain"} and modes.library() is None:
             pytest.exit("libshunt.so is not there: build it (cargo build --release), or set SHUNT_LIB to it, "
@@ -46,6 +46,9 @@ def pytest_configure(config):
         # A worker of pytest-xdist: others run beside it, with the same ports.
         if hasattr(config, "workerinput") and not system.own_net():
             pytest.exit("tests that run beside one another need networks of their own: be root, or leave -n away", 4)
+        if "far" in chosen and (hasattr(config, "workerinput") or config.getoption("numprocesses", None) is None):
+            config.agent = modes.start_agent()
+            system.OF_THE_RUN.add(config.agent.pid)
 
 
 def pytest_report_header(config):
@@ -155,5 +158,8 @@ def need():
 
 
 def pytest_unconfigure(config):
+    if agent := getattr(config, "agent", None):
+        agent.kill()
+        agent.wait()
     if getattr(config, "staged", None):
         shutil.rmtree(config.staged, ignore_errors=True)

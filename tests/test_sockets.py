@@ -27,16 +27,16 @@ def examples():
 def test_example(r, mode, program, name, flags):
     slow = "SLOW" in flags
     # Where nothing moves, there is no more than: before and after that was decided.
-    rounds = {"plain": (400,), "tcp": (400, 0), "shunt": (400, 3, 0)}[mode]
+    rounds = {"plain": (400,), "tcp": (400, 0), "shunt": (400, 3, 0), "far": (400,)}[mode]
     for warm in rounds[:1] if slow else rounds:
         report = r.new_report()
-        promoted = mode == "shunt" and warm == 400 and "TCP_OK" not in flags
+        promoted = mode in ("shunt", "far") and warm == 400 and "TCP_OK" not in flags
         # Examples that make their connections themselves know best which are to move.
         more = {"WARM_MOVED": 1} if promoted and "RAW" not in flags else {}
         r.run([r.apps / program, name], env={"WARM": warm} | more, timeout=120 if slow else 30)
-        if mode != "shunt":
+        if mode not in ("shunt", "far"):
             r.not_accelerated(report)
-        elif promoted:
+        elif promoted and (mode == "shunt" or more):
             r.accelerated(report)
 
 

@@ -2,14 +2,20 @@
 
 plain: as it is. shunt: with libshunt.so preloaded. tcp: with libshunt.so preloaded and told to keep to TCP, which shows whether
 the hooks alone change anything. What a program prints must be the same in all three.
+
+far, for those who ask for it (--modes far): as shunt, but no two processes have a board in common, as if each were on a host of its own: an
+agent introduces them, and bytes go by libfabric's tcp provider. It takes a moment until a connection has moved, and a connection of a process with
+itself does not: so nothing is asked about what was promoted.
 """
 
 import os
 import shutil
+import subprocess
 import tempfile
 from pathlib import Path
 
 MODES = ("plain", "shunt", "tcp")
+ON_DEMAND = ("far",)
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -56,4 +62,18 @@ def environment(mode, report):
     env |= {"SHUNT_PROMOTE_AFTER": "2", "SHUNT_PROMOTE_RATE": "0"}
     if mode == "tcp":
         env["SHUNT_PATH"] = "tcp"
+    if mode == "far":
+        # What is written there is not there for anybody.
+        env |= {"SHUNT_BOARD": "/dev/null", "SHUNT_FABRIC": "tcp"} | CLUSTER
     return env
+
+
+CLUSTER = {"SHUNT_CLUSTER": "127.0.0.0/8,::1"}
+
+
+def start_agent():
+    """Starts the agent of mode far, for this run; returns its process."""
+    key = Path(tempfile.mkdtemp(prefix="shunt-key-")) / "key"
+    subprocess.run([command(), "agent", "new-key", key], check=True)
+    CLUSTER["SHUNT_CLUSTER_KEY"] = str(key)
+    return subprocess.Popen([command(), "agent", "run"], env=os.environ | CLUSTER, stderr=subprocess.DEVNULL)

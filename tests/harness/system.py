@@ -44,6 +44,10 @@ def outside():
     return [] if os.stat("/proc/self/ns/net").st_ino == _first_net else ["nsenter", f"--net=/proc/{os.getppid()}/ns/net"]
 
 
+# Processes that are there for all tests.
+OF_THE_RUN = set()
+
+
 def adopt_orphans():
     """Descendants whose parents died become our children, so that none can hide."""
     libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -59,12 +63,13 @@ def _stat(pid):
 
 
 def descendants():
-    """{pid: command line} of all living processes that descend from this one."""
+    """{pid: command line} of all living processes that descend from this one, but for those of the whole run."""
     parents = {}
     for entry in os.listdir("/proc"):
         if entry.isdigit() and (found := _stat(entry)):
             parents[int(entry)] = found
     ours = {os.getpid()}
+    parents = {pid: found for pid, found in parents.items() if pid not in OF_THE_RUN}
     grew = True
     while grew:
         more = {pid for pid, (_, parent) in parents.items() if parent in ours} - ours

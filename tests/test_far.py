@@ -1,0 +1,342 @@
+"""Connections between hosts: agents introduce the ends, bytes go by libfabric's tcp provider. Programs see what they would see with TCP, also when agents and links die."""
+
+import os
+import re
+import subprocess
+import time
+
+import pytest
+
+from harness import modes, system
+from harness.cluster import PATIENCE, Cluster
+
+
+@pytest.fixture
+def three():
+    """Three hosts of a cluster, and one outside; each with an agent."""
+    with Cluster("abcX") as hosts:
+        for host in hosts.values():
+            host.start_agent()
+        yield hosts
+
+
+# Answers each message with what it was; says how much that was, and its sum, at the end.
+ECHO = """
+import hashlib, socket, sys
+listener = socket.create_server(("0.0.0.0", 7000), backlog=8)
+print("listens", flush=True)
+conn, _ = listener.accept()
+total, sum = 0, hashlib.sha256()
+while got := conn.recv(1 << 16):
+    total += len(got)
+    sum.update(got)
+    conn.sendall(got)
+print(total, sum.hexdigest(), flush=True)
+"""
+# Sends messages of all sizes and looks whether they come back, until it is told to stop (a line) and has done so for a while since.
+ASK = """
+import hashlib, random, select, socket, sys, threading, time
+address, least = sys.argv[1], float(sys.argv[2])
+conn = socket.create_connection((address, 7000))
+random = random.Random(7)
+blob = random.randbytes(1 << 20)
+total, sum, end, stop = 0, hashlib.sha256(), time.monotonic() + least, []
+threading.Thread(target=lambda: (sys.stdin.readline(), stop.append(time.monotonic() + 0.3)), daemon=True).start()
+while not stop or time.monotonic() < max(stop[0], end):
+    size = random.choice([1, 64, 64, 64, 1000, 5000, 40000])
+    at = random.randrange(0, (1 << 20) - size)
+    message = blob[at:at + size]
+    conn.sendall(message)
+    sum.update(message)
+    total += size
+    got = b""
+    while len(got) < size:
+        more = conn.recv(size - len(got))
+        assert more, "the end comes too early"
+        got += more
+    assert got == message, "not what was sent"
+conn.shutdown(socket.SHUT_WR)
+assert conn.recv(1) == b""
+print(total, sum.hexdigest(), flush=True)
+"""
+
+
+def talk(client, server, **how):
+    """The two ends of a connection that is in use."""
+    echo = server.spawn(ECHO, **how)
+    assert echo.stdout.readline() == "listens\n"
+    return client.spawn(ASK, server.address, 0.5, **how), echo
+
+
+def moved(*programs):
+    return all(program.report.promoted == 1 and program.report.ring_sent > 0 for program in programs)
+
+
+def until_moved(*programs):
+    # Bytes that went by rings are counted at the end.
+    system.until(lambda: all(program.report.promoted == 1 for program in programs), 20 * PATIENCE,
+                 f"{[str(program.report) for program in programs]}: both have moved")
+
+
+def stop(ask, echo):
+    """Ends a talk; both have the same to say of it."""
+    told, wrong = ask.communicate("stop\n", timeout=60 * PATIENCE)
+    assert ask.returncode == 0, wrong
+    said, wrong = echo.communicate(timeout=60 * PATIENCE)
+    assert echo.returncode == 0, wrong
+    assert told == said and int(told.split()[0]) > 0
+
+
+def reason(program, text):
+    """Whether the library has counted this reason in a program."""
+    names = re.findall(r'^    \w+ = (\d+), "([^"]+)";', (modes.ROOT / "crates/sockets/src/reason.rs").read_text(), re.M)
+    return program.report.reasons().get(next(int(code) for code, name in names if name == text), 0)
+
+
+def test_inside_the_cluster_connections_move_and_outside_they_do_not(three):
+    a, b, c, outside = three.values()
+    for client, server in ((a, b), (b, c), (c, a)):
+        pair = talk(client, server)
+        until_moved(*pair)
+        stop(*pair)
+        assert moved(*pair)
+    for client, server in ((a, outside), (outside, a)):
+        pair = talk(client, server)
+        time.sleep(0.8)
+        stop(*pair)
+        assert all(program.report.promoted == 0 for program in pair)
+        assert all(reason(program, "the other end is not known to Shunt") or not program.report.reasons() for program in pair)
+    assert all(host.status()["counts"]["introduced"] == 2 for host in (a, b, c))
+
+
+def test_the_agent_of_another_key_is_refused_and_tcp_goes_on(three):
+    a, b, *_ = three.values()
+    b.kill_agent()
+    other = b.cluster.tmp / "other-key"
+    subprocess.run([modes.command(), "agent", "new-key", other], check=True)
+    b.start_agent(SHUNT_CLUSTER_KEY=other)
+    pair = talk(a, b)
+    system.until(lambda: reason(pair[0], "the agents do not introduce the other end"), 10 * PATIENCE, "the reason is counted")
+    stop(*pair)
+    assert not moved(*pair) and all(program.report.promoted == 0 for program in pair)
+    assert b.status()["counts"]["wrong_key"] > 0
+    assert f"{a.address}: has another key" in b.log.read_text()
+    assert "the agent there has another key" in a.status()["counts"]["refused"]
+
+
+SAY = """
+import socket, struct, sys, time
+conn = socket.create_connection((sys.argv[1], 4770), source_address=(sys.argv[2], 0) if len(sys.argv) > 2 else None)
+conn.settimeout(8)
+exec(sys.stdin.read())
+"""
+
+
+def say(host, server, code):
+    """What somebody on `host` says to the agent of `server`, by hand."""
+    program = host.spawn(SAY, server.address, plain=True)
+    out, wrong = program.communicate(code, timeout=20 * PATIENCE)
+    assert program.returncode == 0, wrong
+    return out
+
+
+GARBAGE = """
+for bytes in (b"\\xff" * 4000, struct.pack("<H", 48) + b"x" * 48, struct.pack("<H", 65535)):
+    one = socket.create_connection((sys.argv[1], 4770))
+    one.settimeout(5)
+    try:
+        one.sendall(bytes)
+        assert one.recv(100) == b"", "it answers"
+    except ConnectionResetError:
+        pass
+"""
+SLOW = """
+begun = time.monotonic()
+assert conn.recv(1) == b""
+assert 2 < time.monotonic() - begun < 8
+"""
+
+
+def test_garbled_late_and_foreign_agents_are_shut_out(three):
+    a, b, _, outside = three.values()
+    say(a, b, GARBAGE)
+    say(a, b, SLOW)
+    # The agent hangs up on those outside before they can say anything.
+    say(outside, b, "assert conn.recv(1) == b''")
+    counts = b.status()["counts"]
+    assert counts["wrong_key"] + counts["garbled"] >= 3 and counts["late"] >= 1 and counts["outside"] == 1, counts
+    pair = talk(a, b)
+    until_moved(*pair)
+    stop(*pair)
+
+
+# Keeps what comes for an agent by its first connection, and says it once more by another one.
+WIRETAP = """
+import socket, struct, sys
+wire = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(0x800))
+wire.bind(("eth0", 0x800))
+wire.settimeout(0.1)
+print("listens", flush=True)
+pieces, by = {}, None
+import select
+while True:
+    if select.select([sys.stdin], [], [], 0)[0]:
+        break
+    try:
+        packet = wire.recv(65536)
+    except TimeoutError:
+        continue
+    ip = (packet[0] & 15) * 4
+    source, dest, seq = struct.unpack_from("!HHI", packet, ip)
+    data = packet[ip + (packet[ip + 12] >> 4) * 4:struct.unpack_from("!H", packet, 2)[0]]
+    if packet[9] == 6 and dest == 4770 and data and by in (None, source):
+        by = source
+        pieces[seq] = data
+sys.stdin.readline()
+said = b"".join(pieces[seq] for seq in sorted(pieces))
+again = socket.create_connection((sys.argv[1], 4770))
+again.settimeout(5)
+answer = b""
+try:
+    again.sendall(said)
+    while got := again.recv(4096):
+        answer += got
+except (ConnectionResetError, BrokenPipeError):
+    pass
+print(len(said), len(answer), flush=True)
+"""
+
+
+def test_a_recorded_introduction_is_of_no_use(three):
+    """What one agent has said to another, said once more, comes to nothing."""
+    a, b, *_ = three.values()
+    tap = b.spawn(WIRETAP, b.address, plain=True)
+    assert tap.stdout.readline() == "listens\n"
+    pair = talk(a, b)
+    until_moved(*pair)
+    stop(*pair)
+    before = b.status()["counts"]
+    said, answer = map(int, tap.communicate("again\n", timeout=30 * PATIENCE)[0].split())
+    after = b.status()["counts"]
+    # The handshake's answer, and nothing more: what comes behind it is by keys that nobody has again.
+    assert said > 200 and answer < 100
+    assert after["introduced"] == before["introduced"] and after["garbled"] == before["garbled"] + 1
+
+
+def test_agents_may_be_killed_under_load(three):
+    a, b, *_ = three.values()
+    pair = talk(a, b)
+    until_moved(*pair)
+    for host in (a, b):
+        host.kill_agent()
+    time.sleep(0.5)
+    assert all(program.poll() is None for program in pair)
+    stop(*pair)
+    assert all(program.report.demoted <= 1 for program in pair)
+    # Without agents nothing moves, and with new ones what has waited does.
+    pair = talk(a, b)
+    time.sleep(0.7)
+    assert all(program.report.promoted == 0 for program in pair)
+    for host in (a, b):
+        host.start_agent()
+    until_moved(*pair)
+    stop(*pair)
+
+
+def cut(host, other):
+    """Ends all TCP connections between two hosts but the program's and the agents': the links."""
+    of_links = "( not dport = :7000 and not sport = :7000 and not dport = :4770 and not sport = :4770 )"
+    killed = subprocess.run(host.within(["ss", "-HntK", "state", "established", "dst", other.address, of_links]), capture_output=True, text=True)
+    return len(killed.stdout.splitlines())
+
+
+@pytest.mark.parametrize("turn", range(3))
+def test_the_link_dies_in_mid_stream(three, turn):
+    """No byte is lost, and the connection goes on by TCP."""
+    a, b, *_ = three.values()
+    pair = talk(a, b)
+    until_moved(*pair)
+    time.sleep(0.1 * turn)
+    assert cut(*((a, b) if turn % 2 else (b, a))) > 0
+    time.sleep(0.3)
+    stop(*pair)
+    assert all(reason(program, "the link between the hosts is over") for program in pair)
+
+
+def test_a_peer_that_is_killed_resets_what_it_had_not_sent(three):
+    """Its end comes by TCP before what it has put has come: that is not taken for the end of what it said."""
+    a, b, *_ = three.values()
+    ask, echo = talk(a, b)
+    until_moved(ask, echo)
+    echo.kill()
+    _, wrong = ask.communicate("stop\n", timeout=30 * PATIENCE)
+    assert ask.returncode == 1 and re.search("ConnectionResetError|BrokenPipeError|the end comes too early", wrong), wrong
+
+
+def test_a_process_of_another_user_is_not_served(three):
+    a, *_ = three.values()
+    claim = """
+import os, socket
+os.setuid(65534)
+conn = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+conn.connect("\\0shunt-agent/0")
+conn.send(b"\\1\\0\\4")
+try:
+    print(len(conn.recv(4096)))
+except OSError as error:
+    print(error)
+"""
+    # Root's agent serves all users: so this one is another user's.
+    a.kill_agent()
+    key = a.cluster.tmp / "users-key"
+    key.write_bytes(a.cluster.key.read_bytes())
+    key.chmod(0o600)
+    os.chown(key, 65534, 65534)
+    a.cluster.tmp.chmod(0o755)
+    user = subprocess.Popen(a.within(["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", modes.command(), "agent", "run"]),
+                            env=a.environment(SHUNT_CLUSTER_KEY=key), stderr=subprocess.DEVNULL)
+    try:
+        system.until(lambda: "@shunt-agent/65534" in subprocess.run(a.within(["ss", "-Hxl"]), capture_output=True, text=True).stdout,
+                     5 * PATIENCE, "it listens")
+        said = a.spawn(claim.replace("setuid(65534)", "setuid(1)").replace("shunt-agent/0", "shunt-agent/65534"), plain=True)
+        out, wrong = said.communicate(timeout=10)
+        assert out.strip() in ("0", "[Errno 104] Connection reset by peer", "[Errno 32] Broken pipe"), (out, wrong)
+    finally:
+        user.kill()
+        user.wait()
+        a.agent = None
+
+
+FORKS = """
+import os, socket, sys, time
+conn = socket.create_connection((sys.argv[1], 7000))
+def talk(seconds):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        conn.sendall(b"x" * 64)
+        got = 0
+        while got < 64:
+            got += len(conn.recv(64 - got))
+talk(2)
+child = os.fork()
+if child == 0:
+    talk(0.3)
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+talk(0.3)
+child = os.spawnvp(os.P_WAIT, sys.executable, [sys.executable, "-c", ""])
+conn.shutdown(socket.SHUT_WR)
+assert conn.recv(1) == b""
+print("done")
+"""
+
+
+def test_children_go_on_with_a_connection_that_had_moved(three):
+    a, b, *_ = three.values()
+    echo = b.spawn(ECHO)
+    assert echo.stdout.readline() == "listens\n"
+    parent = a.spawn(FORKS, b.address)
+    out, wrong = parent.communicate(timeout=40 * PATIENCE)
+    assert parent.returncode == 0 and out == "done\n", wrong
+    assert echo.communicate(timeout=20 * PATIENCE)[1] == ""
+    assert parent.report.promoted == 1 and reason(parent, "between hosts, and its process has forked")

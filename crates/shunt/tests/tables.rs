@@ -74,11 +74,13 @@ fn pages_are_sound() {
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
         .collect();
     names.sort();
-    let subcommands = ["bench", "demo", "doctor", "ether", "filters", "help", "microscope", "run", "stat"]
-        .map(|name| format!("shunt-{name}.1"));
+    let subcommands =
+        ["agent", "bench", "demo", "doctor", "ether", "filters", "help", "microscope", "run", "stat"]
+            .map(|name| format!("shunt-{name}.1"));
     let of_ether =
         ["check", "dump", "reload", "run", "stat", "stop"].map(|name| format!("shunt-ether-{name}.1"));
-    let mut expected: Vec<String> = subcommands.into_iter().chain(of_ether).collect();
+    let of_agent = ["new-key", "run", "status"].map(|name| format!("shunt-agent-{name}.1"));
+    let mut expected: Vec<String> = subcommands.into_iter().chain(of_ether).chain(of_agent).collect();
     expected.extend(["shunt.1".into(), "shunt.conf.5".into(), "shunt.rules.5".into()]);
     expected.sort();
     assert_eq!(names, expected);

@@ -29,7 +29,7 @@ MECHANISMS = {
         "test_in_memory_again"),
     "recalled": (
         "memory with recalled bytes is given back at the end", "sockets/src/close.rs",
-        "discard: conn.has(flag::GREW) && !wanted,", "discard: conn.has(flag::GREW) && (wanted || !wanted),",
+        "discard: conn.has(flag::GREW) && !wanted &&", "discard: conn.has(flag::GREW) &&",
         "execs and much_unread"),
     "relay": (
         "what the peer sends no more has no relay", "sockets/src/demote.rs",
@@ -63,7 +63,7 @@ MECHANISMS = {
         "options or flags"),
     "interrupted": (
         "calls go on after every signal", "sockets/src/signals.rs",
-        "    INTERRUPT.load(Ordering::Relaxed) == 0\n", "    INTERRUPT.load(Ordering::Relaxed) < u64::MAX\n",
+        "    INTERRUPT.load(Ordering::Relaxed) == 0 &&", "    INTERRUPT.load(Ordering::Relaxed) < u64::MAX &&",
         "signals"),
     "moving": (
         "handlers run while calls on a connection become ours", "sockets/src/rendezvous.rs",

@@ -33,7 +33,7 @@ unitdir   := $(DESTDIR)$(PREFIX)/lib/systemd/system
 usersdir  := $(DESTDIR)$(PREFIX)/lib/sysusers.d
 docdir    := $(DESTDIR)$(PREFIX)/share/doc/shunt
 
-.PHONY: help build programs demo test bench wheel install uninstall models fuzz soak ether-soak conformance qemu perturb switched-off checked check fmt fresh dist clean
+.PHONY: help build programs demo test bench wheel install uninstall models fuzz soak ether-soak conformance qemu perturb switched-off checked far check fmt fresh dist clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -87,6 +87,10 @@ ether-soak: build ## shunt ether with random frames and hosts that are killed, E
 conformance: build ## other people's test suites, plain against Shunt against forced TCP; the table goes to build/conformance.txt
 	@scripts/bootstrap.sh conformance
 	@TEST_ONLY=conformance scripts/test.sh
+
+far: build ## connections between hosts: network namespaces, agents, libfabric's tcp provider
+	@scripts/bootstrap.sh test
+	@TEST_ONLY=far scripts/test.sh
 
 qemu: build ## two guests under QEMU with TIPC, bonds and `shunt ether`, all of it (what is short is in make test); figures go to build/qemu
 	@scripts/bootstrap.sh test

@@ -42,6 +42,7 @@ main() {
     stage fuzz "fuzzers, short form" scripts/fuzz.sh "${FUZZ_SHORT_SECONDS:-5}"
     asked soak && stage soak "soak for ${SOAK_SECONDS:-600} s" soak
     asked checked && stage checked "VIPL under valgrind and AddressSanitizer, all of it" checked
+    asked far && stage far "connections between hosts" far
     asked qemu && stage qemu "guests under QEMU, all of it" qemu
     asked conformance && stage conformance "foreign suites in three modes, all of them" conformance
     finish
@@ -146,6 +147,11 @@ checked() {
     PYTEST_PATHS=tests/test_vipl.py CHECKED=full python_tests -k "valgrind or asan"
 }
 
+# Not in CI yet: of some twenty times that two programs are to meet, one does not within 30 s (they stay on TCP), and it is not known why.
+far() {
+    PYTEST_PATHS=tests/test_far.py python_tests
+}
+
 qemu() {
     PYTEST_PATHS="tests/test_ether_qemu.py tests/test_ofi_qemu.py" QEMU_TESTS=full python_tests --modes plain -s
 }
@@ -169,11 +175,11 @@ side_by_side() {
     local jobs=1 beside=0 alone=0
     [ "$(id -u)" != 0 ] || jobs=${TEST_JOBS:-$(($(nproc) + 1))}
     if [ "$jobs" = 1 ]; then
-        python_tests "$@"
+        python_tests -m "not cluster" "$@"
         return
     fi
     python_tests -m "not alone" -n "$jobs" "$@" || beside=$?
-    python_tests -m alone "$@" || alone=$?
+    python_tests -m "alone and not cluster" "$@" || alone=$?
     # 5: there was none, because all that PYTEST_ARGS chose is of the other kind.
     case $beside,$alone in 0,0 | 0,5 | 5,0) ;; *) return 1 ;; esac
 }

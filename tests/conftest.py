@@ -32,6 +32,7 @@ def pytest_addoption(parser):
 def pytest_configure(config):
     config.addinivalue_line("markers", "soak: has a long form, which `make soak` runs")
     config.addinivalue_line("markers", "alone(why): nothing may run beside it; scripts/test.sh runs it after the others")
+    config.addinivalue_line("markers", "cluster: connections that must move between hosts; `make far` runs it")
     config.addinivalue_line("markers", "conformance: a foreign suite; `make conformance` runs all of them, in full")
     chosen = config.getoption("--modes").split(",")
     if unknown := set(chosen) - set(modes.MODES + modes.ON_DEMAND):

@@ -85,8 +85,7 @@ def until_moved(*programs):
         system.until(ready, 30 * PATIENCE, "both have moved")
     except AssertionError:
         for program in programs:
-            loaded = "libshunt" in open(f"/proc/{program.pid}/maps").read()
-            print(f"{program.report}; loaded: {loaded}\n{system.where(program.pid)}")
+            print(f"{program.report}\n{program.log.read_text() if program.log.exists() else 'no log'}\n{system.where(program.pid)}")
         raise
 
 
@@ -105,6 +104,7 @@ def reason(program, text):
     return program.report.reasons().get(next(int(code) for code, name in names if name == text), 0)
 
 
+@pytest.mark.cluster
 def test_inside_the_cluster_connections_move_and_outside_they_do_not(three):
     a, b, c, outside = three.values()
     for client, server in ((a, b), (b, c), (c, a)):
@@ -169,6 +169,7 @@ assert 2 < time.monotonic() - begun < 8
 """
 
 
+@pytest.mark.cluster
 def test_garbled_late_and_foreign_agents_are_shut_out(three):
     a, b, _, outside = three.values()
     say(a, b, GARBAGE)
@@ -218,6 +219,7 @@ print(len(said), len(answer), flush=True)
 """
 
 
+@pytest.mark.cluster
 def test_a_recorded_introduction_is_of_no_use(three):
     """What one agent has said to another, said once more, comes to nothing."""
     a, b, *_ = three.values()
@@ -236,6 +238,7 @@ def test_a_recorded_introduction_is_of_no_use(three):
     assert after["introduced"] == before["introduced"] and before["introduced"] > 0
 
 
+@pytest.mark.cluster
 def test_agents_may_be_killed_under_load(three):
     a, b, *_ = three.values()
     pair = talk(a, b)
@@ -263,6 +266,7 @@ def cut(host, other):
     return len(killed.stdout.splitlines())
 
 
+@pytest.mark.cluster
 @pytest.mark.parametrize("turn", range(3))
 def test_the_link_dies_in_mid_stream(three, turn):
     """No byte is lost, and the connection goes on by TCP."""
@@ -276,6 +280,7 @@ def test_the_link_dies_in_mid_stream(three, turn):
     assert all(reason(program, "the link between the hosts is over") for program in pair)
 
 
+@pytest.mark.cluster
 def test_a_peer_that_is_killed_resets_what_it_had_not_sent(three):
     """Its end comes by TCP before what it has put has come: that is not taken for the end of what it said."""
     a, b, *_ = three.values()
@@ -344,6 +349,7 @@ print("done")
 """
 
 
+@pytest.mark.cluster
 def test_children_go_on_with_a_connection_that_had_moved(three):
     a, b, *_ = three.values()
     echo = b.spawn(ECHO)

@@ -49,11 +49,13 @@ class Host:
         self.reports += 1
         report = Report(self.cluster.tmp / f"report-{self.name}-{self.reports}")
         env = self.environment(**more)
+        log = self.cluster.tmp / f"log-{self.name}-{self.reports}"
         if not plain:
+            env |= {"SHUNT_LOG": str(log), "SHUNT_LOG_LEVEL": "debug"}
             env |= {"LD_PRELOAD": str(modes.library()), "SHUNT_REPORT": str(report.path), "SHUNT_PROMOTE_AFTER": "2", "SHUNT_PROMOTE_RATE": "0"}
         argv = self.within([sys.executable, "-c", script, *map(str, args)])
         program = subprocess.Popen(argv, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        program.report = report
+        program.report, program.log = report, log
         self.cluster.programs.append(program)
         return program
 

@@ -124,6 +124,8 @@ pub struct Rx {
     pub streak: u32,
     /// What is being done, for whoever has the lock next if it is not ended ([`crate::mend`]).
     pub step: u32,
+    /// Between hosts: since when bytes are held that may be the beginning of a record, in ticks; 0: none are.
+    pub held: u64,
     pub answered: u64,
     /// Last: what is needed for each call lies before it, or at its beginning.
     pub ring: Reader,

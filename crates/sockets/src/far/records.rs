@@ -11,6 +11,7 @@
 
 use fabric::sys::{self, Errno};
 use fabric::{Local, Remote};
+use stream::spin::{ticks, ticks_of};
 
 use crate::conn::{Conn, Held, Rx, Tx, flag, path, state};
 use crate::layout::{KICKS, NOTES, RECALL_AT, SMALL_AT, TCP_AT, note};
@@ -23,6 +24,8 @@ pub const STOP: u32 = 2;
 const BYTES: usize = 40;
 /// Not a byte of any text.
 const FIRST: [u8; 4] = [0xf8, 0xff, 0xfe, 0xfd];
+/// So long bytes are held that may be the beginning of a record: a segment that was lost has been sent again by then.
+const HOLD_NS: u64 = 250_000_000;
 /// So far ahead of a read it is looked for records.
 const AHEAD: usize = 4096;
 
@@ -91,7 +94,11 @@ pub(crate) fn hear(conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>) -> Next {
     let mut bytes = [0; AHEAD];
     let got = sys::recv_some(fd, &mut bytes, libc::MSG_PEEK | libc::MSG_DONTWAIT);
     let Ok(got) = got else { return Next::Bytes(usize::MAX) };
-    match ahead(&bytes[..got], wire.mark) {
+    let seen = ahead(&bytes[..got], wire.mark);
+    if got == 0 || seen.0 > 0 || seen.1.is_some() {
+        rx.held = 0;
+    }
+    match seen {
         (0, Some(record)) => {
             let _undisturbed = signals::undisturbed();
             let _ = sys::recv_some(fd, &mut bytes[..BYTES], libc::MSG_DONTWAIT);
@@ -99,7 +106,16 @@ pub(crate) fn hear(conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>) -> Next {
             Next::Record
         }
         (0, None) if got == 0 => Next::Bytes(usize::MAX),
-        (0, None) => Next::Wait,
+        (0, None) if rx.held == 0 => {
+            rx.held = ticks();
+            Next::Wait
+        }
+        (0, None) if ticks().wrapping_sub(rx.held) < ticks_of(HOLD_NS) => {
+            sys::yield_now();
+            Next::Wait
+        }
+        // The program's, and only like the beginning of one.
+        (0, None) => Next::Bytes(1 + ahead(&bytes[1..got], wire.mark).0),
         (free, _) if free == AHEAD => Next::Bytes(AHEAD),
         (free, _) => Next::Bytes(free),
     }

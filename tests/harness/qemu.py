@@ -29,6 +29,7 @@ from .runner import PATIENCE
 
 HERE = modes.ROOT / "tests/qemu"
 BUILD = modes.ROOT / "build/qemu"
+PROGRAMS = BUILD / "programs"
 # What Debian calls the kernel that it would install, and what else may be had in the same way.
 KERNEL_PACKAGE = os.environ.get("QEMU_KERNEL_PACKAGE", "linux-image-amd64")
 # With what these need, which the modules themselves say.
@@ -112,7 +113,7 @@ def output(argv, **how):
 
 def initramfs(name, kernel, programs=(), plugins=(), files=(), modules=()):
     """An image with busybox, TOOLS, MODULES and `programs`, with the libraries that they load; also `plugins`, libraries that programs open at run time, `files`,
-    both where they are here, and more kernel modules. Not compressed: that would only cost time."""
+    both where they are here (or, as pairs, elsewhere), and more kernel modules. Not compressed: that would only cost time."""
     archive = Archive()
     archive.file("init", HERE / "init", 0o755)
     busybox = program("busybox")
@@ -125,11 +126,12 @@ def initramfs(name, kernel, programs=(), plugins=(), files=(), modules=()):
     for path in [program("dash"), *map(program, TOOLS), *map(Path, programs)]:
         for library in libraries(path):
             archive.file(str(library).lstrip("/"), library, 0o755)
-    for plugin in map(Path, plugins):
-        for library in [plugin, *libraries(plugin)]:
+    for plugin, place in map(placed, plugins):
+        archive.file(place, plugin, 0o755)
+        for library in libraries(plugin):
             archive.file(str(library).lstrip("/"), library, 0o755)
-    for path in map(Path, files):
-        archive.file(str(path).lstrip("/"), path, 0o644)
+    for path, place in map(placed, files):
+        archive.file(place, path, 0o644)
     for applet in output([busybox, "--list"]).split():
         archive.link(f"bin/{applet}", "busybox")
     add_modules(archive, kernel, [*MODULES, *modules])
@@ -140,6 +142,19 @@ def initramfs(name, kernel, programs=(), plugins=(), files=(), modules=()):
         fresh.write_bytes(archive.finished())
         fresh.rename(image)
     return image
+
+
+def placed(path):
+    """A file, and where it is in a guest."""
+    here, there = path if isinstance(path, tuple) else (path, path)
+    return Path(here), str(there).lstrip("/")
+
+
+def built():
+    """The folder with the programs of tests/qemu."""
+    made = subprocess.run(["make", "-s", "-C", HERE, f"OUT={PROGRAMS}"], capture_output=True, text=True)
+    assert made.returncode == 0, f"tests/qemu does not build:\n{made.stdout}{made.stderr}"
+    return PROGRAMS
 
 
 def stripped(path):

@@ -6,23 +6,27 @@
 //! room in an outbox; and what links tell it (their owners are called in the middle of other things) it only notes, and does when it has nothing in hand ([`work`]).
 
 mod links;
+mod manners;
 mod work;
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::thread::{self, JoinHandle};
+use std::thread::{Builder, JoinHandle};
 
 use fabric::sys;
 use ofi::Port;
-use sockets::{far, log};
+use sockets::{far, log, thread};
 
 use crate::links::{Gatekeeper, lock};
 use crate::work::Carrier;
 
-/// Lets `sockets` start a carrier when it wants one.
+/// Lets `sockets` start a carrier when it wants one. Before the program runs, and has threads.
 pub fn offer() {
-    far::offer_carrier(start, stop);
+    if far::is_asked_for() {
+        manners::ask_for_them();
+        far::offer_carrier(start, stop);
+    }
 }
 
 /// The thread that opens the port, and the port.
@@ -41,7 +45,7 @@ fn start() {
     }
     // Signals are for the program's own threads.
     let blocked = sys::block_signals(u64::MAX);
-    let started = thread::Builder::new().name("shunt-carrier".into()).spawn(|| {
+    let started = Builder::new().name("shunt-carrier".into()).spawn(|| {
         if let Err(why) = open() {
             far::unavailable();
             log::note(options::LogLevel::Warn, format_args!("no connections between hosts: {why}"));
@@ -55,6 +59,15 @@ fn start() {
 }
 
 fn open() -> Result<(), String> {
+    let before = manners::Signals::now();
+    thread::be_ours(true);
+    let done = open_port();
+    thread::be_ours(false);
+    before.restore();
+    done
+}
+
+fn open_port() -> Result<(), String> {
     // It would go to the program's standard error.
     std::panic::set_hook(Box::new(|_| {}));
     let provider = far::provider();

@@ -10,6 +10,7 @@ use fabric::Remote as _;
 use ofi::port::Caller;
 use ofi::{Errands, Link, Port};
 use sockets::far::{self, Kick, Wire, call, desk, what};
+use sockets::thread;
 
 use crate::links::{End, Gatekeeper, Request, Told, lock};
 
@@ -381,6 +382,7 @@ impl Errands for Carrier {
     fn run(&mut self) -> usize {
         if !self.serving {
             self.serving = true;
+            thread::be_ours(true);
             far::serve(self.caller.bell(), empty_outboxes);
         }
         far::disarm();

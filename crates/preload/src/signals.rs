@@ -1,8 +1,9 @@
-//! Handlers that the program installs: which of them restart calls.
+//! Handlers that the program installs: which of them restart calls. Those that a library installs which a thread of ours has opened (PSM, for one, takes SIGTERM) are
+//! not installed: they are the program's to decide.
 
 use core::ffi::c_int;
 use libc::{sigaction as action, sighandler_t};
-use sockets::signals;
+use sockets::{signals, thread};
 
 use crate::next::hooks;
 
@@ -25,6 +26,9 @@ fn note_interrupting(signal: c_int, handler: sighandler_t, result: sighandler_t)
 hooks! {
     fn sigaction(next; signal: c_int, new: *const action, old: *mut action) -> c_int {
         let wanted = new.as_ref().map(|new| (new.sa_sigaction, new.sa_flags));
+        if wanted.is_some() && thread::is_ours() {
+            return next(signal, core::ptr::null(), old);
+        }
         let result = next(signal, new, old);
         if result == 0 && let Some((handler, flags)) = wanted {
             installed(signal, handler, flags);
@@ -32,6 +36,9 @@ hooks! {
         result
     }
     fn signal(next; signal: c_int, handler: sighandler_t) -> sighandler_t {
+        if thread::is_ours() {
+            return libc::SIG_DFL;
+        }
         let result = next(signal, handler);
         if result != libc::SIG_ERR {
             signals::installed(signal, is_handler(handler).then_some(libc::SA_RESTART));
@@ -39,16 +46,25 @@ hooks! {
         result
     }
     fn sysv_signal(next; signal: c_int, handler: sighandler_t) -> sighandler_t {
+        if thread::is_ours() {
+            return libc::SIG_DFL;
+        }
         let result = next(signal, handler);
         note_interrupting(signal, handler, result);
         result
     }
     fn __sysv_signal(next; signal: c_int, handler: sighandler_t) -> sighandler_t {
+        if thread::is_ours() {
+            return libc::SIG_DFL;
+        }
         let result = next(signal, handler);
         note_interrupting(signal, handler, result);
         result
     }
     fn sigset(next; signal: c_int, handler: sighandler_t) -> sighandler_t {
+        if thread::is_ours() {
+            return libc::SIG_DFL;
+        }
         let result = next(signal, handler);
         note_interrupting(signal, handler, result);
         result

@@ -212,6 +212,11 @@ const STARTED: u32 = 2;
 /// A child of a process that has one: what libfabric has locked meanwhile stays so.
 const NEVER: u32 = 3;
 
+/// Whether this host belongs to a cluster.
+pub fn is_asked_for() -> bool {
+    !process::options().cluster.is_empty()
+}
+
 /// There can be carriers in this process, started by `start` when one is wanted, and ended by `stop`.
 pub fn offer_carrier(start: fn(), stop: fn()) {
     STOP.store(stop as usize, Ordering::Release);

@@ -9,13 +9,19 @@ struct Thread {
     tid: Cell<u32>,
     /// By [`Place`], the lock that it took last, and about where its stack was then. It may have given it back since.
     took: [Cell<(*const Lock, usize)>; PLACES],
+    /// It is a thread of this library, none of the program's.
+    ours: Cell<bool>,
 }
 
 const PLACES: usize = 5;
 
 thread_local! {
     static THREAD: Thread = const {
-        Thread { tid: Cell::new(0), took: [const { Cell::new((core::ptr::null(), 0)) }; PLACES] }
+        Thread {
+            tid: Cell::new(0),
+            took: [const { Cell::new((core::ptr::null(), 0)) }; PLACES],
+            ours: Cell::new(false),
+        }
     };
 }
 
@@ -33,6 +39,16 @@ pub enum Place {
 #[inline(always)]
 pub fn tid() -> u32 {
     THREAD.with(Thread::tid)
+}
+
+/// Whether this thread is from now on one of this library's.
+pub fn be_ours(ours: bool) {
+    THREAD.with(|thread| thread.ours.set(ours));
+}
+
+/// Whether it is. Libraries that such a thread opens do not change what the program has decided for its process.
+pub fn is_ours() -> bool {
+    THREAD.with(|thread| thread.ours.get())
 }
 
 /// Takes a lock that lives as long as the process; false if the thread has it already, in a call that this one, in a signal handler,

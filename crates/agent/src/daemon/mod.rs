@@ -72,7 +72,7 @@ struct Process {
 }
 
 /// An end that a process has.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 struct Posted {
     process: Id,
     index: u32,
@@ -335,12 +335,11 @@ impl Agent {
     }
 
     fn unpost(&mut self, process: Id, index: u32, cookie: u64, pair: Pair) {
-        let is_it =
-            |posted: &Posted| (posted.process, posted.index, posted.cookie) == (process, index, cookie);
-        if self.posts.get(&pair).is_some_and(is_it) {
+        let gone = Posted { process, index, cookie };
+        if self.posts.get(&pair) == Some(&gone) {
             self.posts.remove(&pair);
         }
-        self.questions.retain(|_, question| !is_it(&question.posted));
+        self.questions.retain(|_, question| question.posted != gone);
     }
 
     fn withdraw(&mut self, id: Id, index: u32, cookie: u64) {
@@ -511,11 +510,20 @@ impl Agent {
 
     /// Another agent asks.
     fn asked(&mut self, channel: Id, ask: Between) {
-        let Between::Ask { id, own, peer, .. } = ask else { return };
+        let Between::Ask { id, own, peer, ref reach, .. } = ask else { return };
         if !self.config.networks.contains(own.ip) || !self.config.networks.contains(peer.ip) {
             return self.say(channel, &Between::Not { id, why: Why::NotInCluster });
         }
-        if self.posts.contains_key(&pair(peer, own)) {
+        if let Some(&posted) = self.posts.get(&pair(peer, own)) {
+            // Both may have asked at once: then the question of the process with the smaller name counts, and the other is forgotten by both.
+            let crossing = self.questions.iter().find(|(_, question)| question.posted == posted);
+            if let Some((&crossing, _)) = crossing {
+                let own = self.processes.get(&posted.process).and_then(|process| process.reach.as_ref());
+                if own.is_some_and(|own| own.process < reach.process) {
+                    return;
+                }
+                self.questions.remove(&crossing);
+            }
             return self.answer(channel, ask);
         }
         if self.remembered.len() >= QUESTIONS {

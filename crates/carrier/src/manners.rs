@@ -1,0 +1,110 @@
+//! What opening libfabric, and the libraries that its providers open, does to the process beside, and is the program's to decide: handlers of signals (PSM's library takes
+//! SIGTERM and others in its constructor, and ends the process), and libc's functions patched in place (libfabric's cache of registrations watches mmap and its
+//! like that way; links have registered memory of their own, and no use for it).
+
+use std::mem::MaybeUninit;
+use std::ptr;
+
+/// So many signals there are.
+const SIGNALS: usize = 64;
+
+/// Asks libfabric not to patch libc: by its own variable, which nothing else tells it. A program that uses libfabric as well, and has set it, has it as it wants it.
+pub fn ask_for_them() {
+    // SAFETY: two C strings; the program does not run yet.
+    unsafe { libc::setenv(c"FI_MR_CACHE_MONITOR".as_ptr(), c"disabled".as_ptr(), 0) };
+}
+
+/// What is done about each signal. Where Shunt's hooks stand before libc's functions they have seen to it (`preload`'s signals.rs); they do not for a program that has
+/// opened the library for itself alone, nor for who calls the kernel.
+pub struct Signals {
+    actions: [Option<libc::sigaction>; SIGNALS],
+    /// The libraries that are there, by the addresses at which they begin.
+    loaded: Vec<usize>,
+}
+
+impl Signals {
+    /// As it is now.
+    pub fn now() -> Signals {
+        let mut loaded = Vec::new();
+        // SAFETY: the callback has this type, and its data is the vector, which lives until it returns.
+        unsafe { libc::dl_iterate_phdr(Some(note), (&raw mut loaded).cast()) };
+        Signals { actions: std::array::from_fn(action), loaded }
+    }
+
+    /// Undoes what libraries have done that were opened since.
+    pub fn restore(&self) {
+        for at in 0..SIGNALS {
+            let (Some(was), Some(now)) = (&self.actions[at], action(at)) else { continue };
+            if now.sa_sigaction == was.sa_sigaction {
+                continue;
+            }
+            let mut place = MaybeUninit::<libc::Dl_info>::zeroed();
+            // SAFETY: any address may be asked about; what is found is written where there is room for it.
+            let known = unsafe { libc::dladdr(now.sa_sigaction as *const _, place.as_mut_ptr()) } != 0;
+            // SAFETY: zeroes are a valid value of it.
+            let place = unsafe { place.assume_init() };
+            if known && !self.loaded.contains(&(place.dli_fbase as usize)) {
+                // SAFETY: as it was before.
+                unsafe { libc::sigaction(at as i32 + 1, was, ptr::null_mut()) };
+            }
+        }
+    }
+}
+
+fn action(at: usize) -> Option<libc::sigaction> {
+    let mut action = MaybeUninit::<libc::sigaction>::zeroed();
+    // SAFETY: nothing is changed; what it is now is written where there is room for it.
+    let done = unsafe { libc::sigaction(at as i32 + 1, ptr::null(), action.as_mut_ptr()) };
+    // SAFETY: zeroes are a valid value of it.
+    (done == 0).then(|| unsafe { action.assume_init() })
+}
+
+/// Notes where a library begins, as `dladdr` has it: at its first segment.
+extern "C" fn note(library: *mut libc::dl_phdr_info, _: usize, loaded: *mut libc::c_void) -> i32 {
+    const PAGE: u64 = 4096;
+    // SAFETY: both are what `dl_iterate_phdr` and its caller pass: a description with so many headers, and a vector.
+    unsafe {
+        let library = &*library;
+        let headers = std::slice::from_raw_parts(library.dlpi_phdr, library.dlpi_phnum.into());
+        let first =
+            headers.iter().find(|header| header.p_type == libc::PT_LOAD).map_or(0, |header| header.p_vaddr);
+        (*loaded.cast::<Vec<usize>>()).push((library.dlpi_addr + (first & !(PAGE - 1))) as usize);
+    }
+    0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_library_does_that_is_opened_is_undone() {
+        let before = Signals::now();
+        assert!(before.loaded.len() > 1);
+        // As if a library that has been opened since had a handler: libc's `abort`, and libc not known.
+        let mut libc_unknown = Signals::now();
+        let abort = libc::abort as *const () as usize;
+        let mut place = MaybeUninit::<libc::Dl_info>::zeroed();
+        // SAFETY: as in `restore`.
+        let base = unsafe {
+            libc::dladdr(abort as *const _, place.as_mut_ptr());
+            place.assume_init().dli_fbase as usize
+        };
+        libc_unknown.loaded.retain(|&at| at != base);
+        assert_eq!(libc_unknown.loaded.len() + 1, before.loaded.len(), "libc is there");
+        let take = || {
+            // SAFETY: a signal that nobody sends.
+            unsafe { libc::signal(libc::SIGPWR, abort) };
+            action(libc::SIGPWR as usize - 1).map(|action| action.sa_sigaction)
+        };
+        assert_eq!(take(), Some(abort));
+        before.restore();
+        assert_eq!(
+            action(libc::SIGPWR as usize - 1).map(|action| action.sa_sigaction),
+            Some(abort),
+            "the program's own"
+        );
+        libc_unknown.restore();
+        assert_eq!(action(libc::SIGPWR as usize - 1).map(|action| action.sa_sigaction), Some(libc::SIG_DFL));
+    }
+}

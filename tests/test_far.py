@@ -331,14 +331,13 @@ except OSError as error:
 
 # Which signals are caught is as the program wants it, also when libfabric's providers have opened their libraries.
 SIGNALS = """
-import os, re, signal, socket, sys, time
+import os, re, select, signal, socket, sys, time
 of_libc = 3 << 31
 caught = lambda: hex(int(re.search("SigCgt:(.*)", open("/proc/self/status").read())[1], 16) & ~of_libc)
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
 before = caught()
 conn = socket.create_connection((sys.argv[1], 7000))
-end = time.monotonic() + float(sys.argv[2])
-while time.monotonic() < end:
+while not select.select([sys.stdin], [], [], 0)[0]:
     conn.sendall(b"x" * 64)
     got = 0
     while got < 64:
@@ -356,23 +355,24 @@ def test_signals_stay_the_program_s(three):
     a, b, *_ = three.values()
     echo = b.spawn(ECHO)
     assert echo.stdout.readline() == "listens\n"
-    program = a.spawn(SIGNALS, b.address, 2 * PATIENCE)
-    wrong = program.communicate(timeout=30 * PATIENCE)[1]
+    program = a.spawn(SIGNALS, b.address)
+    until_moved(program, echo)
+    wrong = program.communicate("end\n", timeout=30 * PATIENCE)[1]
     assert program.returncode == 7, wrong
     assert program.report.promoted == 1
 
 
 FORKS = """
-import os, socket, sys, time
+import os, select, socket, sys, time
 conn = socket.create_connection((sys.argv[1], 7000))
 def talk(seconds):
     end = time.monotonic() + seconds
-    while time.monotonic() < end:
+    while time.monotonic() < end and not (seconds > 1 and select.select([sys.stdin], [], [], 0)[0]):
         conn.sendall(b"x" * 64)
         got = 0
         while got < 64:
             got += len(conn.recv(64 - got))
-talk(float(sys.argv[2]))
+talk(60)
 child = os.fork()
 if child == 0:
     talk(0.3)
@@ -391,8 +391,9 @@ def test_children_go_on_with_a_connection_that_had_moved(three):
     a, b, *_ = three.values()
     echo = b.spawn(ECHO)
     assert echo.stdout.readline() == "listens\n"
-    parent = a.spawn(FORKS, b.address, 2 * PATIENCE)
-    out, wrong = parent.communicate(timeout=40 * PATIENCE)
+    parent = a.spawn(FORKS, b.address)
+    until_moved(parent, echo)
+    out, wrong = parent.communicate("fork\n", timeout=40 * PATIENCE)
     assert parent.returncode == 0 and out == "done\n", wrong
     assert echo.communicate(timeout=20 * PATIENCE)[1] == ""
     assert parent.report.promoted == 1 and reason(parent, "between hosts, and its process has forked")

@@ -135,7 +135,15 @@ class Counted:
             time.sleep(0.2)
 
     def said(self):
-        return self.guest.run(f"cd /tmp; tail -n 30 {self.name}.out {self.name}.err {self.name}.log 2>&1", status=None)[1]
+        """What it and the library have said, and what it is doing."""
+        return self.guest.run(f"""
+            cd /tmp
+            tail -n 30 {self.name}.out {self.name}.err {self.name}.log 2>&1
+            shunt stat
+            for pid in $(pidof checked redis-server); do
+                for task in /proc/$pid/task/*; do cat $task/comm $task/wchan $task/syscall $task/stat; done
+            done
+        """, status=None)[1]
 
     def end(self, seconds=60):
         """What it printed, at its end."""
@@ -147,6 +155,7 @@ class Counted:
         return self.guest.run(f"cat /tmp/{self.name}.out")
 
 
+@pytest.mark.cluster
 def test_redis_moves_to_verbs(pair, tmp_path):
     """As its users run it: the agents are started on demand, and the provider is the best there is."""
     left, right = pair
@@ -167,6 +176,7 @@ def test_redis_moves_to_verbs(pair, tmp_path):
         assert not guest.trouble()
 
 
+@pytest.mark.cluster
 def test_the_device_is_taken_away_in_mid_stream(pair, tmp_path):
     """No byte is lost: the connection goes on by TCP."""
     left, right = pair
@@ -178,7 +188,7 @@ def test_the_device_is_taken_away_in_mid_stream(pair, tmp_path):
     time.sleep(1)
     before = packets(left)
     time.sleep(1)
-    assert packets(left) - before > 100, "it does not go by verbs"
+    assert packets(left) - before > 100, f"it does not go by verbs:\n{asked.said()}\n{server.said()}"
     left.run("rdma link del rxe0")
     for program in (asked, server):
         program.until(lambda report: report.demoted == 1, 30, "it is back on TCP")

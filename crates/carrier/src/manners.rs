@@ -93,8 +93,12 @@ mod tests {
         libc_unknown.loaded.retain(|&at| at != base);
         assert_eq!(libc_unknown.loaded.len() + 1, before.loaded.len(), "libc is there");
         let take = || {
-            // SAFETY: a signal that nobody sends.
-            unsafe { libc::signal(libc::SIGPWR, abort) };
+            let mut wanted = MaybeUninit::<libc::sigaction>::zeroed();
+            // SAFETY: zeroes are a valid value of it, and a signal that nobody sends.
+            unsafe {
+                (*wanted.as_mut_ptr()).sa_sigaction = abort;
+                libc::sigaction(libc::SIGPWR, wanted.as_ptr(), ptr::null_mut());
+            }
             action(libc::SIGPWR as usize - 1).map(|action| action.sa_sigaction)
         };
         assert_eq!(take(), Some(abort));

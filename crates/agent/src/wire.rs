@@ -123,6 +123,23 @@ pub enum FromAgent {
     Status(Vec<u8>),
 }
 
+/// What can be said by an encrypted connection.
+pub trait Said: Sized {
+    /// As it goes: at most [`MOST`] bytes.
+    fn bytes(&self) -> Vec<u8>;
+    /// What came; nothing if it cannot be.
+    fn parse(bytes: &[u8]) -> Option<Self>;
+}
+
+impl Said for Between {
+    fn bytes(&self) -> Vec<u8> {
+        self.bytes()
+    }
+    fn parse(bytes: &[u8]) -> Option<Between> {
+        Between::parse(bytes)
+    }
+}
+
 /// An agent to another one, over the encrypted connection between them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Between {

@@ -4,8 +4,10 @@ use std::io::{self, Write as _};
 use std::os::fd::AsRawFd as _;
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use crate::control::{Listener, Request};
+use crate::far::Means;
 use crate::net::{Net, Running};
 use crate::stats::Report;
 use crate::sys::{signal, signals, wait};
@@ -36,9 +38,9 @@ impl From<Wrong> for Failure {
     }
 }
 
-/// Runs until SIGTERM, SIGINT or `stop`.
-pub fn run(path: &Path, called: Option<&str>) -> Result<(), Failure> {
-    let mut daemon = Daemon::new(path, called)?;
+/// Runs until SIGTERM, SIGINT or `stop`; `means` are for ETHOM hosts of other machines.
+pub fn run(path: &Path, called: Option<&str>, means: Means) -> Result<(), Failure> {
+    let mut daemon = Daemon::new(path, called, means)?;
     caps::keep_net_admin().map_err(failed(
         "the right to make interfaces, CAP_NET_ADMIN, is missing; run it as root, or by the systemd unit",
     ))?;
@@ -84,15 +86,16 @@ struct Daemon {
     name: String,
     nets: Vec<Running>,
     reloads: u64,
+    means: Arc<Means>,
 }
 
 impl Daemon {
-    fn new(path: &Path, called: Option<&str>) -> Result<Daemon, Failure> {
+    fn new(path: &Path, called: Option<&str>, means: Means) -> Result<Daemon, Failure> {
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
         let table = Table::read(&path)?;
         let me = own_host(&table, &path, called)?;
         let (id, name) = (me.id, me.name.clone());
-        Ok(Daemon { path, me: id, name, table, nets: Vec::new(), reloads: 0 })
+        Ok(Daemon { path, me: id, name, table, nets: Vec::new(), reloads: 0, means: Arc::new(means) })
     }
 
     /// Starts the nets of the table that this host is on and that do not run.
@@ -100,7 +103,7 @@ impl Daemon {
         for net in &self.table.nets {
             let on = self.table.members(&net.name).any(|(host, _)| host.id == self.me);
             if on && !self.nets.iter().any(|running| running.net.settings.name == net.name) {
-                let started = Running::start(net.clone(), self.me, &self.table);
+                let started = Running::start(net.clone(), self.me, &self.table, &self.means);
                 self.nets.push(started.map_err(|error| {
                     Failure::Other(format!("net {} (interface {}): {error}", net.name, net.interface))
                 })?);

@@ -1,13 +1,13 @@
 //! An Ethernet whose wire is not Ethernet, after "Low-latency Linux drivers for Ethernet over high-speed networks": a TAP device above, and
 //! below it one of two drivers. **ETHOS** sends each frame as one UDP datagram with nothing before it, so that whatever speaks
 //! raw frames in UDP (QEMU's `-netdev dgram`) takes part. **ETHOM** puts it on the message queue that the peer has in the fabric: memory
-//! between namespaces and containers of one host.
+//! between namespaces and containers of one machine, remote memory between machines.
 //!
 //! A frame goes to the host that the last bytes of its destination address name ([`mac`]); the table of hosts ([`table`]) is
 //! one file, the same on every host. This is a daemon's code: ordinary Rust, with threads and allocation.
 //!
 //! Read in this order: [`table`], [`mac`], [`frame`] (what is let in), [`peers`], [`net`] (what both drivers share), [`ethos`],
-//! [`ethom`] with [`link`](mod@link), [`daemon`] and [`control`].
+//! [`ethom`] with [`link`](mod@link), [`meeting`] and [`far`], [`daemon`] and [`control`].
 #![deny(missing_docs)]
 
 pub mod caps;
@@ -16,10 +16,12 @@ pub mod daemon;
 pub mod dump;
 pub mod ethom;
 pub mod ethos;
+pub mod far;
 pub mod frame;
 pub mod learned;
 pub mod link;
 pub mod mac;
+pub mod meeting;
 pub mod net;
 pub mod pcap;
 pub mod peers;

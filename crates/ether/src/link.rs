@@ -1,8 +1,9 @@
-//! A link between two ETHOM hosts: a segment of each end, which the other writes into, a bell of each, and a UNIX socket that stays, because its
-//! end is the peer's. The socket has a path, DIR/NET/NN.sock, and no abstract name: those are each network namespace's own,
-//! and it is namespaces and containers that we join.
+//! A link between two ETHOM hosts: a segment of each end, which the other writes into, a bell of each, and a socket that stays, because its
+//! end is the peer's. On one machine both map the segments, and it is a UNIX socket, which has a path, DIR/NET/NN.sock, and no abstract name: those
+//! are each network namespace's own, and it is namespaces and containers that we join. Between machines see [`crate::far`]; what the threads that
+//! carry frames do with a link is the same.
 //!
-//! Whoever has the lower number connects. Both say who they are and hand over segment and bell in one message each.
+//! Whoever has the lower number connects. On one machine both say who they are and hand over segment and bell in one message each.
 //!
 //! A segment, from its beginning: the owner's tripwire; how far the owner's own frames were read by the peer; the queue of frames to the owner.
 
@@ -14,6 +15,7 @@ use fabric::frames::{self, Consumer, Producer};
 use fabric::shm::Map;
 use fabric::{Remote as _, trip};
 
+use crate::far;
 use crate::sys::{self, Bell};
 use crate::table::Net;
 
@@ -46,11 +48,19 @@ pub struct Link {
     pub peer: u16,
     socket: OwnedFd,
     mine: Map,
-    theirs: Map,
-    my_bell: Arc<Bell>,
-    their_bell: Arc<Bell>,
+    way: Way,
+    bell: Arc<Bell>,
     my_size: usize,
     their_size: usize,
+}
+
+/// How what is put comes to the peer.
+#[derive(Debug)]
+enum Way {
+    /// Both map the segments.
+    Memory { theirs: Map, bell: Arc<Bell> },
+    /// It is on another machine.
+    Far(far::Way),
 }
 
 impl End {
@@ -138,9 +148,8 @@ impl Offer {
             peer: self.from,
             socket,
             mine: std::mem::replace(&mut end.map, Map::NONE),
-            theirs: std::mem::replace(&mut self.map, Map::NONE),
-            my_bell: end.bell.clone(),
-            their_bell: self.bell.clone(),
+            way: Way::Memory { theirs: std::mem::replace(&mut self.map, Map::NONE), bell: self.bell.clone() },
+            bell: end.bell.clone(),
             my_size: end.size,
             their_size: self.size,
         }
@@ -156,14 +165,20 @@ impl std::ops::Drop for Offer {
 }
 
 impl Link {
+    /// One to a peer on another machine; `size` is that of the own queue.
+    pub fn far(peer: u16, socket: OwnedFd, way: far::Way, size: usize) -> Link {
+        let (mine, bell, their_size) = (way.mine(), way.bell().clone(), way.size());
+        Link { peer, socket, mine, way: Way::Far(way), bell, my_size: size, their_size }
+    }
+
     /// The socket, which can be read when the peer is gone.
     pub fn socket(&self) -> RawFd {
         self.socket.as_raw_fd()
     }
 
-    /// The bell that the peer rings.
+    /// The bell that is rung for us.
     pub fn bell(&self) -> &Bell {
-        &self.my_bell
+        &self.bell
     }
 
     /// The segment that the peer writes into.
@@ -171,9 +186,12 @@ impl Link {
         &self.mine
     }
 
-    /// The peer's segment.
-    pub fn theirs(&self) -> &Map {
-        &self.theirs
+    /// The way to a peer on another machine.
+    pub fn way(&self) -> Option<&far::Way> {
+        match &self.way {
+            Way::Memory { .. } => None,
+            Way::Far(way) => Some(way),
+        }
     }
 
     /// The sending end of the queue to the peer. There may be one.
@@ -186,15 +204,63 @@ impl Link {
         Consumer::new(self.my_size)
     }
 
-    /// Publishes what was put, and wakes the peer if it sleeps.
+    /// Puts a frame on the peer's queue; false if that is full.
     #[inline(always)]
-    pub fn publish(&self, producer: &mut Producer) {
-        if producer.publish(&self.theirs, QUEUE) && self.theirs.stimulate(TRIP, trip::RX) != 0 {
-            self.their_bell.ring();
+    pub fn put(&self, producer: &mut Producer, frame: &[u8]) -> bool {
+        match &self.way {
+            Way::Memory { theirs, .. } => producer.put(theirs, QUEUE, &self.mine, BACK, &[frame]),
+            Way::Far(way) => way.gather(|theirs| producer.put(theirs, QUEUE, &self.mine, BACK, &[frame])),
         }
     }
 
-    /// Gives the link up, because the peer does what cannot be: the keeper finds the socket at its end.
+    /// Publishes what was put, and wakes the peer if it sleeps.
+    #[inline(always)]
+    pub fn publish(&self, producer: &mut Producer) {
+        match &self.way {
+            Way::Memory { theirs, bell } => {
+                if producer.publish(theirs, QUEUE) && theirs.stimulate(TRIP, trip::RX) != 0 {
+                    bell.ring();
+                }
+            }
+            // There the peer's own side looks whether it sleeps.
+            Way::Far(way) => {
+                if producer.publish(way.remote(), QUEUE) {
+                    way.remote().stimulate(TRIP, trip::RX);
+                }
+            }
+        }
+    }
+
+    /// Lets go of a frame of `len` bytes that was taken from the own queue.
+    #[inline(always)]
+    pub fn done(&self, consumer: &mut Consumer, len: usize) {
+        match &self.way {
+            Way::Memory { theirs, .. } => consumer.done(theirs, BACK, len),
+            Way::Far(way) => consumer.done(way.remote(), BACK, len),
+        }
+    }
+
+    /// Lets what a peer on another machine has sent come in; memory needs nobody for that. `waits`: the caller looks again and again, and then says
+    /// [`Link::leave`].
+    #[inline(always)]
+    pub fn help(&self, waits: bool) {
+        if let Way::Far(way) = &self.way {
+            if waits {
+                way.remote().help()
+            } else {
+                way.remote().progress()
+            };
+        }
+    }
+
+    /// The caller looks no more.
+    pub fn leave(&self) {
+        if let Way::Far(way) = &self.way {
+            way.remote().leave();
+        }
+    }
+
+    /// Gives the link up, because the peer does what cannot be, or nothing: the keeper finds the socket at its end.
     pub fn give_up(&self) {
         let _ = fabric::sys::shutdown(self.socket(), libc::SHUT_RDWR);
     }
@@ -202,10 +268,13 @@ impl Link {
 
 impl std::ops::Drop for Link {
     fn drop(&mut self) {
-        // SAFETY: the threads that use the maps hold the link.
-        unsafe {
-            self.mine.unmap();
-            self.theirs.unmap();
+        // Between machines the segments are the provider's.
+        if let Way::Memory { theirs, .. } = &self.way {
+            // SAFETY: the threads that use the maps hold the link.
+            unsafe {
+                self.mine.unmap();
+                theirs.unmap();
+            }
         }
     }
 }

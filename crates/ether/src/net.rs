@@ -3,15 +3,17 @@
 
 use std::io;
 use std::os::fd::RawFd;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use fabric::sync::{AtomicBool, Ordering};
 use fabric::sys;
 
 use crate::dump::Readers;
+use crate::far::Means;
 use crate::frame::{Drop, EXTRA, Header};
 use crate::learned::Learned;
+use crate::link::Link;
 use crate::mac::Mac;
 use crate::peers::{Peers, Snapshot};
 use crate::poll::Poller;
@@ -47,6 +49,7 @@ pub struct Net {
     pub receiver: Bell,
     /// Wakes the keeper.
     pub keeper: Bell,
+    between: Mutex<Option<String>>,
     stop: AtomicBool,
     carrier: AtomicBool,
 }
@@ -78,6 +81,7 @@ impl Net {
             sender: Bell::new()?,
             receiver: Bell::new()?,
             keeper: Bell::new()?,
+            between: Mutex::default(),
             stop: AtomicBool::new(false),
             carrier: AtomicBool::new(true),
             settings,
@@ -147,6 +151,11 @@ impl Net {
         Ok(())
     }
 
+    /// ETHOM: notes by what hosts of other machines are reached, or why they are not.
+    pub fn set_between(&self, how: Option<String>) {
+        *self.between.lock().unwrap_or_else(PoisonError::into_inner) = how;
+    }
+
     /// Whether the threads are to end.
     pub fn is_stopped(&self) -> bool {
         self.stop.load(Ordering::Acquire)
@@ -179,9 +188,11 @@ impl Net {
     /// What is said of it.
     pub fn report(&self) -> NetReport {
         let peers = self.peers.current();
-        let peer = |peer: &Arc<crate::peers::Peer>| {
+        let peer = |(peer, link): (&Arc<crate::peers::Peer>, &Option<Arc<Link>>)| {
             let address = peer.address.map(|address| address.to_string());
-            PeerReport::new(peer.id, &peer.name, address, peer.is_up(), &peer.counters)
+            let by = link.as_ref().map(|link| link.way().map_or("memory", |way| way.provider()).to_string());
+            let report = PeerReport::new(peer.id, &peer.name, address, peer.is_up(), &peer.counters);
+            PeerReport { by, trouble: peer.trouble(), ..report }
         };
         NetReport {
             net: self.settings.name.clone(),
@@ -195,7 +206,8 @@ impl Net {
             polls: self.polls.value(),
             drops: stats::drops_of(&self.counters),
             dump_lost: self.readers.lost.value(),
-            peers: peers.list.iter().map(peer).collect(),
+            between_hosts: self.between.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            peers: peers.list.iter().zip(&peers.links).map(peer).collect(),
         }
     }
 }
@@ -210,14 +222,14 @@ pub struct Running {
 
 impl Running {
     /// Opens a net and starts its threads.
-    pub fn start(settings: table::Net, me: u16, table: &Table) -> io::Result<Running> {
+    pub fn start(settings: table::Net, me: u16, table: &Table, means: &Arc<Means>) -> io::Result<Running> {
         let driver = settings.driver;
         let net = Arc::new(Net::open(settings, me, table)?);
         let mut running = Running { net: net.clone(), threads: Vec::new() };
         type Job = Box<dyn FnOnce() + Send>;
         let jobs: [(&str, Job); 3] = match driver {
             Driver::Ethos => crate::ethos::jobs(&net, table)?,
-            Driver::Ethom => crate::ethom::jobs(&net, table)?,
+            Driver::Ethom => crate::ethom::jobs(&net, table, means)?,
         };
         for (role, job) in jobs {
             let name = format!("{role} {}", net.settings.interface);

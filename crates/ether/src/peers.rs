@@ -17,10 +17,11 @@ pub struct Peer {
     pub id: u16,
     /// Its name.
     pub name: String,
-    /// ETHOS: where it is.
+    /// Where it is: ETHOS; ETHOM, if hosts of other machines are to reach it.
     pub address: Option<SocketAddr>,
     /// What is counted.
     pub counters: Counters,
+    trouble: Mutex<Option<String>>,
     up: AtomicBool,
     heard: AtomicU64,
     answered: AtomicU64,
@@ -37,6 +38,7 @@ impl Peer {
             name,
             address,
             counters: Counters::default(),
+            trouble: Mutex::default(),
             up: AtomicBool::new(false),
             heard: AtomicU64::new(0),
             answered: AtomicU64::new(0),
@@ -57,6 +59,16 @@ impl Peer {
             self.counters.connects.add(1);
         }
         self.up.store(up, Ordering::Relaxed);
+    }
+
+    /// ETHOM: why it is not linked, if that is known.
+    pub fn trouble(&self) -> Option<String> {
+        self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// ETHOM: notes why it is not linked; none when it is.
+    pub fn set_trouble(&self, trouble: Option<String>) {
+        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = trouble;
     }
 
     /// Notes that something came from it at `now` (nanoseconds).
@@ -194,6 +206,7 @@ impl Peers {
             let mut links = old.links.clone();
             if let Some(place) = old.place(id) {
                 old.list[place].set_up(link.is_some());
+                old.list[place].set_trouble(None);
                 links[place] = link;
                 known = true;
             }

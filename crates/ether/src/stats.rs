@@ -109,6 +109,9 @@ pub struct NetReport {
     pub drops: BTreeMap<String, u64>,
     /// Frames that a dump did not get, because its reader was too slow.
     pub dump_lost: u64,
+    /// ETHOM: by what hosts of other machines are reached, or why they are not, if there are to be any.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub between_hosts: Option<String>,
     /// The other hosts.
     pub peers: Vec<PeerReport>,
 }
@@ -120,9 +123,15 @@ pub struct PeerReport {
     pub host: u16,
     /// Its name.
     pub name: String,
-    /// ETHOS: its address.
+    /// Its address, if the table has one.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub address: Option<String>,
+    /// ETHOM: by what it is linked: `memory`, or between hosts libfabric's provider.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub by: Option<String>,
+    /// ETHOM: why it is not linked, if that is known.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub trouble: Option<String>,
     /// Whether it is there.
     pub up: bool,
     /// How often it came.
@@ -146,6 +155,8 @@ impl PeerReport {
             host,
             name: name.to_string(),
             address,
+            by: None,
+            trouble: None,
             up,
             connects: counters.connects.value(),
             frames_in: counters.frames_in.value(),
@@ -185,23 +196,37 @@ pub fn table(reports: &[Report]) -> String {
                 net.polls,
                 dropped(&net.drops)
             );
+            if let Some(how) = &net.between_hosts {
+                let _ = writeln!(text, "    between hosts: {how}");
+            }
             for peer in &net.peers {
                 let state = if peer.up { "up" } else { "down" };
                 let _ = writeln!(
                     text,
-                    "    {:>5} {:<12} {state:<4} in {:>10} frames {:>14} bytes   out {:>10} frames {:>14} bytes{}",
+                    "    {:>5} {:<12} {state:<4} in {:>10} frames {:>14} bytes   out {:>10} frames {:>14} bytes{}{}",
                     peer.host,
                     peer.name,
                     peer.frames_in,
                     peer.bytes_in,
                     peer.frames_out,
                     peer.bytes_out,
+                    how(peer),
                     dropped(&peer.drops)
                 );
             }
         }
     }
     text
+}
+
+/// By what an ETHOM peer is linked, or why it is not.
+fn how(peer: &PeerReport) -> String {
+    match (peer.by.as_deref(), &peer.trouble) {
+        (Some("memory"), _) => "; by memory".into(),
+        (Some(provider), _) => format!("; between hosts, by {provider}"),
+        (None, Some(trouble)) => format!("; not linked: {trouble}"),
+        (None, None) => String::new(),
+    }
 }
 
 fn dropped(drops: &BTreeMap<String, u64>) -> String {
@@ -216,8 +241,14 @@ fn dropped(drops: &BTreeMap<String, u64>) -> String {
 /// Reports as Prometheus reads them.
 pub fn prometheus(reports: &[Report]) -> String {
     type Value = fn(&PeerReport) -> u64;
-    let each: [(&str, &str, &str, Value); 6] = [
+    let each: [(&str, &str, &str, Value); 7] = [
         ("shunt_ether_peer_up", "gauge", "Whether the peer is there.", |peer| u64::from(peer.up)),
+        (
+            "shunt_ether_peer_between_hosts",
+            "gauge",
+            "Whether the peer is linked by a fabric between hosts.",
+            |peer| u64::from(peer.by.as_deref().is_some_and(|by| by != "memory")),
+        ),
         ("shunt_ether_peer_connects_total", "counter", "How often the peer came.", |peer| peer.connects),
         ("shunt_ether_receive_frames_total", "counter", "Frames from the peer.", |peer| peer.frames_in),
         ("shunt_ether_receive_bytes_total", "counter", "Bytes from the peer.", |peer| peer.bytes_in),

@@ -58,8 +58,14 @@ impl Bell {
 
 /// Waits until one of the descriptors can be read, or `millis` have passed (for ever if none). Says which can.
 pub fn wait(fds: &[RawFd], millis: Option<u64>) -> Vec<bool> {
+    let fds: Vec<(RawFd, i16)> = fds.iter().map(|&fd| (fd, libc::POLLIN)).collect();
+    wait_for(&fds, millis)
+}
+
+/// As [`wait`], for what stands beside each descriptor: POLLIN, POLLOUT.
+pub fn wait_for(fds: &[(RawFd, i16)], millis: Option<u64>) -> Vec<bool> {
     let mut set: Vec<libc::pollfd> =
-        fds.iter().map(|&fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 }).collect();
+        fds.iter().map(|&(fd, events)| libc::pollfd { fd, events, revents: 0 }).collect();
     let _ = sys::ppoll(&mut set, millis.map(|millis| millis * 1_000_000)); // interrupted: nothing is ready
     set.iter().map(|entry| entry.revents != 0).collect()
 }

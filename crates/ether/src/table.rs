@@ -1,5 +1,5 @@
-//! The table of hosts: one TOML file, the same on every host, that says which nets there are, which hosts are on them and, for
-//! ETHOS, at which UDP address. What is read becomes a [`Table`] that cannot be wrong; whatever is not understood is an error
+//! The table of hosts: one TOML file, the same on every host, that says which nets there are, which hosts are on them and at which
+//! address: for ETHOS the UDP address, for ETHOM, if hosts are on several machines, where they meet before they link. What is read becomes a [`Table`] that cannot be wrong; whatever is not understood is an error
 //! that names file, line and key, and says what to do.
 
 use std::collections::{BTreeMap, HashSet};
@@ -12,6 +12,8 @@ use toml::{Spanned, Value};
 
 /// Where sockets lie unless the table says otherwise.
 pub const DIRECTORY: &str = "/run/shunt/ether";
+/// The TCP port by which ETHOM hosts of different machines meet unless the table says otherwise.
+pub const PORT: u16 = 4771;
 
 /// A table that is right.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -108,7 +110,7 @@ pub struct Host {
     pub id: u16,
     /// Its name.
     pub name: String,
-    /// The nets that it is on, each with its UDP address if that is ETHOS.
+    /// The nets that it is on, each with its address there: ETHOS hosts have one, ETHOM hosts if those of other machines are to reach them.
     pub nets: BTreeMap<String, Option<SocketAddr>>,
 }
 
@@ -374,7 +376,16 @@ impl RawHost {
         for net in on {
             let address = addresses.remove(&net.name);
             match (net.driver, address) {
-                (Driver::Ethom, _) => drop(member.insert(net.name.clone(), None)),
+                (Driver::Ethom, None) => drop(member.insert(net.name.clone(), None)),
+                (Driver::Ethom, Some((address, at))) => {
+                    // Each net of each host has a port of its own.
+                    if !taken.insert((String::new(), address)) {
+                        let what =
+                            format!("{address} is taken by another host or net; give this one another port");
+                        return Err(source.wrong(at, &what));
+                    }
+                    member.insert(net.name.clone(), Some(address));
+                }
                 (Driver::Ethos, Some((address, at))) => {
                     if !taken.insert((net.name.clone(), address)) {
                         return Err(source
@@ -408,45 +419,47 @@ impl RawHost {
 
 type Addresses = BTreeMap<String, (SocketAddr, std::ops::Range<usize>)>;
 
-/// `address = "IP:PORT"` where there is one ETHOS net, else a table: net = "IP:PORT".
+/// `address = "IP:PORT"` where it can be for one net only, else a table: net = "IP:PORT". Where there are ETHOS nets it is for those: ETHOM does without, on one machine.
 fn addresses(address: Option<Spanned<Value>>, nets: &[Net], source: &Source) -> Result<Addresses, Wrong> {
     let Some(address) = address else { return Ok(Addresses::new()) };
     let span = address.span();
-    let ethos: Vec<&Net> = nets.iter().filter(|net| net.driver == Driver::Ethos).collect();
+    let of = |driver| nets.iter().filter(move |net| net.driver == driver).collect::<Vec<&Net>>();
     let pairs: Vec<(String, Value)> = match address.into_inner() {
         Value::Table(table) => table.into_iter().collect(),
-        one => match ethos[..] {
-            [net] => vec![(net.name.clone(), one)],
-            [] => {
-                return Err(
-                    source.wrong(span, "is for nets with driver = \"ethos\", and there is none; take it out")
-                );
-            }
+        one => match (&of(Driver::Ethos)[..], &of(Driver::Ethom)[..]) {
+            ([net], _) | ([], [net]) => vec![(net.name.clone(), one)],
             _ => {
-                return Err(source
-                    .wrong(span, "there are several ETHOS nets; say for which: address.NET = \"IP:PORT\""));
+                return Err(
+                    source.wrong(span, "there are several nets; say for which: address.NET = \"IP:PORT\"")
+                );
             }
         },
     };
     let mut all = Addresses::new();
-    for (net, value) in pairs {
-        if !ethos.iter().any(|known| known.name == net) {
-            return Err(source.wrong(span, &format!("{net} is no net with driver = \"ethos\"")));
-        }
+    for (name, value) in pairs {
+        let Some(net) = nets.iter().find(|known| known.name == name) else {
+            return Err(
+                source.wrong(span, &format!("there is no [net.{name}]; write it, or take the address out"))
+            );
+        };
+        let (port, form) = match net.driver {
+            Driver::Ethos => (None, "\"IP:PORT\", such as \"10.0.0.1:7471\" or \"[fd00::1]:7471\""),
+            Driver::Ethom => {
+                (Some(PORT), "\"IP\" or \"IP:PORT\", such as \"10.0.0.1\" or \"[fd00::1]:4771\"")
+            }
+        };
         let found = match &value {
-            Value::String(text) => text.to_socket_addrs().ok().and_then(|mut found| found.next()),
+            Value::String(text) => match (text.parse(), port) {
+                (Ok(ip), Some(port)) => Some(SocketAddr::new(ip, port)),
+                _ => text.to_socket_addrs().ok().and_then(|mut found| found.next()),
+            },
             _ => None,
         };
         match found {
             Some(address) if address.port() != 0 && !address.ip().is_unspecified() => {
-                all.insert(net, (address, span.clone()));
+                all.insert(name, (address, span.clone()));
             }
-            _ => {
-                return Err(source.wrong(
-                    span,
-                    "must be a string \"IP:PORT\", such as \"10.0.0.1:7471\" or \"[fd00::1]:7471\"",
-                ));
-            }
+            _ => return Err(source.wrong(span, &format!("must be a string {form}"))),
         }
     }
     Ok(all)
@@ -501,6 +514,31 @@ nets = ["eth-a"]
         assert_eq!(table.members("mem").map(|(host, _)| host.id).collect::<Vec<_>>(), [2]);
         assert_eq!(table.members("eth-a").next().unwrap().1, "10.0.0.1:7471".parse().ok());
         assert_eq!(table.host("b"), table.host("2"));
+    }
+
+    #[test]
+    fn ethom_hosts_have_addresses_if_they_are_on_several_machines() {
+        let table = |hosts: &str| Table::parse(&format!("[net.mem]\ndriver = \"ethom\"\n{hosts}"), "t");
+        let one = |address: &str| table(&format!("[[host]]\nid = 1\n{address}\n"));
+        let of = |address: &str| one(address).unwrap().members("mem").next().unwrap().1;
+        assert_eq!(of(""), None);
+        assert_eq!(of("address = \"10.0.0.1\""), "10.0.0.1:4771".parse().ok());
+        assert_eq!(of("address = \"fd00::1\""), "[fd00::1]:4771".parse().ok());
+        assert_eq!(of("address.mem = \"10.0.0.1:99\""), "10.0.0.1:99".parse().ok());
+        for wrong in ["\"\"", "\"10.0.0.1:0\"", "\"0.0.0.0\"", "4771"] {
+            let said = one(&format!("address = {wrong}")).unwrap_err().0;
+            assert!(said.starts_with("t:5: address: must be a string \"IP\" or"), "{wrong}: {said}");
+        }
+        let host = |id: u16, address: &str| format!("[[host]]\nid = {id}\naddress = \"{address}\"\n");
+        assert!(table(&(host(1, "10.0.0.1") + &host(2, "10.0.0.1:4772"))).is_ok());
+        let twice = table(&(host(1, "10.0.0.1") + &host(2, "10.0.0.1:4771"))).unwrap_err().0;
+        assert!(twice.contains("t:8: address: 10.0.0.1:4771 is taken by another host or net"), "{twice}");
+        let nets = "[net.one]\ndriver = \"ethom\"\n[net.two]\ndriver = \"ethom\"\n";
+        let said = Table::parse(&(nets.to_string() + &host(1, "10.0.0.1")), "t").unwrap_err().0;
+        assert!(said.contains("say for which: address.NET"), "{said}");
+        let both = "[[host]]\nid = 1\naddress.one = \"10.0.0.1\"\naddress.two = \"10.0.0.1\"\n";
+        let said = Table::parse(&(nets.to_string() + both), "t").unwrap_err().0;
+        assert!(said.contains("is taken by another host or net"), "{said}");
     }
 
     #[test]

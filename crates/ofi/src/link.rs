@@ -17,6 +17,7 @@ use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
+use std::time::{Duration, Instant};
 
 use fabric::shm::Map;
 use fabric::{Mapped as _, Remote, bell, sys};
@@ -47,6 +48,14 @@ pub trait Owner: Send + Sync {
     fn called(&self, _link: &Link, _what: u64, _value: u64) {}
     /// The link is over.
     fn over(&self, _link: &Link, _why: &str) {}
+    /// The most bytes that the peer's segment may have: as much memory is taken here.
+    fn most(&self) -> usize {
+        MOST
+    }
+    /// For how long the peer may take nothing while a thread waits to send to it: then the link is over. `None`: for ever.
+    fn patience(&self) -> Option<Duration> {
+        None
+    }
     /// A link that a peer has asked for, and this owner was to have, cannot be made; the peer is refused.
     fn failed(&self, _error: &Error) {}
 }
@@ -315,6 +324,8 @@ impl Link {
         // SAFETY: the endpoint is open.
         unsafe { ((*(*self.endpoint).cm).shutdown)(self.endpoint, 0) };
         self.end("this end has closed it".into());
+        // The port's thread lets go of it.
+        bell::ring(self.bell.as_raw_fd());
     }
 
     pub(crate) fn descriptor(&self) -> c_int {
@@ -353,11 +364,17 @@ impl Link {
 
     /// Does an operation, again when there was no room for it; not if the link is over. What is fired meanwhile is told later.
     fn operate(&self, what: &'static str, mut operation: impl FnMut() -> isize) {
+        let mut since = None;
         while self.over.get().is_none() {
             match operation() {
                 result if result == -(libc::EAGAIN as isize) => {
                     if self.read() == 0 {
                         std::hint::spin_loop();
+                    }
+                    if let Some(patience) = self.owner.patience()
+                        && since.get_or_insert_with(Instant::now).elapsed() > patience
+                    {
+                        self.note_end("the peer takes nothing".into());
                     }
                 }
                 result => {
@@ -439,8 +456,8 @@ impl Link {
         self.helped.load(Ordering::Acquire)
     }
 
-    /// Looks for what has come, and does it; how much there was.
-    pub(crate) fn progress(&self) -> usize {
+    /// As [`Link::help`], for who looks once and does not wait: the port's thread need not keep away.
+    pub fn progress(&self) -> usize {
         let did = self.read();
         self.tell_news();
         did
@@ -527,7 +544,7 @@ impl Link {
     }
 
     fn greeted(&self, base: u64, key: u64, len: u64) -> Option<()> {
-        let len = usize::try_from(len).ok().filter(|&len| len <= MOST)?;
+        let len = usize::try_from(len).ok().filter(|&len| len <= self.owner.most().min(MOST))?;
         match Registered::new(&self.nic, len, abi::WRITE) {
             Ok(shadow) => self.shadow.set(shadow).ok()?,
             Err(error) => {

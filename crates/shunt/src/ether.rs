@@ -8,8 +8,11 @@ use std::process::ExitCode;
 use clap::ArgMatches;
 use ether::control::{self, Request};
 use ether::daemon::{self, Failure};
+use ether::far::Means;
 use ether::stats;
 use ether::table::{DIRECTORY, Table};
+
+use crate::settings;
 
 /// The exit status that says that the table is wrong.
 const WRONG_TABLE: u8 = 3;
@@ -39,14 +42,23 @@ fn table(matches: &ArgMatches) -> &Path {
 fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let from_env = std::env::var("SHUNT_ETHER_HOST").ok();
     let called = matches.get_one::<String>("host").cloned().or(from_env);
-    daemon::run(table(matches), called.as_deref())
+    let settings = settings::read(std::env::vars_os());
+    for problem in &settings.problems {
+        eprintln!("shunt ether: {problem}");
+    }
+    let key = || agent::daemon::read_key(&crate::agent::key()?);
+    let means = Means { provider: settings.options.fabric.provider(), key: Box::new(key) };
+    daemon::run(table(matches), called.as_deref(), means)
 }
 
 fn check(path: &Path) -> Result<(), Failure> {
     let table = Table::read(path)?;
     for net in &table.nets {
-        let members: Vec<String> =
-            table.members(&net.name).map(|(host, _)| format!("{} ({})", host.id, host.name)).collect();
+        let members = table.members(&net.name).map(|(host, address)| {
+            let at = address.map(|address| format!(" at {address}")).unwrap_or_default();
+            format!("{} ({}){at}", host.id, host.name)
+        });
+        let members: Vec<String> = members.collect();
         let (driver, mtu) = (net.driver.name(), net.mtu);
         println!(
             "{}: {driver}, interface {}, MTU {mtu}; hosts {}",

@@ -1,5 +1,6 @@
 //! The encrypted connection of two agents: Noise (noiseprotocol.org), the pattern NNpsk0. The first message can only be made, and understood, by who has the cluster's key; the keys
-//! of the connection are made anew each time, so what somebody has recorded is of no use to him. Messages of the handshake carry nothing.
+//! of the connection are made anew each time, so what somebody has recorded is of no use to him. Messages of the handshake carry nothing. What is said when it is open is its
+//! user's business ([`Said`]): agents have [`Between`], and the daemons of an Ethernet between hosts (crate `ether`) words of their own.
 //!
 //! On the wire: frames, two bytes of length before each.
 
@@ -12,7 +13,7 @@ use snow::{Builder, HandshakeState, TransportState};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use super::key::Key;
-use crate::wire::{Between, MOST};
+use crate::wire::{Between, MOST, Said};
 
 const PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
 /// What Noise adds to a message.
@@ -43,8 +44,8 @@ enum State {
     Open(Box<TransportState>),
 }
 
-/// A connection to another agent.
-pub struct Channel {
+/// A connection to another agent, by which such messages go.
+pub struct Channel<M = Between> {
     stream: TcpStream,
     /// Whose it is, as IPv6 has it.
     pub ip: [u8; 16],
@@ -55,7 +56,7 @@ pub struct Channel {
     input: Vec<u8>,
     output: Vec<u8>,
     /// What is to be said when it is open.
-    later: Vec<Between>,
+    later: Vec<M>,
     since: Instant,
     /// When something was last said.
     pub used: Instant,
@@ -69,13 +70,16 @@ pub fn octets(ip: IpAddr) -> [u8; 16] {
     }
 }
 
-impl Channel {
-    /// Begins to connect to the agent at an address.
-    pub fn connect(ip: [u8; 16], port: u16, key: &Key) -> io::Result<Channel> {
+impl<M: Said> Channel<M> {
+    /// Begins to connect to the agent at an address, from one of this host's or from whichever the kernel chooses.
+    pub fn connect(from: Option<IpAddr>, ip: [u8; 16], port: u16, key: &Key) -> io::Result<Channel<M>> {
         let address = Ipv6Addr::from(ip);
         let address = SocketAddr::new(address.to_ipv4_mapped().map_or(IpAddr::V6(address), IpAddr::V4), port);
         let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
         socket.set_nonblocking(true)?;
+        if let Some(from) = from {
+            socket.bind(&SocketAddr::new(from, 0).into())?;
+        }
         match socket.connect(&address.into()) {
             Ok(()) => {}
             Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => {}
@@ -85,13 +89,13 @@ impl Channel {
     }
 
     /// One that was accepted.
-    pub fn accept(stream: TcpStream, ip: [u8; 16], key: &Key) -> io::Result<Channel> {
+    pub fn accept(stream: TcpStream, ip: [u8; 16], key: &Key) -> io::Result<Channel<M>> {
         stream.set_nonblocking(true)?;
         let state = State::Handshake(Box::new(handshake(key, false)?));
         Ok(Channel::new(stream, ip, false, state, key))
     }
 
-    fn new(stream: TcpStream, ip: [u8; 16], outgoing: bool, state: State, key: &Key) -> Channel {
+    fn new(stream: TcpStream, ip: [u8; 16], outgoing: bool, state: State, key: &Key) -> Channel<M> {
         let now = Instant::now();
         let _ = stream.set_nodelay(true);
         Channel {
@@ -108,8 +112,14 @@ impl Channel {
         }
     }
 
+    /// Its descriptor.
     pub fn as_raw_fd(&self) -> RawFd {
         self.stream.as_raw_fd()
+    }
+
+    /// What is left when nothing more is to be said: a connection whose end is the other's.
+    pub fn into_stream(self) -> TcpStream {
+        self.stream
     }
 
     /// Whether it waits to write.
@@ -117,12 +127,13 @@ impl Channel {
         !self.output.is_empty() || matches!(self.state, State::Connecting)
     }
 
+    /// Whether both ends have shown that they have the key.
     pub fn is_open(&self) -> bool {
         matches!(self.state, State::Open(_))
     }
 
     /// Says something, when it is open.
-    pub fn say(&mut self, message: &Between) -> Result<(), End> {
+    pub fn say(&mut self, message: M) -> Result<(), End> {
         self.used = Instant::now();
         match &mut self.state {
             State::Open(transport) => {
@@ -132,7 +143,7 @@ impl Channel {
                 self.write()
             }
             _ => {
-                self.later.push(message.clone());
+                self.later.push(message);
                 if self.later.len() > WAITING / MOST { Err(End::Late) } else { Ok(()) }
             }
         }
@@ -157,7 +168,7 @@ impl Channel {
     }
 
     /// Goes on, as far as it can now; each thing that was said is given to `each`.
-    pub fn go_on(&mut self, mut each: impl FnMut(Between)) -> Result<(), End> {
+    pub fn go_on(&mut self, mut each: impl FnMut(M)) -> Result<(), End> {
         if matches!(self.state, State::Connecting) {
             self.connected()?;
         }
@@ -211,7 +222,7 @@ impl Channel {
     }
 
     /// Takes the frames that are whole.
-    fn take(&mut self, each: &mut impl FnMut(Between)) -> Result<(), End> {
+    fn take(&mut self, each: &mut impl FnMut(M)) -> Result<(), End> {
         while let Some((len, rest)) = self.input.split_first_chunk::<2>() {
             let len = usize::from(u16::from_le_bytes(*len));
             if len > FRAME {
@@ -227,7 +238,7 @@ impl Channel {
         Ok(())
     }
 
-    fn frame(&mut self, frame: &[u8]) -> Result<Option<Between>, End> {
+    fn frame(&mut self, frame: &[u8]) -> Result<Option<M>, End> {
         let mut plain = [0; FRAME];
         match &mut self.state {
             State::Connecting => Err(End::Garbled),
@@ -245,7 +256,7 @@ impl Channel {
             State::Open(transport) => {
                 self.used = Instant::now();
                 let len = transport.read_message(frame, &mut plain).map_err(|_| End::Garbled)?;
-                Between::parse(&plain[..len]).map(Some).ok_or(End::Garbled)
+                M::parse(&plain[..len]).map(Some).ok_or(End::Garbled)
             }
         }
     }
@@ -257,7 +268,7 @@ impl Channel {
         let transport = handshake.into_transport_mode().map_err(|_| End::Garbled)?;
         self.state = State::Open(Box::new(transport));
         let later = std::mem::take(&mut self.later);
-        later.iter().try_for_each(|message| self.say(message))
+        later.into_iter().try_for_each(|message| self.say(message))
     }
 }
 

@@ -5,7 +5,7 @@
 //! half posted already, or remembers the question until it is. Of the two processes one will ask the other for a link (the one with the smaller name): it is told last, so that
 //! the other expects it.
 
-mod channel;
+pub mod channel;
 mod key;
 mod status;
 
@@ -409,7 +409,7 @@ impl Agent {
         let channel = match open.map(|(&id, _)| id).next() {
             Some(id) => id,
             None if self.channels.len() >= CHANNELS => return self.refuse(posted, Why::TooMany),
-            None => match Channel::connect(peer.ip, self.config.port, &self.config.key) {
+            None => match Channel::connect(None, peer.ip, self.config.port, &self.config.key) {
                 Ok(channel) => {
                     let id = self.id();
                     self.channels.insert(id, channel);
@@ -421,10 +421,10 @@ impl Agent {
         let (id, ticket) = (sys::random(), ticket());
         self.questions.insert(id, Question { posted, ticket, channel, since: Instant::now() });
         let (index, cookie) = (posted.index, posted.cookie);
-        self.say(channel, &Between::Ask { id, own, peer, reach, uid, index, cookie, ticket });
+        self.say(channel, Between::Ask { id, own, peer, reach, uid, index, cookie, ticket });
     }
 
-    fn say(&mut self, id: Id, message: &Between) {
+    fn say(&mut self, id: Id, message: Between) {
         if let Some(channel) = self.channels.get_mut(&id)
             && let Err(end) = channel.say(message)
         {
@@ -512,7 +512,7 @@ impl Agent {
     fn asked(&mut self, channel: Id, ask: Between) {
         let Between::Ask { id, own, peer, ref reach, .. } = ask else { return };
         if !self.config.networks.contains(own.ip) || !self.config.networks.contains(peer.ip) {
-            return self.say(channel, &Between::Not { id, why: Why::NotInCluster });
+            return self.say(channel, Between::Not { id, why: Why::NotInCluster });
         }
         if let Some(&posted) = self.posts.get(&pair(peer, own)) {
             // Both may have asked at once: then the question of the process with the smaller name counts, and the other is forgotten by both.
@@ -527,7 +527,7 @@ impl Agent {
             return self.answer(channel, ask);
         }
         if self.remembered.len() >= QUESTIONS {
-            return self.say(channel, &Between::Not { id, why: Why::TooMany });
+            return self.say(channel, Between::Not { id, why: Why::TooMany });
         }
         self.remembered.insert(pair(peer, own), Remembered { channel, ask, since: Instant::now() });
     }
@@ -543,7 +543,7 @@ impl Agent {
         let Some(own_reach) = here.reach.clone() else { return };
         if own_reach.provider != reach.provider {
             self.refuse(Posted { process, index, cookie }, Why::Other);
-            return self.say(channel, &Between::Not { id, why: Why::Other });
+            return self.say(channel, Between::Not { id, why: Why::Other });
         }
         let found = Between::Found { id, reach: own_reach.clone(), uid: here.uid, index, cookie };
         let last = own_reach.process < reach.process;
@@ -555,7 +555,7 @@ impl Agent {
         } else {
             self.tell(process, &message);
         }
-        self.say(channel, &found);
+        self.say(channel, found);
     }
 
     /// What we asked for is known there.
@@ -569,7 +569,7 @@ impl Agent {
             process,
             &FromAgent::Introduced { index, cookie, reach, uid, peer_index, peer_cookie, ticket },
         );
-        self.say(channel, &Between::Told { id });
+        self.say(channel, Between::Told { id });
     }
 }
 

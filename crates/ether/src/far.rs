@@ -1,0 +1,617 @@
+//! ETHOM between hosts of different machines. The link is one of the crate `ofi`: remote memory over whatever libfabric drives. Before it is made the two meet by TCP, at
+//! the addresses of the table, and prove to each other that they have the cluster's key, as agents do and by their code ([`agent::daemon::channel`]); then each says who it
+//! is and where its fabric is reached ([`Hello`]). Whoever has the lower number calls, here as in memory, and then asks for the link by the ticket that both know.
+//!
+//! The TCP connection stays without a word: its end is the peer's, as a UNIX socket's is on one machine. A machine that is gone ends nothing, so both ends ask each other
+//! by the link itself, twice a second, for an answer that cannot be guessed; who does not give it for [`SILENCE`] is taken for gone.
+//!
+//! What differs from memory: whoever is told of a word does it himself ([`ofi::Link::help`]), so a receiver that looks helps, and the port's thread does it for one that
+//! sleeps, and rings its bell ([`End::fired`]). Nobody knows what has come before the peer has said how far it has read; the queue asks for nothing else.
+
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsRawFd as _, OwnedFd, RawFd};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::Duration;
+
+use agent::daemon::Key;
+use agent::daemon::channel::{self, Channel, octets};
+use agent::wire::{Said, Ticket};
+use fabric::shm::Map;
+use fabric::sync::{AtomicBool, AtomicU64, Ordering};
+use fabric::{Mapped as _, Remote, frames, sys};
+use ofi::{Owner, Port};
+
+use crate::link::{Link, QUEUE};
+use crate::net::Net;
+use crate::peers::Snapshot;
+use crate::sys::Bell;
+
+/// What begins a hello: "ethom", between hosts, and the version.
+const MAGIC: &[u8; 8] = b"ethom-f\x01";
+/// What begins a request for a link.
+const REQUEST: &[u8; 8] = b"SHUNTET\x01";
+/// The greatest lengths of a net's name, a provider's, an address of a fabric.
+const NET: usize = 32;
+const PROVIDER: usize = 16;
+const ADDRESS: usize = 128;
+/// How long two hosts may take from the first word to the link, in nanoseconds.
+const MANNERS: u64 = 3_000_000_000;
+/// Connections that have not said who they are.
+const STRANGERS: usize = 64;
+/// How often each end of a link asks the other, in nanoseconds, and how long it may go without an answer.
+pub const ASK: u64 = 500_000_000;
+const SILENCE: u64 = 3_000_000_000;
+/// How long a peer may take nothing while a thread waits to send to it: so long it holds up all others.
+const PATIENCE: Duration = Duration::from_millis(500);
+/// What one end of a link calls to the other: give this back; here it is.
+const GIVE_BACK: u64 = 1;
+const HERE: u64 = 2;
+
+/// By what hosts of different machines are linked, and the key that they prove to have.
+pub struct Means {
+    /// libfabric's provider; none: the best that it finds, but TCP.
+    pub provider: Option<&'static str>,
+    /// Reads the key, or says why there is none.
+    pub key: Box<dyn Fn() -> Result<Key, String> + Send + Sync>,
+}
+
+impl fmt::Debug for Means {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Means").field("provider", &self.provider).finish_non_exhaustive()
+    }
+}
+
+/// What each of two hosts says to the other when both have proved that they have the key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Hello {
+    /// The net.
+    pub net: String,
+    /// Who it is.
+    pub from: u16,
+    /// Whom it means.
+    pub to: u16,
+    /// Bytes of its own queue.
+    pub size: u64,
+    /// What the link will be known by; drawn by who calls.
+    pub ticket: Ticket,
+    /// libfabric's provider.
+    pub provider: String,
+    /// Where its fabric is reached, in the provider's own form.
+    pub address: Vec<u8>,
+}
+
+impl Said for Hello {
+    fn bytes(&self) -> Vec<u8> {
+        let mut bytes = MAGIC.to_vec();
+        bytes.extend(self.from.to_le_bytes());
+        bytes.extend(self.to.to_le_bytes());
+        bytes.extend(self.size.to_le_bytes());
+        bytes.extend(self.ticket);
+        for text in [self.net.as_bytes(), self.provider.as_bytes(), &self.address] {
+            bytes.push(text.len() as u8); // at most 128, see `parse`
+            bytes.extend(text);
+        }
+        bytes
+    }
+
+    fn parse(bytes: &[u8]) -> Option<Hello> {
+        fn some<'a, const N: usize>(bytes: &mut &'a [u8]) -> Option<&'a [u8; N]> {
+            let (first, rest) = bytes.split_first_chunk::<N>()?;
+            *bytes = rest;
+            Some(first)
+        }
+        fn text(bytes: &mut &[u8], most: usize) -> Option<Vec<u8>> {
+            let [len] = *some::<1>(bytes)?;
+            let (text, rest) =
+                bytes.split_at_checked(usize::from(len)).filter(|(text, _)| text.len() <= most)?;
+            *bytes = rest;
+            Some(text.to_vec())
+        }
+        let mut rest = bytes.strip_prefix(MAGIC)?;
+        let from = u16::from_le_bytes(*some(&mut rest)?);
+        let to = u16::from_le_bytes(*some(&mut rest)?);
+        let size = u64::from_le_bytes(*some(&mut rest)?);
+        let ticket = *some(&mut rest)?;
+        let net = String::from_utf8(text(&mut rest, NET)?).ok()?;
+        let provider = String::from_utf8(text(&mut rest, PROVIDER)?).ok()?;
+        let address = text(&mut rest, ADDRESS)?;
+        let plain = provider.bytes().all(|byte| byte.is_ascii_graphic());
+        let whole = rest.is_empty() && plain && !provider.is_empty() && !address.is_empty();
+        whole.then_some(Hello { net, from, to, size, ticket, provider, address })
+    }
+}
+
+/// The ticket in a request for a link. Some providers fill up what they carry.
+fn ticket_of(words: &[u8]) -> Option<Ticket> {
+    words.strip_prefix(REQUEST)?.first_chunk().copied()
+}
+
+/// What an end of a link is told by it. It only notes it: its link calls it in the middle of other things.
+pub struct End {
+    /// The peer's number.
+    pub peer: u16,
+    number: u64,
+    /// Bytes of the peer's queue.
+    size: usize,
+    /// Rung for a receiver that sleeps.
+    bell: Arc<Bell>,
+    net: Weak<Net>,
+    ready: AtomicBool,
+    over: OnceLock<String>,
+    /// What the peer has asked for, and what it has given; 0: nothing.
+    asked: AtomicU64,
+    given: AtomicU64,
+    /// What it is to give, and since when.
+    wanted: AtomicU64,
+    since: AtomicU64,
+}
+
+impl End {
+    fn new(net: &Arc<Net>, peer: u16, size: usize) -> io::Result<Arc<End>> {
+        static NUMBERS: AtomicU64 = AtomicU64::new(1);
+        Ok(Arc::new(End {
+            peer,
+            number: NUMBERS.fetch_add(1, Ordering::Relaxed),
+            size,
+            bell: Arc::new(Bell::new()?),
+            net: Arc::downgrade(net),
+            ready: AtomicBool::new(false),
+            over: OnceLock::new(),
+            asked: AtomicU64::new(0),
+            given: AtomicU64::new(0),
+            wanted: AtomicU64::new(0),
+            since: AtomicU64::new(0),
+        }))
+    }
+
+    fn call_keeper(&self) {
+        if let Some(net) = self.net.upgrade() {
+            net.keeper.ring();
+        }
+    }
+
+    fn end(&self, why: &str) {
+        let _ = self.over.set(why.into()); // the first reason is the reason
+        self.call_keeper();
+    }
+}
+
+impl Owner for End {
+    fn number(&self) -> u64 {
+        self.number
+    }
+    fn ready(&self, _link: &ofi::Link) {
+        self.ready.store(true, Ordering::Release);
+        self.call_keeper();
+    }
+    fn fired(&self, _link: &ofi::Link, _offset: usize, _held: u64) {
+        self.bell.ring();
+    }
+    fn called(&self, _link: &ofi::Link, what: u64, value: u64) {
+        match what {
+            GIVE_BACK => self.asked.store(value, Ordering::Relaxed),
+            HERE => self.given.store(value, Ordering::Relaxed),
+            _ => {}
+        }
+    }
+    fn over(&self, _link: &ofi::Link, why: &str) {
+        self.end(why);
+    }
+    fn most(&self) -> usize {
+        segment(self.size)
+    }
+    fn patience(&self) -> Option<Duration> {
+        Some(PATIENCE)
+    }
+    fn failed(&self, error: &ofi::Error) {
+        self.end(&error.to_string());
+    }
+}
+
+/// Bytes of the segment with a queue of so many.
+fn segment(queue: usize) -> usize {
+    QUEUE + frames::bytes(queue)
+}
+
+/// The way to a peer on another machine, as its [`Link`] has it.
+pub struct Way {
+    link: Arc<ofi::Link>,
+    end: Arc<End>,
+    /// As large as the peer's segment.
+    shadow: Map,
+    provider: String,
+}
+
+impl fmt::Debug for Way {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Way")
+            .field("peer", &self.end.peer)
+            .field("provider", &self.provider)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Way {
+    /// The segment that the peer writes into.
+    pub fn mine(&self) -> Map {
+        self.link.mine()
+    }
+
+    /// Bytes of the peer's queue.
+    pub fn size(&self) -> usize {
+        self.end.size
+    }
+
+    /// Rung for a receiver that sleeps.
+    pub fn bell(&self) -> &Arc<Bell> {
+        &self.end.bell
+    }
+
+    /// The peer's segment.
+    pub fn remote(&self) -> &ofi::Link {
+        &self.link
+    }
+
+    /// libfabric's provider.
+    pub fn provider(&self) -> &str {
+        &self.provider
+    }
+
+    /// Why it is over, if it is.
+    pub fn why_over(&self) -> Option<&str> {
+        self.end.over.get().map(String::as_str).or_else(|| self.link.why_over())
+    }
+
+    /// Puts a frame: `put` writes the parts of its record, which lie side by side and go in one write.
+    pub fn gather<T>(&self, put: impl FnOnce(&Gather) -> T) -> T {
+        let gather = Gather { way: self, range: Cell::new((0, 0)) };
+        let done = put(&gather);
+        gather.flush();
+        done
+    }
+
+    /// Answers the peer and asks it, from the keeper, each [`ASK`]. False: it has been silent for too long.
+    pub fn ask(&self, now: u64) -> bool {
+        let end = &self.end;
+        match end.asked.swap(0, Ordering::Relaxed) {
+            0 => {}
+            asked => self.link.call(HERE, asked),
+        }
+        let wanted = end.wanted.load(Ordering::Relaxed);
+        if wanted == 0 || end.given.load(Ordering::Relaxed) == wanted {
+            // A peer that does not read what we send cannot know it, and so cannot make us keep more and more for it.
+            let next = sys::random() | 1;
+            end.wanted.store(next, Ordering::Relaxed);
+            end.since.store(now, Ordering::Relaxed);
+            self.link.call(GIVE_BACK, next);
+        }
+        now.saturating_sub(end.since.load(Ordering::Relaxed)) < SILENCE
+    }
+}
+
+impl Drop for Way {
+    fn drop(&mut self) {
+        self.link.close();
+    }
+}
+
+/// The peer's segment, for one frame: what is put side by side waits in the shadow and goes in one write.
+pub struct Gather<'a> {
+    way: &'a Way,
+    range: Cell<(usize, usize)>,
+}
+
+impl Gather<'_> {
+    fn flush(&self) {
+        let (start, end) = self.range.replace((0, 0));
+        self.way.link.put_shadowed(start, end - start);
+    }
+}
+
+impl Remote for Gather<'_> {
+    unsafe fn put(&self, offset: usize, from: *const u8, len: usize) {
+        if self.range.get().1 != offset {
+            self.flush();
+            self.range.set((offset, offset));
+        }
+        // SAFETY: the caller vouches for `from`; the shadow checks the range.
+        unsafe { self.way.shadow.copy_in(offset, from, len) };
+        self.range.set((self.range.get().0, offset + len));
+    }
+    fn put_word(&self, offset: usize, value: u64) {
+        self.flush();
+        self.way.link.put_word(offset, value);
+    }
+    fn stimulate(&self, offset: usize, interest: u64) -> u64 {
+        self.flush();
+        self.way.link.stimulate(offset, interest)
+    }
+    fn armed(&self, offset: usize, interest: u64) -> bool {
+        self.way.link.armed(offset, interest)
+    }
+    fn or_word(&self, offset: usize, bits: u64) -> u64 {
+        self.flush();
+        self.way.link.or_word(offset, bits)
+    }
+}
+
+/// A connection that has not said who it is.
+struct Stranger {
+    channel: Channel<Hello>,
+    /// Whom we have called, if it is we who called.
+    called: Option<(u16, Ticket)>,
+    from: IpAddr,
+    until: u64,
+}
+
+/// A peer that has said who it is, and whose link does not stand yet.
+struct Coming {
+    end: Arc<End>,
+    ticket: Ticket,
+    stream: TcpStream,
+    /// If it is we who asked for it.
+    link: Option<Arc<ofi::Link>>,
+    until: u64,
+}
+
+type Invited = Arc<Mutex<HashMap<Ticket, Arc<End>>>>;
+
+/// Where hosts of other machines knock; the keeper has it.
+pub struct Door {
+    own: SocketAddr,
+    listener: TcpListener,
+    key: Key,
+    provider: String,
+    port: Port,
+    /// Who may ask for a link.
+    invited: Invited,
+    strangers: Vec<Stranger>,
+    coming: Vec<Coming>,
+}
+
+/// What has come of a peer, or of an address that nobody is known to have.
+pub enum News {
+    /// Its link stands.
+    Linked(Link),
+    /// It is not linked, and why.
+    Failed(Option<u16>, IpAddr, String),
+}
+
+impl Door {
+    /// Opens it at this host's address of the table; says what is missing.
+    pub fn open(net: &Net, own: SocketAddr, means: &Means) -> Result<Door, String> {
+        let key = (means.key)()?;
+        let found = ofi::find(means.provider, Some(own.ip())).map_err(|error| error.to_string())?;
+        // TCP is slower than ETHOS, so it is taken by who asks for it only.
+        let fits = |found: &&ofi::Found| means.provider.is_some() || found.provider != ofi::TEST_PROVIDER;
+        let found = found.iter().find(fits).ok_or_else(|| {
+            let wanted = means.provider.unwrap_or("fast");
+            format!(
+                "libfabric finds no {wanted} network at {}; `fi_info` lists what there is, and option fabric (SHUNT_FABRIC) says what to use: \
+                 tcp, to test with, works anywhere",
+                own.ip()
+            )
+        })?;
+        let listener = TcpListener::bind(own).and_then(|listener| {
+            listener.set_nonblocking(true)?;
+            Ok(listener)
+        });
+        let listener =
+            listener.map_err(|error| format!("{own}, which the table gives this host: {error}"))?;
+        let invited = Invited::default();
+        let (guests, len) = (Arc::clone(&invited), segment(net.settings.queue));
+        let gate = move |words: &[u8]| {
+            let end: Arc<dyn Owner> = lock(&guests).remove(&ticket_of(words)?)?;
+            Some((len, end))
+        };
+        let port =
+            Port::open(found, Box::new(gate)).map_err(|error| format!("{}: {error}", found.provider))?;
+        let provider = found.provider.clone();
+        Ok(Door { own, listener, key, provider, port, invited, strangers: Vec::new(), coming: Vec::new() })
+    }
+
+    /// What it is by.
+    pub fn provider(&self) -> &str {
+        &self.provider
+    }
+
+    /// Whether something is under way that ends by itself when nothing comes.
+    pub fn is_busy(&self) -> bool {
+        !self.strangers.is_empty() || !self.coming.is_empty()
+    }
+
+    /// The descriptors that tell of something to do, and for what each is to be waited.
+    pub fn descriptors(&self) -> impl Iterator<Item = (RawFd, i16)> {
+        let listener = self.has_room().then(|| (self.listener.as_raw_fd(), libc::POLLIN));
+        let strangers = self.strangers.iter().map(|Stranger { channel, .. }| {
+            let more = if channel.wants_to_write() { libc::POLLOUT } else { 0 };
+            (channel.as_raw_fd(), libc::POLLIN | more)
+        });
+        listener.into_iter().chain(strangers)
+    }
+
+    /// Whether somebody else may knock.
+    fn has_room(&self) -> bool {
+        self.strangers.iter().filter(|stranger| stranger.called.is_none()).count() < STRANGERS
+    }
+
+    /// Whether a host is being called, or is coming.
+    pub fn knows(&self, id: u16) -> bool {
+        self.coming.iter().any(|coming| coming.end.peer == id)
+            || self.strangers.iter().any(|stranger| stranger.called.is_some_and(|(called, _)| called == id))
+    }
+
+    /// Calls a host.
+    pub fn call(&mut self, net: &Net, id: u16, address: SocketAddr) -> io::Result<()> {
+        let ticket = (u128::from(sys::random()) << 64 | u128::from(sys::random())).to_le_bytes();
+        // From the address by which the table knows us.
+        let from = Some(self.own.ip());
+        let mut channel = Channel::connect(from, octets(address.ip()), address.port(), &self.key)?;
+        let hello = self.hello(net, id, ticket);
+        channel.say(hello).map_err(|_| io::Error::from(io::ErrorKind::ConnectionRefused))?;
+        let until = sys::now() + MANNERS;
+        self.strangers.push(Stranger { channel, called: Some((id, ticket)), from: address.ip(), until });
+        Ok(())
+    }
+
+    fn hello(&self, net: &Net, to: u16, ticket: Ticket) -> Hello {
+        Hello {
+            net: net.settings.name.clone(),
+            from: net.me,
+            to,
+            size: net.settings.queue as u64,
+            ticket,
+            provider: self.provider.clone(),
+            address: self.port.address().to_vec(),
+        }
+    }
+
+    /// Goes on with whatever can; nothing here waits.
+    pub fn go_on(&mut self, net: &Arc<Net>) -> Vec<News> {
+        let peers = net.peers.current();
+        let mut news = Vec::new();
+        while self.has_room()
+            && let Ok((stream, from)) = self.listener.accept()
+        {
+            let from = from.ip().to_canonical();
+            let known =
+                |peer: &Arc<crate::peers::Peer>| peer.address.is_some_and(|address| address.ip() == from);
+            if net.settings.source_check && !peers.list.iter().any(known) {
+                news.push(News::Failed(None, from, "no host of the table has that address".into()));
+                continue;
+            }
+            if let Ok(channel) = Channel::accept(stream, octets(from), &self.key) {
+                self.strangers.push(Stranger { channel, called: None, from, until: sys::now() + MANNERS });
+            }
+        }
+        for mut stranger in std::mem::take(&mut self.strangers) {
+            let mut hello = None;
+            let done = stranger.channel.go_on(|said| hello = Some(said));
+            let id = stranger.called.map(|(id, _)| id);
+            let from = stranger.from;
+            match (hello, done) {
+                (Some(hello), _) => {
+                    let peer = hello.from;
+                    if let Err(why) = self.greeted(net, &peers, stranger, hello) {
+                        news.push(News::Failed(id.or(Some(peer)), from, why));
+                    }
+                }
+                (None, Ok(())) if sys::now() < stranger.until => self.strangers.push(stranger),
+                (None, Err(channel::End::WrongKey)) => {
+                    news.push(News::Failed(id, from, "it has another key than this host".into()));
+                }
+                (None, Err(channel::End::Garbled)) => {
+                    news.push(News::Failed(
+                        id,
+                        from,
+                        "it says what cannot be: is it of another version?".into(),
+                    ));
+                }
+                // Not there, or not any more, or too slow: it is called again.
+                (None, _) => {}
+            }
+        }
+        for coming in std::mem::take(&mut self.coming) {
+            let (peer, from) =
+                (coming.end.peer, coming.stream.peer_addr().map_or(self.own.ip(), |at| at.ip()));
+            if let Some(why) = coming.end.over.get() {
+                lock(&self.invited).remove(&coming.ticket);
+                news.push(News::Failed(
+                    Some(peer),
+                    from.to_canonical(),
+                    format!("no link by {}: {why}", self.provider),
+                ));
+            } else if coming.end.ready.load(Ordering::Acquire) {
+                news.extend(self.linked(coming).map(News::Linked));
+            } else if sys::now() < coming.until {
+                self.coming.push(coming);
+            } else {
+                lock(&self.invited).remove(&coming.ticket);
+                let why = format!("its {} is not reached from here", self.provider);
+                news.push(News::Failed(Some(peer), from.to_canonical(), why));
+            }
+        }
+        news
+    }
+
+    /// Somebody has said who he is, and has the key. Everything else is his word, and is checked.
+    fn greeted(
+        &mut self,
+        net: &Arc<Net>,
+        peers: &Snapshot,
+        mut stranger: Stranger,
+        hello: Hello,
+    ) -> Result<(), String> {
+        let Hello { from, to, size, ticket, .. } = hello;
+        if hello.net != net.settings.name {
+            return Err(format!("it is of another net, {}", hello.net.escape_default()));
+        }
+        let peer = peers.place(from).map(|place| &peers.list[place]).filter(|_| to == net.me);
+        let Some(peer) = peer else {
+            return Err(format!("host {from} calls host {to}: is its table the same as ours?"));
+        };
+        if net.settings.source_check && peer.address.map(|address| address.ip()) != Some(stranger.from) {
+            return Err(format!("it says that it is host {from}, whose address is another one"));
+        }
+        match stranger.called {
+            Some((id, _)) if id != from => return Err(format!("host {from} answers for host {id}")),
+            Some((_, asked)) if asked != ticket => return Err("it answers what nobody has asked".into()),
+            None if from > net.me => return Err("it calls; we call it".into()),
+            _ => {}
+        }
+        let size = usize::try_from(size).unwrap_or(0);
+        if !size.is_power_of_two() || !(256 << 10..=64 << 20).contains(&size) {
+            return Err("its queue has no size that can be".into());
+        }
+        let end = End::new(net, from, size).map_err(|error| error.to_string())?;
+        if stranger.called.is_none() {
+            // Before anything else can be wrong with it: so both ends say what that is.
+            let answer = self.hello(net, from, ticket);
+            lock(&self.invited).insert(ticket, Arc::clone(&end));
+            if stranger.channel.say(answer).is_err() {
+                lock(&self.invited).remove(&ticket);
+                return Ok(());
+            }
+        }
+        if hello.provider != self.provider {
+            lock(&self.invited).remove(&ticket);
+            return Err(format!("its fabric is {}, and ours {}", hello.provider, self.provider));
+        }
+        let link = match stranger.called {
+            None => None,
+            Some(_) => {
+                let words = [&REQUEST[..], &ticket].concat();
+                let owner: Arc<dyn Owner> = Arc::clone(&end) as _;
+                let asked = self.port.connect(&hello.address, &words, segment(net.settings.queue), owner);
+                Some(asked.map_err(|error| format!("no link by {}: {error}", self.provider))?)
+            }
+        };
+        // One that calls again has given up what it began before.
+        for before in self.coming.extract_if(.., |coming| coming.end.peer == from) {
+            lock(&self.invited).remove(&before.ticket);
+        }
+        let (stream, until) = (stranger.channel.into_stream(), sys::now() + MANNERS);
+        self.coming.push(Coming { end, ticket, stream, link, until });
+        Ok(())
+    }
+
+    fn linked(&self, coming: Coming) -> Option<Link> {
+        let Coming { end, stream, link, .. } = coming;
+        let link = link.or_else(|| self.port.links().into_iter().find(|link| link.number() == end.number))?;
+        let Some(shadow) = link.shadow().filter(|shadow| shadow.len() == segment(end.size)) else {
+            link.close();
+            return None;
+        };
+        let (peer, size) = (end.peer, link.mine().len() - segment(0));
+        let way = Way { link, end, shadow, provider: self.provider.clone() };
+        Some(Link::far(peer, OwnedFd::from(stream), way, size))
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

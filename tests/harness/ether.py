@@ -5,6 +5,8 @@
         bed[1].reaches(bed[2])          a ping from the namespace of host 1
         bed[2].kill(); bed[2].start()
 
+Hosts of driver "ethom-far" have no folder in common, as if each were a machine of its own: their ETHOM goes over the wire, by libfabric's tcp provider.
+
 Everything is removed at the end, the namespaces too; nothing is left in the machine's own network.
 """
 
@@ -41,6 +43,8 @@ class Host:
         self.ip, self.ip6 = f"10.9.1.{id}", f"fd09::{id}"  # on the interface
         self.mac = f"02:45:54:48:00:{id:02x}"
         self.log = bed.tmp / f"host-{id}.log"
+        self.dir, self.table = (bed.tmp / f"run-{id}", bed.tmp / f"table-{id}.toml") if bed.far else (bed.dir, bed.table)
+        self.environment = {} if not bed.far else {"SHUNT_FABRIC": "tcp", "SHUNT_CLUSTER_KEY": str(bed.tmp / "key")}
 
     def run(self, *argv, **more):
         return shell("ip", "netns", "exec", self.ns, *argv, **more)
@@ -57,7 +61,8 @@ class Host:
         """Starts the daemon, waits until it is ready, and gives the interface its addresses. before: in front of the command."""
         with open(self.log, "a") as log:
             start = self.log.stat().st_size
-            self.daemon = self.spawn(*before, modes.command(), "ether", "run", "--host", self.id, self.bed.table, stdout=log, stderr=log)
+            self.daemon = self.spawn(*before, modes.command(), "ether", "run", "--host", self.id, self.table, stdout=log, stderr=log,
+                                     env=os.environ | self.environment)
         ready = lambda: "is ready" in self.log.read_text()[start:] or self.daemon.poll() is not None
         system.until(ready, 10 * PATIENCE, f"host {self.id} is ready")
         assert self.daemon.poll() is None, self.log.read_text()
@@ -76,7 +81,7 @@ class Host:
 
     def ether(self, *argv, **more):
         """`shunt ether ...` about this host."""
-        return shell(modes.command(), "ether", *argv, "--dir", self.bed.dir, "--host", self.id, **more)
+        return shell(modes.command(), "ether", *argv, "--dir", self.dir, "--host", self.id, **more)
 
     def stat(self):
         return json.loads(self.ether("stat", "--json").stdout)[0]
@@ -109,24 +114,30 @@ class Bed:
         self.prefix = f"se{os.getpid()}x{next(_numbers)}"
         self.tmp = Path(tempfile.mkdtemp(prefix="shunt-ether-"))
         self.dir, self.table = self.tmp / "run", self.tmp / "table.toml"
-        self.driver, self.extra, self.nets, self.wire = driver, net, nets, wire
+        self.far = driver == "ethom-far"
+        self.driver, self.extra, self.nets, self.wire = driver.removesuffix("-far"), net, nets, wire
         self.programs, self.made = [], []
         self.hosts = {id: Host(self, id) for id in range(1, count + 1)}
         self.write(members or self.hosts)
+        if self.far:
+            shell(modes.command(), "agent", "new-key", self.tmp / "key")
 
     def __getitem__(self, id):
         return self.hosts[id]
 
     def write(self, members, net=None):
         """Writes the table."""
-        lines = [f'directory = "{self.dir}"']
+        lines = []
         for name in self.nets:
             lines += [f"[net.{name}]", f'driver = "{self.driver}"', self.extra if net is None else net]
         for id in members:
             lines += ["[[host]]", f"id = {id}"]
             if self.driver == "ethos":
                 lines += [f'address.{name} = "192.168.77.{id}:{7471 + i}"' for i, name in enumerate(self.nets)]
-        self.table.write_text("\n".join(lines) + "\n")
+            elif self.far:
+                lines += [f'address.{name} = "192.168.77.{id}:{4771 + i}"' for i, name in enumerate(self.nets)]
+        for host in self.hosts.values():
+            host.table.write_text("\n".join([f'directory = "{host.dir}"', *lines]) + "\n")
 
     def namespace(self, name):
         shell("ip", "netns", "add", name)

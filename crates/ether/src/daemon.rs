@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::control::{Listener, Request};
-use crate::far::Means;
+use crate::far::Find;
 use crate::net::{Net, Running};
 use crate::stats::Report;
 use crate::sys::{signal, signals, wait};
@@ -38,9 +38,9 @@ impl From<Wrong> for Failure {
     }
 }
 
-/// Runs until SIGTERM, SIGINT or `stop`; `means` are for ETHOM hosts of other machines.
-pub fn run(path: &Path, called: Option<&str>, means: Means) -> Result<(), Failure> {
-    let mut daemon = Daemon::new(path, called, means)?;
+/// Runs until SIGTERM, SIGINT or `stop`; `find` finds what ETHOM hosts of other machines are linked by.
+pub fn run(path: &Path, called: Option<&str>, find: Arc<Find>) -> Result<(), Failure> {
+    let mut daemon = Daemon::new(path, called, find)?;
     caps::keep_net_admin().map_err(failed(
         "the right to make interfaces, CAP_NET_ADMIN, is missing; run it as root, or by the systemd unit",
     ))?;
@@ -78,7 +78,6 @@ fn failed(what: &'static str) -> impl FnOnce(io::Error) -> Failure {
 }
 
 /// What a daemon knows.
-#[derive(Debug)]
 struct Daemon {
     path: PathBuf,
     table: Table,
@@ -86,16 +85,16 @@ struct Daemon {
     name: String,
     nets: Vec<Running>,
     reloads: u64,
-    means: Arc<Means>,
+    find: Arc<Find>,
 }
 
 impl Daemon {
-    fn new(path: &Path, called: Option<&str>, means: Means) -> Result<Daemon, Failure> {
+    fn new(path: &Path, called: Option<&str>, find: Arc<Find>) -> Result<Daemon, Failure> {
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
         let table = Table::read(&path)?;
         let me = own_host(&table, &path, called)?;
         let (id, name) = (me.id, me.name.clone());
-        Ok(Daemon { path, me: id, name, table, nets: Vec::new(), reloads: 0, means: Arc::new(means) })
+        Ok(Daemon { path, me: id, name, table, nets: Vec::new(), reloads: 0, find })
     }
 
     /// Starts the nets of the table that this host is on and that do not run.
@@ -103,7 +102,7 @@ impl Daemon {
         for net in &self.table.nets {
             let on = self.table.members(&net.name).any(|(host, _)| host.id == self.me);
             if on && !self.nets.iter().any(|running| running.net.settings.name == net.name) {
-                let started = Running::start(net.clone(), self.me, &self.table, &self.means);
+                let started = Running::start(net.clone(), self.me, &self.table, &self.find);
                 self.nets.push(started.map_err(|error| {
                     Failure::Other(format!("net {} (interface {}): {error}", net.name, net.interface))
                 })?);

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use fabric::frames::{Consumer, Next, Producer};
 use fabric::{Local as _, sys, trip};
 
-use crate::far::Means;
+use crate::far::Find;
 use crate::frame::{Drop, HEADER, Header};
 use crate::link::{ASLEEP, Link, QUEUE, TRIP};
 use crate::meeting::Meeting;
@@ -33,8 +33,8 @@ const TURN: usize = 64;
 type Job = (&'static str, Box<dyn FnOnce() + Send>);
 
 /// What the threads of a net do.
-pub fn jobs(net: &Arc<Net>, table: &Table, means: &Arc<Means>) -> io::Result<[Job; 3]> {
-    let meeting = Meeting::open(net, table, means)?;
+pub fn jobs(net: &Arc<Net>, table: &Table, find: &Arc<Find>) -> io::Result<[Job; 3]> {
+    let meeting = Meeting::open(net, table, find)?;
     let (a, b, c) = (net.clone(), net.clone(), net.clone());
     Ok([
         ("send", Box::new(move || send(&a))),

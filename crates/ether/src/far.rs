@@ -52,18 +52,16 @@ const GIVE_BACK: u64 = 1;
 const HERE: u64 = 2;
 
 /// By what hosts of different machines are linked, and the key that they prove to have.
+#[derive(Clone, PartialEq, Eq)]
 pub struct Means {
     /// libfabric's provider; none: the best that it finds, but TCP.
     pub provider: Option<&'static str>,
-    /// Reads the key, or says why there is none.
-    pub key: Box<dyn Fn() -> Result<Key, String> + Send + Sync>,
+    /// The cluster's key.
+    pub key: Key,
 }
 
-impl fmt::Debug for Means {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Means").field("provider", &self.provider).finish_non_exhaustive()
-    }
-}
+/// Finds the means, or says what is missing or wrong. It is asked when there are such hosts, and again as long as they cannot be reached.
+pub type Find = dyn Fn() -> Result<Means, String> + Send + Sync;
 
 /// What each of two hosts says to the other when both have proved that they have the key.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -363,8 +361,8 @@ type Invited = Arc<Mutex<HashMap<Ticket, Arc<End>>>>;
 /// Where hosts of other machines knock; the keeper has it.
 pub struct Door {
     own: SocketAddr,
+    means: Means,
     listener: TcpListener,
-    key: Key,
     provider: String,
     port: Port,
     /// Who may ask for a link.
@@ -383,8 +381,7 @@ pub enum News {
 
 impl Door {
     /// Opens it at this host's address of the table; says what is missing.
-    pub fn open(net: &Net, own: SocketAddr, means: &Means) -> Result<Door, String> {
-        let key = (means.key)()?;
+    pub fn open(net: &Net, own: SocketAddr, means: Means) -> Result<Door, String> {
         let found = ofi::find(means.provider, Some(own.ip())).map_err(|error| error.to_string())?;
         // TCP is slower than ETHOS, so it is taken by who asks for it only.
         let fits = |found: &&ofi::Found| means.provider.is_some() || found.provider != ofi::TEST_PROVIDER;
@@ -411,7 +408,12 @@ impl Door {
         let port =
             Port::open(found, Box::new(gate)).map_err(|error| format!("{}: {error}", found.provider))?;
         let provider = found.provider.clone();
-        Ok(Door { own, listener, key, provider, port, invited, strangers: Vec::new(), coming: Vec::new() })
+        Ok(Door { own, means, listener, provider, port, invited, strangers: Vec::new(), coming: Vec::new() })
+    }
+
+    /// With what it was opened.
+    pub fn means(&self) -> &Means {
+        &self.means
     }
 
     /// What it is by.
@@ -450,7 +452,7 @@ impl Door {
         let ticket = (u128::from(sys::random()) << 64 | u128::from(sys::random())).to_le_bytes();
         // From the address by which the table knows us.
         let from = Some(self.own.ip());
-        let mut channel = Channel::connect(from, octets(address.ip()), address.port(), &self.key)?;
+        let mut channel = Channel::connect(from, octets(address.ip()), address.port(), &self.means.key)?;
         let hello = self.hello(net, id, ticket);
         channel.say(hello).map_err(|_| io::Error::from(io::ErrorKind::ConnectionRefused))?;
         let until = sys::now() + MANNERS;
@@ -484,7 +486,7 @@ impl Door {
                 news.push(News::Failed(None, from, "no host of the table has that address".into()));
                 continue;
             }
-            if let Ok(channel) = Channel::accept(stream, octets(from), &self.key) {
+            if let Ok(channel) = Channel::accept(stream, octets(from), &self.means.key) {
                 self.strangers.push(Stranger { channel, called: None, from, until: sys::now() + MANNERS });
             }
         }
@@ -614,4 +616,197 @@ impl Door {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fabric::Local as _;
+    use fabric::frames::Next;
+    use proptest::prelude::*;
+    use std::net::Ipv4Addr;
+    use std::time::Instant;
+
+    fn hello() -> Hello {
+        let (net, provider) = ("mem0".to_string(), "tcp".to_string());
+        Hello { net, from: 1, to: 65_534, size: 1 << 20, ticket: [7; 16], provider, address: vec![2; 16] }
+    }
+
+    #[test]
+    fn a_hello_is_understood_and_nothing_else_is() {
+        let bytes = hello().bytes();
+        assert!(bytes.len() <= agent::wire::MOST);
+        assert_eq!(Hello::parse(&bytes), Some(hello()));
+        for len in 0..bytes.len() {
+            assert_eq!(Hello::parse(&bytes[..len]), None);
+        }
+        assert_eq!(Hello::parse(&[&bytes[..], &[0]].concat()), None);
+        for wrong in [
+            Hello { net: "n".repeat(33), ..hello() },
+            Hello { provider: String::new(), ..hello() },
+            Hello { provider: "a b".into(), ..hello() },
+            Hello { provider: "p".repeat(17), ..hello() },
+            Hello { address: vec![], ..hello() },
+            Hello { address: vec![0; 129], ..hello() },
+        ] {
+            assert_eq!(Hello::parse(&wrong.bytes()), None, "{wrong:?}");
+        }
+        assert_eq!(ticket_of(&[&REQUEST[..], &[7; 16], &[0; 32]].concat()), Some([7; 16]), "filled up");
+        assert_eq!(ticket_of(&[&REQUEST[..], &[7; 15]].concat()), None);
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_a_hello_or_none(noise in prop::collection::vec(any::<u8>(), 0..300), keep in 0..60usize) {
+            let mut bytes = hello().bytes();
+            bytes.truncate(keep);
+            bytes.extend(noise);
+            if let Some(hello) = Hello::parse(&bytes) {
+                prop_assert_eq!(hello.bytes(), bytes);
+            }
+        }
+    }
+
+    const SIZE: usize = 256 << 10;
+
+    fn until(what: &str, mut ready: impl FnMut() -> bool) {
+        let end = Instant::now() + Duration::from_secs(20);
+        while !ready() {
+            assert!(Instant::now() < end, "{what} does not come");
+            std::thread::yield_now();
+        }
+    }
+
+    fn end() -> Arc<End> {
+        let net = Weak::new();
+        let bell = Arc::new(Bell::new().expect("an eventfd"));
+        let (ready, over) = (AtomicBool::new(false), OnceLock::new());
+        let words = [const { AtomicU64::new(0) }; 4];
+        let [asked, given, wanted, since] = words;
+        Arc::new(End { peer: 2, number: 1, size: SIZE, bell, net, ready, over, asked, given, wanted, since })
+    }
+
+    /// A host's end of a link, and the bare link of a peer that may do what it wants; the ports end last.
+    struct Pair {
+        link: Link,
+        peer: Arc<ofi::Link>,
+        peers_end: Arc<End>,
+        _ports: [Port; 2],
+        _peers_socket: TcpStream,
+    }
+
+    /// A link over loopback to a peer that has a segment of so many bytes; the host's end of it, if it does not stand.
+    fn link_with(len: usize) -> Result<Pair, Arc<End>> {
+        let found = ofi::find(Some("tcp"), Some(Ipv4Addr::LOCALHOST.into())).expect("libfabric is there");
+        let (own, peers_end) = (end(), end());
+        let guest: Arc<dyn Owner> = peers_end.clone();
+        let gate = move |words: &[u8]| (ticket_of(words) == Some([7; 16])).then(|| (len, guest.clone()));
+        let ports = [
+            Port::open(&found[0], Box::new(|_| None)).expect("it opens"),
+            Port::open(&found[0], Box::new(gate)).expect("it opens"),
+        ];
+        let words = [&REQUEST[..], &[7; 16]].concat();
+        let owner: Arc<dyn Owner> = own.clone();
+        let link = ports[0].connect(ports[1].address(), &words, segment(SIZE), owner).expect("it is asked");
+        let stands = || own.ready.load(Ordering::Acquire) && peers_end.ready.load(Ordering::Acquire);
+        until("the link", || stands() || own.over.get().is_some());
+        if !stands() {
+            return Err(own);
+        }
+        let shadow = link.shadow().expect("it stands");
+        let way = Way { link, end: own, shadow, provider: "tcp".into() };
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+        let socket = TcpStream::connect(listener.local_addr().expect("it has one")).expect("it listens");
+        let (theirs, _) = listener.accept().expect("it has connected");
+        let link = Link::far(2, OwnedFd::from(socket), way, SIZE);
+        let peer = ports[1].links().pop().expect("one was accepted");
+        Ok(Pair { link, peer, peers_end, _ports: ports, _peers_socket: theirs })
+    }
+
+    fn pair() -> Pair {
+        link_with(segment(SIZE)).unwrap_or_else(|end| panic!("{:?}", end.over.get()))
+    }
+
+    #[test]
+    fn frames_of_all_lengths_come_in_their_order_as_they_were() {
+        let pair = pair();
+        let (mut producer, mut consumer) = (pair.link.producer(), frames::Consumer::new(SIZE));
+        let mine = pair.peer.mine();
+        for i in 0..2000usize {
+            let frame: Vec<u8> = (0..i * 37 % 9000).map(|at| (at + i) as u8).collect();
+            until("room", || pair.link.put(&mut producer, &frame));
+            pair.link.publish(&mut producer);
+            let mut next = Next::Empty;
+            until("the frame", || {
+                next = consumer.next(&mine, QUEUE);
+                next != Next::Empty
+            });
+            let Next::Frame { offset, len } = next else { panic!("{next:?}") };
+            let mut got = vec![0; len];
+            // SAFETY: a vector of so many.
+            unsafe { mine.get(offset, got.as_mut_ptr(), len) };
+            assert!(got == frame, "frame {i}");
+            consumer.done(&*pair.peer, crate::link::BACK, len);
+        }
+    }
+
+    #[test]
+    fn what_a_peer_says_that_cannot_be_breaks_its_queue_and_nothing_else() {
+        for index in [63, 1 << 40, SIZE as u64 + 64, u64::MAX] {
+            let pair = pair();
+            let mut consumer = pair.link.consumer();
+            pair.peer.put_word(QUEUE, index);
+            until("the index", || consumer.ready(pair.link.mine(), QUEUE));
+            assert_eq!(consumer.next(pair.link.mine(), QUEUE), Next::Broken);
+        }
+        // That it has read what was never put makes no room.
+        let pair = pair();
+        let mut producer = pair.link.producer();
+        pair.peer.put_word(crate::link::BACK, 1 << 30);
+        until("the lie", || pair.link.mine().word(crate::link::BACK) != 0);
+        let mut frames = 0;
+        while pair.link.put(&mut producer, &[1; 1000]) {
+            frames += 1;
+        }
+        assert_eq!(frames, SIZE / 1024);
+        pair.link.publish(&mut producer);
+        assert!(pair.link.way().is_some_and(|way| way.why_over().is_none()));
+    }
+
+    #[test]
+    fn a_peer_gets_no_more_memory_than_it_has_said() {
+        let Err(end) = link_with(segment(SIZE) * 2) else { panic!("it stands") };
+        assert!(end.over.get().is_some_and(|why| why.contains("cannot be")), "{:?}", end.over.get());
+    }
+
+    #[test]
+    fn a_sleeper_is_woken_and_the_peer_is_asked_for_a_sign_of_life() {
+        let pair = pair();
+        let way = pair.link.way().expect("it is far");
+        fabric::trip::arm(pair.link.mine(), crate::link::TRIP, |_| crate::link::ASLEEP);
+        pair.peer.stimulate(crate::link::TRIP, fabric::trip::RX);
+        assert!(crate::sys::wait(&[pair.link.bell().fd()], Some(20_000))[0]);
+        // It is asked, and silent: for a while that is no matter.
+        assert!(way.ask(1));
+        until("the question", || pair.peers_end.asked.load(Ordering::Relaxed) != 0);
+        assert!(way.ask(SILENCE - 1));
+        assert!(!way.ask(SILENCE + 1));
+        pair.peer.call(HERE, pair.peers_end.asked.load(Ordering::Relaxed) ^ 2);
+        pair.peer.call(7, 7);
+        until("a wrong answer", || way.end.given.load(Ordering::Relaxed) != 0);
+        assert!(!way.ask(SILENCE + 1));
+        pair.peer.call(HERE, pair.peers_end.asked.swap(0, Ordering::Relaxed));
+        until("the answer", || {
+            way.end.given.load(Ordering::Relaxed) == way.end.wanted.load(Ordering::Relaxed)
+        });
+        assert!(way.ask(SILENCE + 1));
+        // What it asks is given back.
+        pair.peer.call(GIVE_BACK, 99);
+        until("its question", || way.end.asked.load(Ordering::Relaxed) == 99);
+        assert!(way.ask(SILENCE + 2));
+        until("what was given back", || pair.peers_end.given.load(Ordering::Relaxed) == 99);
+        // The end of the link is the end.
+        pair.peer.close();
+        until("the end", || way.why_over().is_some());
+    }
 }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use fabric::sys;
 
-use crate::far::{self, Door, Means, News};
+use crate::far::{self, Door, Find, News};
 use crate::link::{End, Link, Offer};
 use crate::net::Net;
 use crate::sys::{accept, seqpacket, wait_for};
@@ -39,7 +39,7 @@ pub struct Meeting {
     _lock: File,
     /// Where hosts of other machines find us, if the table says so, and by what.
     own: Option<SocketAddr>,
-    means: Arc<Means>,
+    find: Arc<Find>,
     door: Option<Door>,
     next_door: u64,
     /// What was last said to be wrong, with whom.
@@ -56,7 +56,7 @@ struct Stranger {
 
 impl Meeting {
     /// Opens it; what is missing for hosts of other machines is looked for later.
-    pub fn open(net: &Net, table: &Table, means: &Arc<Means>) -> io::Result<Meeting> {
+    pub fn open(net: &Net, table: &Table, find: &Arc<Find>) -> io::Result<Meeting> {
         let folder = table.directory.join(&net.settings.name);
         let said = |path: &Path, error: io::Error| {
             io::Error::new(error.kind(), format!("{}: {error}", path.display()))
@@ -91,7 +91,7 @@ impl Meeting {
             listener,
             _lock: lock,
             own: own.next().and_then(|(_, address)| address),
-            means: means.clone(),
+            find: find.clone(),
             door: None,
             next_door: 0,
             told: HashMap::new(),
@@ -195,11 +195,16 @@ impl Meeting {
             self.door = None;
             return net.set_between(None);
         };
+        if net.was_reloaded() {
+            self.next_door = 0;
+            // Its links end with it: only if the key, or the fabric, is another one.
+            self.door.take_if(|door| (self.find)().is_ok_and(|means| means != *door.means()));
+        }
         if self.door.is_some() || sys::now() < self.next_door {
             return;
         }
         self.next_door = sys::now() + RETRY_DOOR;
-        match Door::open(net, own, &self.means) {
+        match (self.find)().and_then(|means| Door::open(net, own, means)) {
             Ok(door) => {
                 eprintln!(
                     "shunt ether: {}: between hosts by {}, at {own}",

@@ -10,7 +10,7 @@ use fabric::sync::{AtomicBool, Ordering};
 use fabric::sys;
 
 use crate::dump::Readers;
-use crate::far::Means;
+use crate::far::Find;
 use crate::frame::{Drop, EXTRA, Header};
 use crate::learned::Learned;
 use crate::link::Link;
@@ -50,6 +50,7 @@ pub struct Net {
     /// Wakes the keeper.
     pub keeper: Bell,
     between: Mutex<Option<String>>,
+    reloaded: AtomicBool,
     stop: AtomicBool,
     carrier: AtomicBool,
 }
@@ -82,6 +83,7 @@ impl Net {
             receiver: Bell::new()?,
             keeper: Bell::new()?,
             between: Mutex::default(),
+            reloaded: AtomicBool::new(false),
             stop: AtomicBool::new(false),
             carrier: AtomicBool::new(true),
             settings,
@@ -95,6 +97,7 @@ impl Net {
     pub fn set_table(&self, table: &Table) {
         let others = table.members(&self.settings.name).filter(|(host, _)| host.id != self.me);
         self.peers.set_members(others.map(|(host, address)| (host.id, host.name.clone(), address)).collect());
+        self.reloaded.store(true, Ordering::Release);
         self.wake_all();
     }
 
@@ -149,6 +152,11 @@ impl Net {
             self.carrier.store(on, Ordering::Relaxed);
         }
         Ok(())
+    }
+
+    /// Whether the table was read again since this was last asked.
+    pub fn was_reloaded(&self) -> bool {
+        self.reloaded.swap(false, Ordering::AcqRel)
     }
 
     /// ETHOM: notes by what hosts of other machines are reached, or why they are not.
@@ -222,14 +230,14 @@ pub struct Running {
 
 impl Running {
     /// Opens a net and starts its threads.
-    pub fn start(settings: table::Net, me: u16, table: &Table, means: &Arc<Means>) -> io::Result<Running> {
+    pub fn start(settings: table::Net, me: u16, table: &Table, find: &Arc<Find>) -> io::Result<Running> {
         let driver = settings.driver;
         let net = Arc::new(Net::open(settings, me, table)?);
         let mut running = Running { net: net.clone(), threads: Vec::new() };
         type Job = Box<dyn FnOnce() + Send>;
         let jobs: [(&str, Job); 3] = match driver {
             Driver::Ethos => crate::ethos::jobs(&net, table)?,
-            Driver::Ethom => crate::ethom::jobs(&net, table, means)?,
+            Driver::Ethom => crate::ethom::jobs(&net, table, find)?,
         };
         for (role, job) in jobs {
             let name = format!("{role} {}", net.settings.interface);

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{self, Read as _, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use clap::ArgMatches;
 use ether::control::{self, Request};
@@ -42,13 +43,21 @@ fn table(matches: &ArgMatches) -> &Path {
 fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let from_env = std::env::var("SHUNT_ETHER_HOST").ok();
     let called = matches.get_one::<String>("host").cloned().or(from_env);
+    daemon::run(table(matches), called.as_deref(), Arc::new(means))
+}
+
+/// By what ETHOM hosts of other machines are linked, as the options say.
+fn means() -> Result<Means, String> {
     let settings = settings::read(std::env::vars_os());
-    for problem in &settings.problems {
-        eprintln!("shunt ether: {problem}");
+    // What is wrong with other options is nothing to us.
+    let ours = ["SHUNT_FABRIC", "SHUNT_CLUSTER_KEY", "fabric=", "fabric:", "cluster-key=", "cluster-key:"];
+    match settings.problems.into_iter().find(|problem| ours.iter().any(|name| problem.contains(name))) {
+        Some(problem) => Err(problem),
+        None => {
+            let key = agent::daemon::read_key(&crate::agent::key()?)?;
+            Ok(Means { provider: settings.options.fabric.provider(), key })
+        }
     }
-    let key = || agent::daemon::read_key(&crate::agent::key()?);
-    let means = Means { provider: settings.options.fabric.provider(), key: Box::new(key) };
-    daemon::run(table(matches), called.as_deref(), means)
 }
 
 fn check(path: &Path) -> Result<(), Failure> {

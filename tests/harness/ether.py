@@ -57,12 +57,13 @@ class Host:
         self.bed.programs.append(program)
         return program
 
-    def start(self, *before):
-        """Starts the daemon, waits until it is ready, and gives the interface its addresses. before: in front of the command."""
+    def start(self, *before, **environment):
+        """Starts the daemon, waits until it is ready, and gives the interface its addresses. before: in front of the command. Of the environment what is
+        None is taken out."""
         with open(self.log, "a") as log:
             start = self.log.stat().st_size
             self.daemon = self.spawn(*before, modes.command(), "ether", "run", "--host", self.id, self.table, stdout=log, stderr=log,
-                                     env=os.environ | self.environment)
+                                     env={name: value for name, value in (os.environ | self.environment | environment).items() if value is not None})
         ready = lambda: "is ready" in self.log.read_text()[start:] or self.daemon.poll() is not None
         system.until(ready, 10 * PATIENCE, f"host {self.id} is ready")
         assert self.daemon.poll() is None, self.log.read_text()

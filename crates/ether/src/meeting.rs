@@ -27,6 +27,8 @@ const RETRY_DOOR: u64 = 2_000_000_000;
 const MANNERS: u64 = 1_000_000_000;
 /// Connections that have not said who they are.
 const STRANGERS: usize = 64;
+/// Whom a trouble with everybody elsewhere is said of.
+const OTHERS: &str = "hosts on other machines are";
 /// Whose troubles are remembered, so that each is told once.
 const TROUBLES: usize = 1024;
 
@@ -174,10 +176,8 @@ impl Meeting {
             for news in news {
                 match news {
                     News::Linked(link) => self.changed(net, link.peer, Some(Arc::new(link))),
-                    News::Failed(Some(id), _, why) => {
-                        self.trouble(net, Some(id), &format!("host {id}"), &why)
-                    }
-                    News::Failed(None, ip, why) => self.trouble(net, None, &ip.to_string(), &why),
+                    News::Failed(Some(id), _, why) => self.trouble(net, Some(id), &of_host(id), &why),
+                    News::Failed(None, ip, why) => self.trouble(net, None, &format!("{ip} is"), &why),
                 }
             }
         }
@@ -212,12 +212,12 @@ impl Meeting {
                     door.provider()
                 );
                 net.set_between(Some(format!("by {}, at {own}", door.provider())));
-                self.told.remove("other machines");
+                self.told.remove(OTHERS);
                 self.door = Some(door);
             }
             Err(why) => {
                 net.set_between(Some(format!("not possible: {why}")));
-                self.trouble(net, None, "other machines", &why);
+                self.trouble(net, None, OTHERS, &why);
             }
         }
     }
@@ -231,7 +231,7 @@ impl Meeting {
         let known = self.told.get(who).is_some_and(|before| before == why);
         if !known && (self.told.contains_key(who) || self.told.len() < TROUBLES) {
             self.told.insert(who.to_string(), why.to_string());
-            eprintln!("shunt ether: {}: {who} is not linked: {why}", net.settings.name);
+            eprintln!("shunt ether: {}: {who} not linked: {why}", net.settings.name);
         }
     }
 
@@ -240,15 +240,13 @@ impl Meeting {
         match self.call_here(net, id) {
             Ok(Some(stranger)) => return Some(stranger),
             Ok(None) => {}
-            Err(error) => {
-                self.trouble(net, Some(id), &format!("host {id}"), &format!("cannot be called: {error}"))
-            }
+            Err(error) => self.trouble(net, Some(id), &of_host(id), &format!("cannot be called: {error}")),
         }
         if let (Some(door), Some(address)) = (&mut self.door, address)
             && !door.knows(id)
             && let Err(error) = door.call(net, id, address)
         {
-            self.trouble(net, Some(id), &format!("host {id}"), &format!("{address}: {error}"));
+            self.trouble(net, Some(id), &of_host(id), &format!("{address}: {error}"));
         }
         None
     }
@@ -307,7 +305,7 @@ impl Meeting {
     fn changed(&mut self, net: &Net, id: u16, link: Option<Arc<Link>>) {
         if link.is_some() {
             // What is wrong with it from now on is new.
-            self.told.remove(&format!("host {id}"));
+            self.told.remove(&of_host(id));
         }
         net.peers.set_link(id, link);
         net.sender.ring();
@@ -316,4 +314,9 @@ impl Meeting {
             eprintln!("shunt ether: {}: cannot set its carrier: {error}", net.settings.interface);
         }
     }
+}
+
+/// What a trouble with a host is said of.
+fn of_host(id: u16) -> String {
+    format!("host {id} is")
 }

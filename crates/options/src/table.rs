@@ -510,7 +510,7 @@ memory between the hosts, if an agent (shunt agent) runs on both, with the same 
         scope: Scope::Anywhere,
         short: "Which network connections to other hosts of the cluster may use",
         long: "A provider of libfabric (libfabric.so.1), which is opened when it is first needed. Where it is missing, or finds no such \
-network, connections to other hosts stay on TCP. Only of use together with cluster.",
+network, connections to other hosts stay on TCP. Only of use together with cluster, or for shunt ether between hosts.",
         set: |options, value| {
             if let Value::Choice(i) = value {
                 options.fabric = [
@@ -533,7 +533,7 @@ network, connections to other hosts stay on TCP. Only of use together with clust
         scope: Scope::Anywhere,
         short: "The file with the key that the agents of a cluster share",
         long: "Made by shunt agent new-key, the same on each host, readable by its owner alone. Unset, it is \
-$XDG_CONFIG_HOME/shunt.key, or ~/.config/shunt.key if that is not set; for a system's agent /etc/shunt.key. Only agents read it.",
+$XDG_CONFIG_HOME/shunt.key, or ~/.config/shunt.key if that is not set; for a system's agent /etc/shunt.key. Only agents and shunt ether read it.",
         set: |options, value| {
             if let Value::Path(path) = value {
                 options.cluster_key = Some(path);

@@ -314,7 +314,7 @@ fn ether() -> Command {
         .long_about(
             "Makes TAP interfaces and carries their frames to the other hosts of a table: as UDP datagrams without a header (ETHOS, which \
              QEMU's -netdev dgram speaks, too) or by message queues in memory between network namespaces and containers of one host \
-             (ETHOM). TIPC, bridges, bonds, VLANs and IP run on top as on any Ethernet.\n\nThe table is one file, the same on each host; \
+             (ETHOM), or, with addresses in the table and the cluster's key, in remote memory between hosts. TIPC, bridges, bonds, VLANs and IP run on top as on any Ethernet.\n\nThe table is one file, the same on each host; \
              docs/ether.md explains it. The address of host NN is 02:45:54:48:00:NN.",
         )
         .after_help(format!("Exit status:\n{ETHER_STATUS}"))

@@ -8,6 +8,7 @@ costs them their lives. `make qemu` runs what takes long, too (QEMU_TESTS=full).
 import json
 import os
 import re
+import subprocess
 
 import pytest
 
@@ -15,6 +16,7 @@ from harness import modes, qemu, system
 from harness.runner import Runner
 
 FULL = os.environ.get("QEMU_TESTS") == "full"
+PROGRAMS = modes.ROOT / "build/qemu/programs"
 TYPE = 20000
 PING = re.compile(r"(\d+) packets transmitted, (\d+) received")
 MTU = 1400
@@ -46,8 +48,9 @@ class Lab:
         self.guests = None
 
     def image(self):
-        programs = qemu.built()
-        return qemu.initramfs("guests", self.kernel, [programs / "tipc_exchange", programs / "tipc_bench", shunt()])
+        made = subprocess.run(["make", "-s", "-C", qemu.HERE, f"OUT={PROGRAMS}"], capture_output=True, text=True)
+        assert made.returncode == 0, f"tests/qemu does not build:\n{made.stdout}{made.stderr}"
+        return qemu.initramfs("guests", self.kernel, [PROGRAMS / "tipc_exchange", PROGRAMS / "tipc_bench", shunt()])
 
     def pair(self):
         if self.guests is None:

@@ -285,6 +285,27 @@ def test_the_link_dies_in_mid_stream(three, turn):
 
 
 @pytest.mark.cluster
+@pytest.mark.parametrize("turn", range(4))
+def test_the_link_dies_while_both_write(three, apps, turn):
+    """As above, with as much under way, both ways, as rings take: one end only waits by poll, the other one blocks."""
+    a, b, *_ = three.values()
+    stop = a.cluster.tmp / "stop"
+    server = b.run([apps / "checked", "server", "7000"])
+    system.until(lambda: ":7000" in subprocess.run(b.within(["ss", "-Htln"]), capture_output=True, text=True).stdout, 5 * PATIENCE, "it listens")
+    client = a.run([apps / "checked", "client", b.address, "7000", stop])
+    until_moved(client, server)
+    time.sleep(0.2 + 0.05 * turn)
+    assert cut(*((a, b) if turn % 2 else (b, a))) > 0
+    time.sleep(0.3)
+    stop.touch()
+    sent, wrong = client.communicate(timeout=30 * PATIENCE)
+    assert client.returncode == 0, wrong
+    echoed, wrong = server.communicate(timeout=30 * PATIENCE)
+    assert server.returncode == 0 and sent == echoed, wrong
+    assert all(reason(program, "the link between the hosts is over") for program in (client, server))
+
+
+@pytest.mark.cluster
 def test_a_peer_that_is_killed_resets_what_it_had_not_sent(three):
     """Its end comes by TCP before what it has put has come: that is not taken for the end of what it said."""
     a, b, *_ = three.values()

@@ -44,8 +44,12 @@ class Host:
         done = subprocess.run(self.within([modes.command(), "agent", "status", "--json"]), capture_output=True, env=self.environment())
         return json.loads(done.stdout) if done.returncode == 0 else None
 
-    def spawn(self, script, *args, plain=False, **more):
-        """A Python program, under Shunt unless `plain`; its counters are in .report."""
+    def spawn(self, script, *args, **how):
+        """A Python program; how: see `run`."""
+        return self.run([sys.executable, "-c", script, *args], **how)
+
+    def run(self, argv, plain=False, **more):
+        """A program in the background, under Shunt unless `plain`; its counters are in .report. `more`: of its environment."""
         self.reports += 1
         report = Report(self.cluster.tmp / f"report-{self.name}-{self.reports}")
         env = self.environment(**more)
@@ -53,8 +57,7 @@ class Host:
         if not plain:
             env |= {"SHUNT_LOG": str(log), "SHUNT_LOG_LEVEL": "debug"}
             env |= {"LD_PRELOAD": str(modes.library()), "SHUNT_REPORT": str(report.path), "SHUNT_PROMOTE_AFTER": "2", "SHUNT_PROMOTE_RATE": "0"}
-        argv = self.within([sys.executable, "-c", script, *map(str, args)])
-        program = subprocess.Popen(argv, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        program = subprocess.Popen(self.within(argv), env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         program.report, program.log = report, log
         self.cluster.programs.append(program)
         return program

@@ -29,7 +29,6 @@ from .runner import PATIENCE
 
 HERE = modes.ROOT / "tests/qemu"
 BUILD = modes.ROOT / "build/qemu"
-PROGRAMS = BUILD / "programs"
 # What Debian calls the kernel that it would install, and what else may be had in the same way.
 KERNEL_PACKAGE = os.environ.get("QEMU_KERNEL_PACKAGE", "linux-image-amd64")
 # With what these need, which the modules themselves say.
@@ -148,13 +147,6 @@ def placed(path):
     """A file, and where it is in a guest."""
     here, there = path if isinstance(path, tuple) else (path, path)
     return Path(here), str(there).lstrip("/")
-
-
-def built():
-    """The folder with the programs of tests/qemu."""
-    made = subprocess.run(["make", "-s", "-C", HERE, f"OUT={PROGRAMS}"], capture_output=True, text=True)
-    assert made.returncode == 0, f"tests/qemu does not build:\n{made.stdout}{made.stderr}"
-    return PROGRAMS
 
 
 def stripped(path):

@@ -252,7 +252,14 @@ pub(crate) fn take(conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>, most: u64, by: B
 pub(crate) fn take_after_sleep(conn: &Conn, fd: i32) {
     let age = {
         let Some(mut rx) = conn.lock_rx(fd) else { return };
-        if !matches!(conn.rx.path(), path::SMALL | path::BIG) || take(conn, fd, &mut rx, u64::MAX, By::Call) {
+        if !matches!(conn.rx.path(), path::SMALL | path::BIG) {
+            return;
+        }
+        if conn.is_far() {
+            // It may have been woken by a record.
+            look(conn, fd, &mut rx, By::Call);
+        }
+        if take(conn, fd, &mut rx, u64::MAX, By::Call) {
             return;
         }
         if rx.left == 0 { 0 } else { ticks().wrapping_sub(rx.left) }

@@ -234,8 +234,8 @@ pub(crate) fn attend(conn: &'static Conn, fd: i32) {
         cut(conn, fd, &mut tx);
         send(conn, fd, &mut tx);
     }
-    if !conn.has(flag::HEARD)
-        && let Some(mut rx) = conn.lock_rx(fd)
+    // Also when the peer's STOP has been heard: its END is still to come.
+    if let Some(mut rx) = conn.lock_rx(fd)
         && matches!(conn.rx.path(), path::SMALL | path::BIG)
     {
         crate::kicks::look(conn, fd, &mut rx, crate::kicks::By::Call);

@@ -5,7 +5,7 @@
  *
  * What stands at a position of the stream follows from the position. The client writes pieces of all sizes, keeps at most WINDOW bytes under way, and
  * reads what comes back meanwhile. At the end both print one line of JSON with the number of bytes. Exit status: 0 good, 1 a wrong byte, or an end too early or too late,
- * 2 wrong usage, 3 nothing came for 60 s, 4 another error. An unmodified program: it is linked dynamically, to be run under Shunt. */
+ * 2 wrong usage, 3 nothing came for 60 s, 4 another error. For test_far.py and test_ofi_qemu.py. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>

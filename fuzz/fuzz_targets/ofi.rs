@@ -4,7 +4,7 @@
 use fabric::Local;
 use fabric::shm::Map;
 use libfuzzer_sys::fuzz_target;
-use ofi::wire::{BYTES, HEAD, Heard, hear};
+use ofi::wire::{BYTES, Heard, hear};
 
 const LEN: usize = 4096;
 /// What lies before and behind the segment.
@@ -22,13 +22,19 @@ fuzz_target!(|input: &[u8]| {
     while let Some((&len, rest)) = input.split_first() {
         let (message, rest) = rest.split_at(rest.len().min(usize::from(len) % (BYTES + 8)));
         input = rest;
-        match hear(&mine, message) {
-            Heard::Fired(offset, held) => assert!(held != 0 && mine.word(offset) == 0),
-            Heard::Wrong => break,
-            Heard::Done | Heard::Hello { .. } | Heard::Call { .. } => {
-                assert!((HEAD..=BYTES).contains(&message.len()))
+        let mut wrong = false;
+        hear(&mine, message, |heard| {
+            assert!(!wrong, "nothing is done behind what cannot be");
+            match heard {
+                Heard::Fired(_, held) => assert!(held != 0),
+                Heard::Wrong => wrong = true,
+                Heard::Hello { .. } | Heard::Call { .. } => {}
             }
+        });
+        if wrong {
+            break;
         }
+        assert!(!message.is_empty() && message.len().is_multiple_of(8));
     }
     assert_eq!([memory[0], memory[LEN / 8 + 1]], [GUARD; 2]);
 });

@@ -352,6 +352,8 @@ fn empty() -> usize {
 }
 
 fn empty_one(link: &Link, wire: &Wire) -> usize {
+    // Errands that are there together go together.
+    let _held = link.hold();
     let mut did = 0;
     while did < TURN
         && let Some(errand) = wire.outbox.take()

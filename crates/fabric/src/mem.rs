@@ -43,6 +43,11 @@ pub trait Remote {
     fn expect(&self, _offset: usize) {}
     /// Puts one word, after everything put before it (release).
     fn put_word(&self, offset: usize, value: u64);
+    /// The same, of a word that nobody waits for: where words are messages it may go together with what is put next, so that it costs none of its own.
+    #[inline(always)]
+    fn put_word_soon(&self, offset: usize, value: u64) {
+        self.put_word(offset, value);
+    }
     /// Stimulates the tripwire at `offset`: if it is armed for any of `interest`, disarms it and returns what it held.
     /// Contains the full fence between "data put" and "armed?" without which a wake-up is lost.
     fn stimulate(&self, offset: usize, interest: u64) -> u64;

@@ -18,6 +18,6 @@ pub mod wire;
 
 pub use error::Error;
 pub use library::{Library, Missing};
-pub use link::{Link, Owner};
+pub use link::{Held, Link, Owner};
 pub use nic::{Found, LAST as TEST_PROVIDER, WORDS, find};
 pub use port::{Errands, Gate, Port};

@@ -8,6 +8,9 @@
 //!   would believe it.
 //! * **Tripwires** are told likewise, after the words: the target looks whether it is armed, so nothing has to be read remotely. Messages and not remote completion
 //!   data, as that has 32 bits with verbs, and consumes a receive buffer there all the same.
+//! * **One message** holds what is told at once: while somebody holds the link ([`Link::hold`]) nothing goes that need not, and a word that nobody waits for
+//!   (`put_word_soon`: how far a ring was read) goes with the next that somebody does, or when the end that told it waits in its turn. That is half of the
+//!   messages of a dialogue.
 //!
 //! Rule F1 holds as writes and messages of one endpoint become visible in their order, or are fenced where the provider does not promise it.
 
@@ -25,7 +28,7 @@ use fabric::{Mapped as _, Remote, bell, sys};
 use crate::abi::{self, Context, Cq, CqAttr, CqEntry, CqErrEntry, Ep, Fid, Mr, Msg, MsgRma, RmaIov};
 use crate::error::{Error, check};
 use crate::nic::{self, Asked, Key, Nic};
-use crate::wire::{self, BYTES, Heard, Message, PIECE, Piece};
+use crate::wire::{self, BYTES, Batch, Heard, Item, PIECE};
 
 /// Receive buffers that are kept posted: so many messages can be under way.
 pub(crate) const POSTED: usize = 64;
@@ -77,6 +80,13 @@ enum News {
     Over,
 }
 
+/// What has been told and is not sent yet: a few bytes that were put wait for the word behind them, and what is told while somebody holds the link for the
+/// end of that.
+struct Outgoing {
+    batch: Batch,
+    held: usize,
+}
+
 /// The right to write into the peer's segment.
 #[derive(Debug, Clone, Copy)]
 struct Cookie {
@@ -104,8 +114,10 @@ pub struct Link {
     free: Mutex<Vec<u32>>,
     /// One thread reads the completion queue at a time.
     reading: Mutex<()>,
-    /// A few bytes that were put and wait for the word behind them. Held while something is sent: so all that is sent keeps its order.
-    piece: Mutex<Piece>,
+    /// What waits for company. Locked while something is sent: so all that is sent keeps its order.
+    outgoing: Mutex<Outgoing>,
+    /// In it is a word that was told by `put_word_soon`.
+    owing: AtomicBool,
     /// What the owner is to be told, when this thread has none of our locks.
     news: Mutex<VecDeque<News>>,
     /// Somebody who waits reads the completion queue.
@@ -189,7 +201,8 @@ impl Link {
             rooms: vec![room; count + POSTED].into_boxed_slice(),
             free: Mutex::new((0..count as u32).collect()),
             reading: Mutex::default(),
-            piece: Mutex::new(Piece::NONE),
+            outgoing: Mutex::new(Outgoing { batch: Batch::EMPTY, held: 0 }),
+            owing: AtomicBool::new(false),
             news: Mutex::default(),
             helped: AtomicBool::new(false),
             bell,
@@ -258,7 +271,7 @@ impl Link {
         // SAFETY: registered.
         let key = unsafe { (*self.mine.mr).key };
         let base = if self.nic.traits.by_address { self.mine.map.base() as u64 } else { 0 };
-        self.tell(Message::Hello { base, key, len: self.mine.map.len() as u64 });
+        self.tell(&Item::Hello { base, key, len: self.mine.map.len() as u64 });
     }
 
     /// What its owner calls it.
@@ -289,7 +302,7 @@ impl Link {
 
     /// Calls the peer's owner: [`Owner::called`], after all that was put before is there.
     pub fn call(&self, what: u64, value: u64) {
-        self.tell(Message::Call { what, value });
+        self.tell(&Item::Call { what, value });
     }
 
     /// Bytes of the peer's segment, when the link is ready.
@@ -387,33 +400,57 @@ impl Link {
         }
     }
 
-    /// Sends, under the lock on the piece, what `message` makes of it.
-    fn send(&self, message: impl FnOnce(&mut Piece) -> Message) {
-        let mut piece = lock(&self.piece);
-        let message = message(&mut piece);
-        self.inject(&message);
-        drop(piece);
+    /// While this is there, what is told waits, and goes together when it goes; in its order, as ever. For a moment in which several things are told, and none is
+    /// waited for: others who tell something wait with it.
+    pub fn hold(&self) -> Held<'_> {
+        lock(&self.outgoing).held += 1;
+        Held(self)
+    }
+
+    /// Tells something, with all that waits for company.
+    fn tell(&self, item: &Item) {
+        let mut outgoing = lock(&self.outgoing);
+        self.add(&mut outgoing, item);
+        self.send_unless_held(&mut outgoing);
+        drop(outgoing);
         self.tell_news();
     }
 
-    /// The piece that waits is sent by itself, and then this.
-    fn tell(&self, message: Message) {
-        self.send(|piece| {
-            self.send_piece(piece);
-            message
-        });
-    }
-
-    fn send_piece(&self, piece: &mut Piece) {
-        if piece.len > 0 {
-            self.inject(&Message::Bytes(std::mem::replace(piece, Piece::NONE)));
+    /// An item more; the others go before it if there is no room.
+    fn add(&self, outgoing: &mut Outgoing, item: &Item) {
+        if !outgoing.batch.add(item) {
+            self.send(outgoing);
+            let fits = outgoing.batch.add(item);
+            debug_assert!(fits, "any item fits in an empty message");
         }
     }
 
-    fn inject(&self, message: &Message) {
-        let (bytes, len) = message.bytes();
+    fn send_unless_held(&self, outgoing: &mut Outgoing) {
+        if outgoing.held == 0 {
+            self.send(outgoing);
+        }
+    }
+
+    fn send(&self, outgoing: &mut Outgoing) {
+        if !outgoing.batch.is_empty() {
+            self.owing.store(false, Ordering::Relaxed);
+            let batch = std::mem::replace(&mut outgoing.batch, Batch::EMPTY);
+            self.inject(batch.bytes());
+        }
+    }
+
+    /// What was told by `put_word_soon`, and has found no company.
+    fn pay(&self) {
+        // SeqCst: between this end's `put_word_soon`, which says that it owes and looks whether somebody helps, and `leave`, which says that nobody does and
+        // comes here, one sees the other.
+        if self.owing.load(Ordering::SeqCst) {
+            self.send_unless_held(&mut lock(&self.outgoing));
+        }
+    }
+
+    fn inject(&self, bytes: &[u8]) {
         if self.nic.traits.fenced {
-            let iov = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: len };
+            let iov = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
             let message = Msg {
                 msg_iov: &iov,
                 desc: ptr::null(),
@@ -431,7 +468,9 @@ impl Link {
         }
         self.operate("fi_inject", || {
             // SAFETY: the endpoint is enabled; the provider has copied the bytes when this returns (`nic::find` sees to it that so many can be).
-            unsafe { ((*(*self.endpoint).msg).inject)(self.endpoint, bytes.as_ptr().cast(), len, u64::MAX) }
+            unsafe {
+                ((*(*self.endpoint).msg).inject)(self.endpoint, bytes.as_ptr().cast(), bytes.len(), u64::MAX)
+            }
         });
     }
 
@@ -446,7 +485,9 @@ impl Link {
 
     /// Nobody waits any more who looks by himself.
     pub fn leave(&self) {
-        if self.helped.swap(false, Ordering::AcqRel) {
+        // SeqCst: see `pay`.
+        if self.helped.swap(false, Ordering::SeqCst) {
+            self.pay();
             bell::ring(self.bell.as_raw_fd());
         }
     }
@@ -458,6 +499,7 @@ impl Link {
 
     /// As [`Link::help`], for who looks once and does not wait: the port's thread need not keep away.
     pub fn progress(&self) -> usize {
+        self.pay();
         let did = self.read();
         self.tell_news();
         did
@@ -530,8 +572,7 @@ impl Link {
     /// Does what the peer has told. One that tells what cannot be has broken the link.
     fn heard(&self, bytes: &[u8]) {
         let wrong = || self.note_end("the peer has said what cannot be".into());
-        match wire::hear(&self.mine.map, bytes) {
-            Heard::Done => {}
+        wire::hear(&self.mine.map, bytes, |heard| match heard {
             Heard::Fired(offset, held) => lock(&self.news).push_back(News::Fired(offset, held)),
             Heard::Call { what, value } => lock(&self.news).push_back(News::Called(what, value)),
             Heard::Hello { base, key, len } => {
@@ -540,7 +581,7 @@ impl Link {
                 }
             }
             Heard::Wrong => wrong(),
-        }
+        });
     }
 
     fn greeted(&self, base: u64, key: u64, len: u64) -> Option<()> {
@@ -562,16 +603,17 @@ impl Link {
         if len == 0 {
             return;
         }
-        let mut piece = lock(&self.piece);
-        self.send_piece(&mut piece);
+        let mut outgoing = lock(&self.outgoing);
         if len <= PIECE {
-            (piece.offset, piece.len) = (offset as u64, len);
+            let mut bytes = [0; PIECE];
             // SAFETY: the callers vouch for `from`, and there is room for so many.
-            unsafe { ptr::copy_nonoverlapping(from, piece.bytes.as_mut_ptr(), len) };
+            unsafe { ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), len) };
+            self.add(&mut outgoing, &Item::Put { offset: offset as u64, bytes: &bytes[..len] });
         } else {
+            self.send(&mut outgoing);
             write(self);
         }
-        drop(piece);
+        drop(outgoing);
         self.tell_news();
     }
 
@@ -621,15 +663,25 @@ impl Remote for Link {
     }
 
     fn put_word(&self, offset: usize, value: u64) {
-        self.send(|piece| {
-            let piece = std::mem::replace(piece, Piece::NONE);
-            Message::Word { piece, offset: offset as u64, value }
-        });
+        self.tell(&Item::Word { offset: offset as u64, value });
+    }
+
+    /// Waits for company as long as somebody helps; else the port's thread would have to be woken for it.
+    fn put_word_soon(&self, offset: usize, value: u64) {
+        let mut outgoing = lock(&self.outgoing);
+        self.add(&mut outgoing, &Item::Word { offset: offset as u64, value });
+        // SeqCst: see `pay`.
+        self.owing.store(true, Ordering::SeqCst);
+        if !self.helped.load(Ordering::SeqCst) {
+            self.send_unless_held(&mut outgoing);
+        }
+        drop(outgoing);
+        self.tell_news();
     }
 
     /// What was armed there is looked at by the peer: nothing is left for the caller to do.
     fn stimulate(&self, offset: usize, interest: u64) -> u64 {
-        self.tell(Message::Stimulate { offset: offset as u64, interest });
+        self.tell(&Item::Stimulate { offset: offset as u64, interest });
         0
     }
 
@@ -640,8 +692,22 @@ impl Remote for Link {
 
     /// What the word held is not known here: nothing, it says.
     fn or_word(&self, offset: usize, bits: u64) -> u64 {
-        self.tell(Message::Or { offset: offset as u64, bits });
+        self.tell(&Item::Or { offset: offset as u64, bits });
         0
+    }
+}
+
+/// A link that is held: see [`Link::hold`].
+#[must_use]
+pub struct Held<'a>(&'a Link);
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        let mut outgoing = lock(&self.0.outgoing);
+        outgoing.held -= 1;
+        self.0.send_unless_held(&mut outgoing);
+        drop(outgoing);
+        self.0.tell_news();
     }
 }
 

@@ -1,42 +1,34 @@
-//! The messages of a link, beside the writes: 32 bytes, and a few more where bytes go with a word, each consuming one of the receive buffers that the other end
-//! keeps posted. A link begins with one [`Message::Hello`] from each end. Rule F2: what comes is checked before it is used ([`hear`]).
+//! The messages of a link, beside the writes: each holds one or several things that one end tells the other, in their order, and consumes one of the receive
+//! buffers that the other end keeps posted. A message costs as much as a long one, so what is told at once goes together ([`Batch`]). A link begins with one
+//! [`Item::Hello`] from each end. Rule F2: what comes is checked before it is used ([`hear`]).
 
 use fabric::shm::Map;
 use fabric::{Local as _, Mapped as _, Remote as _};
 
-/// Bytes of what every message has.
-pub const HEAD: usize = 32;
-/// The most bytes that go with a word.
+/// The most bytes for the receiver's segment in one item.
 pub const PIECE: usize = 64;
-/// The most bytes of a message.
-pub const BYTES: usize = HEAD + PIECE;
-const MAGIC: u64 = 0x5348_4f46_4901_0001; // "SHOFI", then the version of the messages
-
-/// A few bytes for the receiver's segment.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Piece {
-    /// Where.
-    pub offset: u64,
-    /// How many.
-    pub len: usize,
-    /// They, and nothing behind them.
-    pub bytes: [u8; PIECE],
-}
-
-impl Piece {
-    /// Nothing.
-    pub const NONE: Piece = Piece { offset: 0, len: 0, bytes: [0; PIECE] };
-}
+/// The most bytes of a message: a piece, the word behind it, a stimulus, and another word (what has been read) fit, and so does what providers send from
+/// memory that is free again at once (tcp: 128).
+pub const BYTES: usize = 128;
+/// The kinds of items: the last byte of their first word. Above it are eight bits of length, of a piece, and then the offset.
+const WORD: u64 = 1;
+const PUT: u64 = 2;
+const OR: u64 = 3;
+const STIMULATE: u64 = 4;
+const CALL: u64 = 5;
+const HELLO: u64 = 0x5348_4f46_4902_0006; // "SHOFI", the version of the messages, and a kind
+/// No segment has so many bytes: an offset that does not fit is told as this one, and is wrong there as well.
+const FAR: u64 = (1 << 48) - 1;
 
 /// What one end tells the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Message {
+pub enum Item<'a> {
     /// The cookie of the sender's segment: where it begins, the key that carries the right to write it, its bytes.
     Hello { base: u64, key: u64, len: u64 },
-    /// These bytes are to be in the receiver's segment, and then a word of it this.
-    Word { piece: Piece, offset: u64, value: u64 },
-    /// These bytes are to be there.
-    Bytes(Piece),
+    /// A word of the receiver's segment is to be this.
+    Word { offset: u64, value: u64 },
+    /// These bytes are to be there: at least one, and at most [`PIECE`].
+    Put { offset: u64, bytes: &'a [u8] },
     /// Bits of a word of it are to be set.
     Or { offset: u64, bits: u64 },
     /// The tripwire there is stimulated, for any of `interest`.
@@ -45,131 +37,246 @@ pub enum Message {
     Call { what: u64, value: u64 },
 }
 
-impl Message {
-    /// As it goes: so many of these bytes.
-    pub fn bytes(&self) -> ([u8; BYTES], usize) {
-        let (words, piece) = match *self {
-            Message::Hello { base, key, len } => ([MAGIC, base, key, len], Piece::NONE),
-            Message::Word { piece, offset, value } => ([1, offset, value, piece.offset], piece),
-            Message::Bytes(piece) => ([2, 0, 0, piece.offset], piece),
-            Message::Or { offset, bits } => ([3, offset, bits, 0], Piece::NONE),
-            Message::Stimulate { offset, interest } => ([4, offset, interest, 0], Piece::NONE),
-            Message::Call { what, value } => ([5, what, value, 0], Piece::NONE),
-        };
-        let mut bytes = [0; BYTES];
-        for (place, word) in bytes.chunks_exact_mut(8).zip(words) {
-            place.copy_from_slice(&word.to_le_bytes());
+/// A message that is being written.
+#[derive(Debug, Clone, Copy)]
+pub struct Batch {
+    bytes: [u8; BYTES],
+    len: usize,
+}
+
+impl Batch {
+    /// One that holds nothing.
+    pub const EMPTY: Batch = Batch { bytes: [0; BYTES], len: 0 };
+
+    /// Adds an item; whether there was room for it. There is in an empty one.
+    #[must_use]
+    pub fn add(&mut self, item: &Item) -> bool {
+        let head = |kind: u64, offset: u64| kind | offset.min(FAR) << 16;
+        match *item {
+            Item::Hello { base, key, len } => self.words([HELLO, base, key, len]),
+            Item::Word { offset, value } => self.words([head(WORD, offset), value]),
+            Item::Or { offset, bits } => self.words([head(OR, offset), bits]),
+            Item::Stimulate { offset, interest } => self.words([head(STIMULATE, offset), interest]),
+            Item::Call { what, value } => self.words([CALL, what, value]),
+            Item::Put { offset, bytes } => {
+                debug_assert!((1..=PIECE).contains(&bytes.len()));
+                let (at, end) = (self.len + 8, self.len + 8 + bytes.len().next_multiple_of(8));
+                if end > BYTES || !self.words([head(PUT, offset) | (bytes.len() as u64) << 8]) {
+                    return false;
+                }
+                self.bytes[at..at + bytes.len()].copy_from_slice(bytes);
+                self.bytes[at + bytes.len()..end].fill(0);
+                self.len = end;
+                true
+            }
         }
-        bytes[HEAD..].copy_from_slice(&piece.bytes);
-        (bytes, HEAD + piece.len)
     }
 
-    /// What came; nothing if it is no message.
-    pub fn parse(bytes: &[u8]) -> Option<Message> {
-        let (head, rest) = bytes.split_first_chunk::<HEAD>()?;
-        let (words, _) = head.as_chunks::<8>();
-        let words = [0, 1, 2, 3].map(|at: usize| u64::from_le_bytes(words[at]));
-        let mut piece = Piece { offset: words[3], len: rest.len(), bytes: [0; PIECE] };
-        piece.bytes.get_mut(..rest.len())?.copy_from_slice(rest);
-        match words {
-            [1, offset, value, _] => return Some(Message::Word { piece, offset, value }),
-            [2, 0, 0, _] => return Some(Message::Bytes(piece)),
-            _ if piece.len > 0 => return None,
-            _ => {}
+    fn words<const N: usize>(&mut self, words: [u64; N]) -> bool {
+        let Some(room) = self.bytes.get_mut(self.len..self.len + N * 8) else { return false };
+        for (place, word) in room.chunks_exact_mut(8).zip(words) {
+            place.copy_from_slice(&word.to_le_bytes());
         }
-        match words {
-            [MAGIC, base, key, len] => Some(Message::Hello { base, key, len }),
-            [3, offset, bits, 0] => Some(Message::Or { offset, bits }),
-            [4, offset, interest, 0] => Some(Message::Stimulate { offset, interest }),
-            [5, what, value, 0] => Some(Message::Call { what, value }),
-            _ => None,
-        }
+        self.len += N * 8;
+        true
+    }
+
+    /// As it goes.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+
+    /// Whether it holds nothing.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
     }
 }
 
-/// What a message has come to.
+/// The first item of what has come, and what is behind it; nothing if there is none that can be.
+pub fn parse(bytes: &[u8]) -> Option<(Item<'_>, &[u8])> {
+    fn word(bytes: &[u8]) -> Option<(u64, &[u8])> {
+        let (word, rest) = bytes.split_first_chunk::<8>()?;
+        Some((u64::from_le_bytes(*word), rest))
+    }
+    let (head, rest) = word(bytes)?;
+    let (kind, len, offset) = (head & 0xff, (head >> 8 & 0xff) as usize, head >> 16);
+    if kind == PUT {
+        let (padded, behind) = rest.split_at_checked(len.next_multiple_of(8))?;
+        let bytes = (1..=PIECE).contains(&len).then(|| &padded[..len])?;
+        return Some((Item::Put { offset, bytes }, behind));
+    }
+    let (value, rest) = word(rest)?;
+    Some(match (kind, len) {
+        (WORD, 0) => (Item::Word { offset, value }, rest),
+        (OR, 0) => (Item::Or { offset, bits: value }, rest),
+        (STIMULATE, 0) => (Item::Stimulate { offset, interest: value }, rest),
+        _ if head == CALL => {
+            let (second, rest) = word(rest)?;
+            (Item::Call { what: value, value: second }, rest)
+        }
+        _ if head == HELLO => {
+            let (key, rest) = word(rest)?;
+            let (len, rest) = word(rest)?;
+            (Item::Hello { base: value, key, len }, rest)
+        }
+        _ => return None,
+    })
+}
+
+/// What an item has come to, where that is more than a change of the own segment.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Heard {
-    /// It is done.
-    Done,
     /// The tripwire at this offset held this, and is disarmed: whoever sleeps there is to be woken.
     Fired(usize, u64),
     /// The peer has said hello.
     Hello { base: u64, key: u64, len: u64 },
     /// The peer calls the owner of the link.
     Call { what: u64, value: u64 },
-    /// It cannot be: the peer breaks the rules.
+    /// It cannot be: the peer breaks the rules. Nothing behind it is done.
     Wrong,
 }
 
-/// Does what a message says to the own segment.
-pub fn hear(mine: &Map, bytes: &[u8]) -> Heard {
-    let word = |offset: u64| {
-        let offset = usize::try_from(offset).ok()?;
-        let inside = offset.checked_add(8).is_some_and(|end| end <= mine.len());
-        (inside && offset.is_multiple_of(8)).then_some(offset)
-    };
-    let put = |piece: &Piece| {
-        let offset = usize::try_from(piece.offset).ok()?;
-        offset.checked_add(piece.len).filter(|&end| end <= mine.len())?;
-        // SAFETY: a piece has at least so many bytes.
-        unsafe { mine.copy_in(offset, piece.bytes.as_ptr(), piece.len) };
-        Some(Heard::Done)
-    };
-    let heard = match Message::parse(bytes) {
-        Some(Message::Hello { base, key, len }) => Some(Heard::Hello { base, key, len }),
-        Some(Message::Call { what, value }) => Some(Heard::Call { what, value }),
-        Some(Message::Word { piece, offset, value }) => word(offset).and_then(|at| {
-            put(&piece)?;
-            mine.set_word(at, value);
-            Some(Heard::Done)
-        }),
-        Some(Message::Bytes(piece)) => put(&piece),
-        Some(Message::Or { offset, bits }) => word(offset).map(|at| {
-            mine.or_word(at, bits);
-            Heard::Done
-        }),
-        Some(Message::Stimulate { offset, interest }) => {
-            word(offset).map(|at| match mine.stimulate(at, interest) {
-                0 => Heard::Done,
-                held => Heard::Fired(at, held),
-            })
+/// Does what a message says to the own segment, in its order, and tells what else there is.
+pub fn hear(mine: &Map, mut bytes: &[u8], mut tell: impl FnMut(Heard)) {
+    // Nobody sends an empty one, so the loop is entered.
+    loop {
+        let Some((item, rest)) = parse(bytes) else { return tell(Heard::Wrong) };
+        match hear_one(mine, &item) {
+            Ok(None) => {}
+            Ok(Some(heard)) => tell(heard),
+            Err(Wrong) => return tell(Heard::Wrong),
         }
-        None => None,
+        if rest.is_empty() {
+            return;
+        }
+        bytes = rest;
+    }
+}
+
+struct Wrong;
+
+fn hear_one(mine: &Map, item: &Item) -> Result<Option<Heard>, Wrong> {
+    let word = |offset: u64| {
+        let offset = inside(mine, offset, 8)?;
+        if offset.is_multiple_of(8) { Ok(offset) } else { Err(Wrong) }
     };
-    heard.unwrap_or(Heard::Wrong)
+    match *item {
+        Item::Hello { base, key, len } => return Ok(Some(Heard::Hello { base, key, len })),
+        Item::Call { what, value } => return Ok(Some(Heard::Call { what, value })),
+        Item::Word { offset, value } => mine.set_word(word(offset)?, value),
+        Item::Or { offset, bits } => drop(mine.or_word(word(offset)?, bits)),
+        Item::Put { offset, bytes } => {
+            let offset = inside(mine, offset, bytes.len())?;
+            // SAFETY: a slice has as many bytes as it says.
+            unsafe { mine.copy_in(offset, bytes.as_ptr(), bytes.len()) };
+        }
+        Item::Stimulate { offset, interest } => {
+            let offset = word(offset)?;
+            let held = mine.stimulate(offset, interest);
+            return Ok((held != 0).then_some(Heard::Fired(offset, held)));
+        }
+    }
+    Ok(None)
+}
+
+/// The offset, if so many bytes there are inside the segment.
+fn inside(mine: &Map, offset: u64, len: usize) -> Result<usize, Wrong> {
+    let offset = usize::try_from(offset).map_err(|_| Wrong)?;
+    let end = offset.checked_add(len).ok_or(Wrong)?;
+    if end <= mine.len() { Ok(offset) } else { Err(Wrong) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn all(bytes: &[u8]) -> Vec<Item<'_>> {
+        let (mut items, mut bytes) = (Vec::new(), bytes);
+        while let Some((item, rest)) = parse(bytes) {
+            items.push(item);
+            bytes = rest;
+        }
+        assert!(bytes.is_empty(), "{} bytes are no item", bytes.len());
+        items
+    }
+
     #[test]
     fn what_is_said_is_understood() {
-        let piece = |len: usize| {
-            let mut piece = Piece { offset: 40, len, bytes: [0; PIECE] };
-            piece.bytes[..len].fill(7);
-            piece
-        };
-        for message in [
-            Message::Hello { base: 1 << 40, key: 7, len: 4096 },
-            Message::Word { piece: Piece::NONE, offset: 8, value: u64::MAX },
-            Message::Word { piece: piece(3), offset: 8, value: 1 },
-            Message::Word { piece: piece(PIECE), offset: 8, value: 1 },
-            Message::Bytes(piece(64)),
-            Message::Or { offset: 16, bits: 3 },
-            Message::Stimulate { offset: 24, interest: 1 },
-            Message::Call { what: 7, value: u64::MAX },
+        for item in [
+            Item::Hello { base: 1 << 40, key: 7, len: 4096 },
+            Item::Word { offset: 8, value: u64::MAX },
+            Item::Put { offset: 40, bytes: &[7; 3] },
+            Item::Put { offset: FAR, bytes: &[7; PIECE] },
+            Item::Or { offset: 16, bits: 3 },
+            Item::Stimulate { offset: 24, interest: 1 },
+            Item::Call { what: u64::MAX, value: 1 << 63 },
         ] {
-            let (bytes, len) = message.bytes();
-            assert_eq!(Message::parse(&bytes[..len]), Some(message));
-            assert_eq!(Message::parse(&bytes[1..HEAD]), None);
-            let mut other = bytes;
-            other[7] ^= 1;
-            assert_eq!(Message::parse(&other[..len]), None, "another version, or nothing");
+            let mut batch = Batch::EMPTY;
+            assert!(batch.add(&item) && !batch.is_empty());
+            let bytes = batch.bytes();
+            assert_eq!(parse(bytes), Some((item, &[][..])));
+            for less in 0..bytes.len() {
+                assert_eq!(parse(&bytes[..less]), None, "{item:?}, {less} bytes of it");
+            }
+            let mut other = bytes.to_vec();
+            other[0] ^= 0x40;
+            assert_eq!(parse(&other), None, "another version, or nothing");
         }
-        let (bytes, _) = Message::Or { offset: 16, bits: 3 }.bytes();
-        assert_eq!(Message::parse(&bytes[..HEAD + 1]), None, "no bytes go with it");
-        assert_eq!(Message::parse(&[1; BYTES + 1]), None);
+    }
+
+    #[test]
+    fn what_is_said_at_once_goes_together() {
+        let said = [
+            Item::Word { offset: 64, value: 9 },
+            Item::Put { offset: 4097, bytes: &[3; PIECE] },
+            Item::Word { offset: 0, value: 64 },
+            Item::Stimulate { offset: 128, interest: 1 },
+        ];
+        let mut batch = Batch::EMPTY;
+        assert!(said.iter().all(|item| batch.add(item)), "what a stream says");
+        assert_eq!(all(batch.bytes()), said);
+        let before = batch.bytes().to_vec();
+        assert!(!batch.add(&Item::Word { offset: 8, value: 1 }), "it is full");
+        assert!(!batch.add(&Item::Put { offset: 8, bytes: &[1] }));
+        assert!(!batch.add(&Item::Call { what: 1, value: 1 }));
+        assert_eq!(batch.bytes(), before);
+    }
+
+    #[test]
+    fn offsets_that_are_not_there_stay_so() {
+        let mut batch = Batch::EMPTY;
+        assert!(batch.add(&Item::Word { offset: 1 << 48, value: 1 }));
+        assert_eq!(all(batch.bytes()), [Item::Word { offset: FAR, value: 1 }]);
+    }
+
+    #[test]
+    fn nothing_is_done_behind_what_cannot_be() {
+        let mut memory = vec![0u64; 16];
+        // SAFETY: the vector's, which lives until the end and is not used otherwise meanwhile.
+        let mine = unsafe { Map::of(memory.as_mut_ptr().cast(), 128) };
+        let hear = |items: &[Item]| {
+            let (mut batch, mut told) = (Batch::EMPTY, Vec::new());
+            assert!(items.iter().all(|item| batch.add(item)));
+            super::hear(&mine, batch.bytes(), |heard| told.push(heard));
+            told
+        };
+        let call = Item::Call { what: 1, value: 2 };
+        let told = hear(&[Item::Word { offset: 0, value: 5 }, call, Item::Put { offset: 126, bytes: &[1; 2] }]);
+        assert_eq!(told, [Heard::Call { what: 1, value: 2 }]);
+        assert_eq!((mine.word(0), mine.word(120)), (5, 0x0101 << 48));
+        for wrong in [
+            Item::Word { offset: 4, value: 1 },
+            Item::Or { offset: 128, bits: 1 },
+            Item::Stimulate { offset: FAR, interest: 1 },
+            Item::Put { offset: 127, bytes: &[9; 2] },
+        ] {
+            let told = hear(&[Item::Word { offset: 8, value: 6 }, wrong, call, Item::Word { offset: 8, value: 7 }]);
+            assert_eq!(told, [Heard::Wrong], "{wrong:?}");
+            assert_eq!(mine.word(8), 6);
+        }
+        let mut told = Vec::new();
+        super::hear(&mine, &[], |heard| told.push(heard));
+        super::hear(&mine, &[1; BYTES + 8], |heard| told.push(heard));
+        assert_eq!(told, [Heard::Wrong, Heard::Wrong]);
     }
 }

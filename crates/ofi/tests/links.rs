@@ -223,6 +223,85 @@ fn who_is_asleep_is_woken_and_nobody_else() {
 }
 
 #[test]
+fn what_is_told_while_the_link_is_held_comes_in_its_order() {
+    const LEN: usize = 1 << 16;
+    let pair = pair(LEN);
+    let (far, word) = (pair.far.mine(), trip::armed(trip::RX, trip::BELL, 3));
+    for round in 1..200u64 {
+        trip::arm(&far, 128, |_| word);
+        let held = pair.near.hold();
+        // Many more words than one message holds, and bytes that do not go by messages.
+        for at in 0..20 {
+            pair.near.put_word(1024 + at * 8, round);
+        }
+        let len = if round % 2 == 0 { 40 } else { 4000 };
+        // SAFETY: a vector of so many.
+        unsafe { pair.near.put(4096, vec![round as u8; len].as_ptr(), len) };
+        pair.near.put_word_soon(64, round);
+        pair.near.put_word(0, round);
+        pair.near.stimulate(128, trip::RX);
+        pair.near.call(7, round);
+        drop(held);
+        assert_eq!(next(&pair.far_told), Told::Fired(128, word));
+        assert_eq!((far.word(0), far.word(64), far.word(1024 + 19 * 8)), (round, round, round));
+        let mut got = vec![0; len];
+        // SAFETY: a vector of so many.
+        unsafe { far.copy_out(4096, got.as_mut_ptr(), len) };
+        assert_eq!(got, vec![round as u8; len]);
+        assert_eq!(next(&pair.far_told), Told::Called(7, round));
+    }
+    let held = (pair.near.hold(), pair.near.hold());
+    pair.near.put_word(0, 1000);
+    drop(held.0);
+    pair.near.help();
+    std::thread::sleep(Duration::from_millis(30));
+    assert_eq!(far.word(0), 199, "somebody holds it still");
+    drop(held.1);
+    until("the word", || far.word(0) == 1000);
+}
+
+#[test]
+fn a_word_that_nobody_waits_for_comes_soon_all_the_same() {
+    let pair = pair(4096);
+    let (near, far) = (&pair.near, pair.far.mine());
+    near.put_word_soon(0, 1);
+    until("the word of an end where nobody helps", || far.word(0) == 1);
+    near.help();
+    near.put_word_soon(0, 2);
+    near.help();
+    until("the word of an end that waits in its turn", || far.word(0) == 2);
+    near.put_word_soon(0, 3);
+    near.leave();
+    until("the word of an end that goes to sleep", || far.word(0) == 3);
+    near.help();
+    near.put_word_soon(0, 4);
+    until("the word of an end that helps no more and has not said so", || far.word(0) == 4);
+    near.help();
+    near.put_word_soon(0, 5);
+    near.put_word(8, 5);
+    until("the word behind it", || far.word(8) == 5);
+    assert_eq!(far.word(0), 5, "it was told before");
+    // Whoever leaves while others tell: nothing is forgotten.
+    let other = Arc::clone(near);
+    let leaving = Arc::new(AtomicU64::new(0));
+    let flag = Arc::clone(&leaving);
+    let helper = std::thread::spawn(move || {
+        while flag.load(Ordering::Relaxed) == 0 {
+            other.help();
+            other.leave();
+        }
+    });
+    for round in 6..3000 {
+        near.put_word_soon(0, round);
+        if round % 7 == 0 {
+            until("the word", || far.word(0) == round);
+        }
+    }
+    leaving.store(1, Ordering::Relaxed);
+    helper.join().expect("it does not panic");
+}
+
+#[test]
 fn who_does_not_know_the_word_is_refused() {
     let (owner, told) = Teller::new();
     let ports = (port(4096, &owner), port(4096, &owner));

@@ -238,12 +238,16 @@ impl Consumer {
 
     /// Reads `len` bytes, and gives them back to the writer if all that is known to be there has been read, or much. In between the
     /// line with the read position stays where it is: it would go to and fro for each small message. So what a reader leaves unread may
-    /// make the ring seem fuller than it is, by an eighth at most; and an empty one is never thought to have unread bytes.
+    /// make the ring seem fuller than it is, by an eighth at most; and an empty one is never thought to have unread bytes for long: where words are messages, what
+    /// is given back goes at once if it is much, and else with what is written next, if that comes soon.
     #[inline(always)]
     pub fn consume<R: Remote>(&mut self, remote: &R, back: usize, len: usize) {
         self.read += len as u64;
-        if self.read == self.written || self.read - self.given >= self.capacity / 8 {
+        if self.read - self.given >= self.capacity / 8 {
             self.give_back(remote, back);
+        } else if self.read == self.written {
+            self.given = self.read;
+            remote.put_word_soon(back, self.read);
         }
     }
 

@@ -109,6 +109,10 @@ impl Owner for Noting {
     fn over(&self, _link: &Link, why: &str) {
         self.note(Told::Over(why.into()));
     }
+    /// The carrier has other links to serve. Longer than what a lost packet costs an RDMA connection.
+    fn patience(&self) -> Option<Duration> {
+        Some(Duration::from_secs(4))
+    }
     fn failed(&self, error: &ofi::Error) {
         self.note(Told::Over(error.to_string()));
     }

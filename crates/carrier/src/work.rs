@@ -65,6 +65,8 @@ pub struct Carrier {
     owed: Vec<Owed>,
     /// Since when something is to be posted again.
     again: Option<Instant>,
+    /// The device is gone: nobody is to be introduced any more.
+    gone: bool,
 }
 
 impl Carrier {
@@ -82,6 +84,7 @@ impl Carrier {
             asked: HashMap::new(),
             owed: Vec::new(),
             again: None,
+            gone: false,
         }
     }
 
@@ -146,7 +149,7 @@ impl Carrier {
 
     /// Finds the agent, and hears what it says.
     fn with_the_agent(&mut self) -> usize {
-        if self.agent.is_none() && self.tried.is_none_or(|tried| tried.elapsed() >= RETRY) {
+        if !self.gone && self.agent.is_none() && self.tried.is_none_or(|tried| tried.elapsed() >= RETRY) {
             self.tried = Some(Instant::now());
             self.agent = Client::connect().ok();
             let (provider, address) = (self.provider.clone(), self.caller.address().to_vec());
@@ -406,6 +409,13 @@ impl Errands for Carrier {
             && self.owed.iter().all(|owed| owed.echo.is_some())
     }
 
+    fn gone(&mut self, why: &str) {
+        far::note(format_args!("the device is gone, and connections stay on tcp: {why}"));
+        self.gone = true;
+        self.agent_is_gone();
+        self.asked.clear();
+    }
+
     fn descriptor(&self) -> Option<i32> {
         self.agent.as_ref().map(|agent| agent.as_raw_fd())
     }
@@ -415,6 +425,7 @@ impl Errands for Carrier {
             return Some(PATIENCE);
         }
         match &self.agent {
+            None if self.gone => None,
             None => Some(RETRY),
             Some(_) if self.again.is_some() => Some(AGAIN),
             Some(_) => None,

@@ -100,6 +100,8 @@ pub enum Event {
     Connected(Key),
     /// It is over.
     Over(Key, String),
+    /// The device has been taken away, and with it all links.
+    Gone(String),
 }
 
 /// Names an endpoint.
@@ -319,7 +321,8 @@ impl Nic {
         let mut entry: EqErrEntry = unsafe { std::mem::zeroed() };
         // SAFETY: an open event queue.
         let got = unsafe { ((*(*self.eq).ops).readerr)(self.eq, &mut entry, 0) };
-        (got > 0).then(|| Event::Over(Key::of(entry.fid), self.library.text(entry.err)))
+        let why = (got > 0).then(|| self.library.text(entry.err))?;
+        Some(if entry.err == libc::ENODEV { Event::Gone(why) } else { Event::Over(Key::of(entry.fid), why) })
     }
 }
 

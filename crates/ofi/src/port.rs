@@ -29,6 +29,8 @@ pub trait Errands: Send {
     fn may_sleep(&mut self) -> bool;
     /// A descriptor that is readable when there is something to do, besides.
     fn descriptor(&self) -> Option<i32>;
+    /// The device has been taken away: links are over, and there will be none.
+    fn gone(&mut self, _why: &str) {}
     /// After how long there is something to do although nobody rings.
     fn patience(&self) -> Option<Duration> {
         None
@@ -216,7 +218,7 @@ impl Shared {
         while !self.ending.load(Ordering::Acquire) {
             let mut done = errands.run();
             while let Some(event) = self.nic.event() {
-                self.happened(event, gate);
+                self.happened(event, gate, errands);
                 done += 1;
             }
             let (helped, mut living): (Vec<_>, Vec<_>) =
@@ -251,7 +253,7 @@ impl Shared {
         }
     }
 
-    fn happened(&self, event: Event, gate: &Gate) {
+    fn happened(&self, event: Event, gate: &Gate, errands: &mut dyn Errands) {
         match event {
             Event::Asked(asked, words) => self.asked(asked, gate(&words)),
             Event::Connected(key) => {
@@ -265,6 +267,10 @@ impl Shared {
                     while link.progress() > 0 {}
                     link.end(why);
                 }
+            }
+            Event::Gone(why) => {
+                self.living().iter().for_each(|link| link.end(why.clone()));
+                errands.gone(&why);
             }
         }
     }

@@ -1,8 +1,10 @@
-//! What comes by ETHOS's wire and before ETHOM's frames, and the table of hosts: any bytes are let in as what they must be, or dropped for a
-//! reason; any text is a table or an error; any super-frame is cut up, or refused.
+//! What comes by ETHOS's wire and before ETHOM's frames, what ETHOM's hosts of other machines say first, and the table of hosts: any bytes are let in as what they must be, or
+//! dropped for a reason; any text is a table or an error; any super-frame is cut up, or refused.
 #![no_main]
 
+use agent::wire::Said as _;
 use ether::ethos::Own;
+use ether::far::Hello;
 use ether::frame::{EXPERIMENTAL, HEADER, Header};
 use ether::table::Table;
 use ether::vnet::{self, Segments, Vnet};
@@ -19,6 +21,9 @@ fuzz_target!(|input: &[u8]| {
             assert!(table.nets.iter().all(|net| net.mtu <= net.driver.most() && net.queue.is_power_of_two()));
         }
         return;
+    }
+    if let Some(hello) = Hello::parse(rest) {
+        assert_eq!(hello.bytes(), rest);
     }
     let me = u16::from(*choice);
     if let Ok(header) = Header::admit(rest, rest.len(), 1472, Some(me + 1), me) {

@@ -105,7 +105,6 @@ def reason(program, text):
     return program.report.reasons().get(next(int(code) for code, name in names if name == text), 0)
 
 
-@pytest.mark.cluster
 def test_inside_the_cluster_connections_move_and_outside_they_do_not(three):
     a, b, c, outside = three.values()
     for client, server in ((a, b), (b, c), (c, a)):
@@ -170,7 +169,6 @@ assert 2 < time.monotonic() - begun < 8
 """
 
 
-@pytest.mark.cluster
 def test_garbled_late_and_foreign_agents_are_shut_out(three):
     a, b, _, outside = three.values()
     say(a, b, GARBAGE)
@@ -223,7 +221,6 @@ print(agent, len(said), len(answer), flush=True)
 """
 
 
-@pytest.mark.cluster
 def test_a_recorded_introduction_is_of_no_use(three):
     """What one agent has said to another, said once more, comes to nothing."""
     a, b, *_ = three.values()
@@ -242,7 +239,6 @@ def test_a_recorded_introduction_is_of_no_use(three):
     assert after == before == {a.address: 1, b.address: 1}
 
 
-@pytest.mark.cluster
 def test_agents_may_be_killed_under_load(three):
     a, b, *_ = three.values()
     pair = talk(a, b)
@@ -270,7 +266,6 @@ def cut(host, other):
     return len(killed.stdout.splitlines())
 
 
-@pytest.mark.cluster
 @pytest.mark.parametrize("turn", range(3))
 def test_the_link_dies_in_mid_stream(three, turn):
     """No byte is lost, and the connection goes on by TCP."""
@@ -284,7 +279,6 @@ def test_the_link_dies_in_mid_stream(three, turn):
     assert all(reason(program, "the link between the hosts is over") for program in pair)
 
 
-@pytest.mark.cluster
 @pytest.mark.parametrize("turn", range(4))
 def test_the_link_dies_while_both_write(three, apps, turn):
     """As above, with as much under way, both ways, as rings take: one end only waits by poll, the other one blocks."""
@@ -305,7 +299,6 @@ def test_the_link_dies_while_both_write(three, apps, turn):
     assert all(reason(program, "the link between the hosts is over") for program in (client, server))
 
 
-@pytest.mark.cluster
 def test_a_peer_that_is_killed_resets_what_it_had_not_sent(three):
     """Its end comes by TCP before what it has put has come: that is not taken for the end of what it said."""
     a, b, *_ = three.values()
@@ -371,7 +364,6 @@ time.sleep(10)
 """
 
 
-@pytest.mark.cluster
 def test_signals_stay_the_program_s(three):
     a, b, *_ = three.values()
     echo = b.spawn(ECHO)
@@ -407,7 +399,6 @@ print("done")
 """
 
 
-@pytest.mark.cluster
 def test_children_go_on_with_a_connection_that_had_moved(three):
     a, b, *_ = three.values()
     echo = b.spawn(ECHO)

@@ -42,13 +42,23 @@ fn thread_state(tid: u32) -> Option<u8> {
 
 /// Whether a thread sleeps in recvfrom() on `fd`. False if /proc does not say.
 pub fn sleeps_in_recv(tid: u32, fd: i32) -> bool {
+    sleeps_in(tid).is_some_and(|(call, first)| call == libc::SYS_recvfrom && first == Some(fd))
+}
+
+/// Whether it sleeps in ppoll().
+pub fn sleeps_in_poll(tid: u32) -> bool {
+    sleeps_in(tid).is_some_and(|(call, _)| call == libc::SYS_ppoll)
+}
+
+/// In which call it sleeps, and the first argument if that may be a descriptor.
+fn sleeps_in(tid: u32) -> Option<(libc::c_long, Option<i32>)> {
     let mut words = [0; 128]; // number of the call and its arguments: 45 0x3 ...
-    let Some(words) = proc(tid, b"/syscall", &mut words) else { return false };
+    let words = proc(tid, b"/syscall", &mut words)?;
     let mut words =
         words.split(|byte| *byte == b' ').map(|word| core::str::from_utf8(word).unwrap_or_default());
-    let call = words.next().and_then(|call| call.parse().ok());
+    let call = words.next()?.parse().ok()?;
     let first = words.next().and_then(|word| i32::from_str_radix(word.trim_start_matches("0x"), 16).ok());
-    call == Some(libc::SYS_recvfrom) && first == Some(fd)
+    Some((call, first))
 }
 
 /// What a file of a thread's says, as far as there is room.

@@ -261,7 +261,8 @@ mod tests {
             told
         };
         let call = Item::Call { what: 1, value: 2 };
-        let told = hear(&[Item::Word { offset: 0, value: 5 }, call, Item::Put { offset: 126, bytes: &[1; 2] }]);
+        let told =
+            hear(&[Item::Word { offset: 0, value: 5 }, call, Item::Put { offset: 126, bytes: &[1; 2] }]);
         assert_eq!(told, [Heard::Call { what: 1, value: 2 }]);
         assert_eq!((mine.word(0), mine.word(120)), (5, 0x0101 << 48));
         for wrong in [
@@ -270,7 +271,8 @@ mod tests {
             Item::Stimulate { offset: FAR, interest: 1 },
             Item::Put { offset: 127, bytes: &[9; 2] },
         ] {
-            let told = hear(&[Item::Word { offset: 8, value: 6 }, wrong, call, Item::Word { offset: 8, value: 7 }]);
+            let told =
+                hear(&[Item::Word { offset: 8, value: 6 }, wrong, call, Item::Word { offset: 8, value: 7 }]);
             assert_eq!(told, [Heard::Wrong], "{wrong:?}");
             assert_eq!(mine.word(8), 6);
         }

@@ -6,6 +6,7 @@ use core::cell::UnsafeCell;
 use fabric::lock::Lock;
 use fabric::shm::Map;
 use fabric::sync::{AtomicU32, AtomicU64, Ordering};
+use fabric::sys::Errno;
 use fabric::{Local, Remote, sys};
 use options::LogLevel;
 use stream::sovia::Exchange;
@@ -129,6 +130,15 @@ pub struct Rx {
     pub answered: u64,
     /// Last: what is needed for each call lies before it, or at its beginning.
     pub ring: Reader,
+}
+
+impl Rx {
+    /// The kernel tells an error once: it is kept for the next call of the program.
+    pub(crate) fn keep_error(&mut self, errno: Errno) {
+        if errno != Errno::EAGAIN && errno != Errno::EINTR {
+            self.error = errno.into_raw();
+        }
+    }
 }
 
 /// The writing direction, under its lock.

@@ -294,6 +294,9 @@ pub(crate) fn drain(conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>, most: u64, by: 
         if conn.is_far() {
             // One that was counted may never come, but a record in its place.
             let next = sys::recv_some(fd, &mut bytes[..count], libc::MSG_PEEK | libc::MSG_DONTWAIT);
+            if let Err(errno) = next {
+                rx.keep_error(errno);
+            }
             count = bytes[..next.unwrap_or(0)].iter().take_while(|&&byte| byte == 0).count();
         }
         if count == 0 {
@@ -305,11 +308,11 @@ pub(crate) fn drain(conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>, most: u64, by: 
         mend::end(&mut rx.step, step::READING);
         match taken {
             Ok(1..) => {}
-            Err(errno) if errno != Errno::EAGAIN && errno != Errno::EINTR => {
-                rx.error = errno.into_raw();
+            Err(errno) => {
+                rx.keep_error(errno);
                 break;
             }
-            _ => break,
+            Ok(_) => break,
         }
     }
     if rx.left != 0 && owed(conn, rx) == 0 {

@@ -116,7 +116,10 @@ pub(crate) fn orphan(conn: &Conn, fd: i32) -> u32 {
         let who = place.load(Ordering::Acquire);
         let tid = thread_of(who);
         // Of those that were killed, or jumped out of their sleep, the kernel knows no such call.
-        if tid == 0 || tid == thread::tid() || !sys::sleeps_in_recv(tid, fd) {
+        if tid == 0 || tid == thread::tid() {
+            continue;
+        }
+        if !(sys::sleeps_in_recv(tid, fd) || conn.is_far() && sys::sleeps_in_poll(tid)) {
             continue;
         }
         conn.orphans.fetch_add(1, Ordering::AcqRel);
@@ -244,7 +247,7 @@ pub fn readable(conn: &'static Conn, fd: i32, orphan: &mut bool) -> Result<(), E
 
 fn sleep_readable(conn: &'static Conn, fd: i32, seen: Seen, orphan: &mut bool) -> Result<(), Errno> {
     if conn.is_far()
-        && let Some(result) = sleep_by_bell(conn, fd, seen)
+        && let Some(result) = sleep_by_bell(conn, fd, seen, orphan)
     {
         return result;
     }
@@ -290,14 +293,14 @@ fn sleep_readable(conn: &'static Conn, fd: i32, seen: Seen, orphan: &mut bool) -
 
 /// Sleeps as readers of connections between hosts do, where a kick takes a way round: until our own carrier rings. `None` if the bell is taken,
 /// or others sleep on the connection.
-fn sleep_by_bell(conn: &'static Conn, fd: i32, seen: Seen) -> Option<Result<(), Errno>> {
+fn sleep_by_bell(conn: &'static Conn, fd: i32, seen: Seen, orphan: &mut bool) -> Option<Result<(), Errno>> {
     if conn.waiters.load(Ordering::Acquire) != 0 || conn.has(flag::SHARED) {
         return None;
     }
     let deadline = deadline(fd, libc::SO_RCVTIMEO);
     let bell = process::claim_bell()?;
-    let waiter = Waiter::looking(conn);
-    let mut result = Ok(());
+    let waiter = Waiter::new(conn);
+    let (mut result, mut companion) = (Ok(()), 0);
     loop {
         arm(conn, trip::RX, trip::BELL, CALL_BELL as u8);
         if Seen::to_read(conn) != seen {
@@ -324,18 +327,19 @@ fn sleep_by_bell(conn: &'static Conn, fd: i32, seen: Seen) -> Option<Result<(), 
         if polls[1].revents != 0 {
             bell::silence(bell);
         }
-        if polls[0].revents & (libc::POLLHUP | libc::POLLERR | libc::POLLRDHUP) != 0 {
-            conn.set(flag::PEER_FIN);
-        }
         if got > 0 {
-            if polls[0].revents & libc::POLLIN != 0 {
-                kicks::take_after_sleep(conn, fd);
-            }
+            companion = polls[0].revents;
             break;
         }
     }
-    drop(waiter);
+    *orphan |= waiter.wake();
     process::release_bell();
+    if companion & (libc::POLLHUP | libc::POLLERR | libc::POLLRDHUP) != 0 {
+        conn.set(flag::PEER_FIN);
+    }
+    if companion & libc::POLLIN != 0 {
+        kicks::take_after_sleep(conn, if *orphan { conn.descriptor() } else { fd });
+    }
     Some(result)
 }
 

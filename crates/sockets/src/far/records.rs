@@ -93,7 +93,13 @@ pub(crate) fn hear(conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>) -> Next {
     let Some(wire) = conn.wire() else { return Next::Bytes(usize::MAX) };
     let mut bytes = [0; AHEAD];
     let got = sys::recv_some(fd, &mut bytes, libc::MSG_PEEK | libc::MSG_DONTWAIT);
-    let Ok(got) = got else { return Next::Bytes(usize::MAX) };
+    let got = match got {
+        Ok(got) => got,
+        Err(errno) => {
+            rx.keep_error(errno);
+            return Next::Bytes(usize::MAX);
+        }
+    };
     let seen = ahead(&bytes[..got], wire.mark);
     if got == 0 || seen.0 > 0 || seen.1.is_some() {
         rx.held = 0;
@@ -275,11 +281,28 @@ pub(crate) fn may_resend(conn: &Conn, tx: &mut Held<'_, Tx>) -> bool {
 
 /// Whether a killed peer, whose end the kernel tells, may have had more to say. `None`: not known yet.
 pub(crate) fn died_untold(conn: &Conn) -> Option<bool> {
-    let told = conn.notes() & (note::CLOSED | note::SHUT_WR) != 0 || conn.word(TCP_AT) != 0;
+    // An end of our own making is none of the peer's.
+    let told = conn.notes() & (note::CLOSED | note::SHUT_WR) != 0
+        || conn.word(TCP_AT) != 0
+        || conn.has(flag::SHUT_RD);
     if told || !conn.is_far() || conn.rx.path() == path::LAST {
         return Some(false);
     }
     conn.wire().is_none_or(|wire| wire.is_over()).then_some(true)
+}
+
+/// Whether the peer has closed with bytes of ours unread, which may have been on their way: with tcp it is a reset when they come. True once.
+pub(crate) fn closed_unread(conn: &Conn) -> bool {
+    if !conn.is_far() || conn.notes() & note::CLOSED == 0 || conn.has(flag::RESET_TOLD) {
+        return false;
+    }
+    let Some(tx) = conn.tx.try_lock() else { return false };
+    let unread = matches!(conn.tx.path(), path::SMALL | path::BIG)
+        && tx.ring.unread(&conn.ends()).is_ok_and(|unread| unread > 0);
+    if unread {
+        conn.set(flag::RESET_TOLD);
+    }
+    unread
 }
 
 /// That the reader has come to tcp.

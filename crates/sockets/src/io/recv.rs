@@ -541,6 +541,7 @@ fn from_kernel(
         return Tried::End;
     }
     let most = match before_record(conn, fd, rx) {
+        Ok(_) if rx.error != 0 => return kept_error(conn, rx),
         Ok(most) => most,
         Err(tried) => return tried,
     };
@@ -550,6 +551,7 @@ fn from_kernel(
             conn.set(flag::RESET_TOLD);
             Tried::Error(Errno::ECONNRESET)
         }
+        Ok(0) if records::closed_unread(conn) => Tried::Error(Errno::ECONNRESET),
         Ok(0) if records::died_untold(conn).is_none() => {
             sys::yield_now();
             Tried::Not

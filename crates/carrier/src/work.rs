@@ -20,6 +20,8 @@ const RETRY: Duration = Duration::from_secs(2);
 const AGAIN: Duration = Duration::from_secs(10);
 /// How often it is looked whether a link that is over can be freed.
 const PATIENCE: Duration = Duration::from_millis(200);
+/// How soon it is looked again after what a lock, or a full companion, has kept from being done.
+const SOON: Duration = Duration::from_millis(1);
 /// Errands of one link that are done before another's turn.
 const TURN: usize = 256;
 /// How long an errand may be begun and not told.
@@ -63,6 +65,8 @@ pub struct Carrier {
     /// Links that were asked for: they live until they stand, or are over.
     asked: HashMap<u64, (Arc<End>, Arc<Link>)>,
     owed: Vec<Owed>,
+    /// Links and slots of what peers want back by tcp.
+    recalled: Vec<(u32, u64)>,
     /// Since when something is to be posted again.
     again: Option<Instant>,
     /// The device is gone: nobody is to be introduced any more.
@@ -83,6 +87,7 @@ impl Carrier {
             standing: Vec::new(),
             asked: HashMap::new(),
             owed: Vec::new(),
+            recalled: Vec::new(),
             again: None,
             gone: false,
         }
@@ -281,6 +286,7 @@ impl Carrier {
             call::ECHOED => standing.wire.echoed(value),
             call::KICK => self.owed.push(Owed { index, slot: value, echo: None }),
             call::KICKED => far::kicked(index, value),
+            call::RECALL => self.recalled.push((index, value)),
             _ => {}
         }
     }
@@ -396,6 +402,7 @@ impl Errands for Carrier {
             did += usize::from(far::answer_offers(standing.index));
         }
         did += self.kick();
+        self.recalled.retain(|&(index, slot)| far::attend(index, slot) == far::Attended::Later);
         self.look_for_stuck();
         self.end_links();
         did
@@ -421,6 +428,9 @@ impl Errands for Carrier {
     }
 
     fn patience(&self) -> Option<Duration> {
+        if !self.recalled.is_empty() {
+            return Some(SOON);
+        }
         if self.standing.iter().any(|standing| standing.wire.is_over()) {
             return Some(PATIENCE);
         }

@@ -109,7 +109,7 @@ const SIOCATMARK: c_ulong = 0x8905;
 
 fn asynchronous(conn: &'static Conn, fd: c_int, flags: c_int) {
     if flags & libc::O_ASYNC != 0 {
-        demote::now(conn, fd, Reason::Async);
+        demote::for_kernel(conn, fd, Reason::Async);
     }
     if flags & libc::O_NONBLOCK != 0 { conn.set(flag::NONBLOCK) } else { conn.clear(flag::NONBLOCK) }
 }
@@ -151,7 +151,7 @@ hooks! {
             && i32::from((*to).sa_family) == libc::AF_UNSPEC
         {
             // The socket was disconnected; it may be connected again to someone else.
-            demote::now(conn, fd, Reason::Option);
+            demote::for_kernel(conn, fd, Reason::Option);
             closing(fd);
         }
         result
@@ -243,7 +243,7 @@ hooks! {
                 result
             }
             libc::FIOASYNC => {
-                demote::now(conn, fd, Reason::Async);
+                demote::for_kernel(conn, fd, Reason::Async);
                 next(fd, request, arg)
             }
             _ => next(fd, request, arg),

@@ -232,7 +232,7 @@ hooks! {
             return next(fd, message, flags);
         };
         if (*message).msg_controllen != 0 || flags & libc::MSG_ZEROCOPY != 0 {
-            demote::now(conn, fd, Reason::Option);
+            demote::for_kernel(conn, fd, Reason::Option);
         }
         match many((*message).msg_iov, (*message).msg_iovlen) {
             Some(pieces) => send_out(fd, pieces, flags, || next(fd, message, flags)),

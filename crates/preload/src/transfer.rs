@@ -17,7 +17,7 @@ fn by_kernel(fd: c_int, reads: bool) {
         if reads {
             demote::hand_over(conn, fd, Reason::Splice, false);
         } else {
-            demote::now(conn, fd, Reason::Splice);
+            demote::for_kernel(conn, fd, Reason::Splice);
         }
     }
 }

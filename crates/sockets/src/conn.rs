@@ -182,6 +182,8 @@ pub struct Tx {
     pub record_kind: u32,
     pub record_sent: u32,
     pub end_told: bool,
+    /// An echo that our carrier has asked for and waits for, which cannot wait in a call; 0: none.
+    pub echo: u64,
     /// Last, as in [`Rx`].
     pub ring: Writer,
 }

@@ -8,7 +8,7 @@ use fabric::sys::{self, Errno};
 use fabric::{Local, Remote, trip};
 
 use crate::conn::{Conn, Held, Rx, Tx, flag, path, state};
-use crate::far::records;
+use crate::far::{self, records};
 use crate::kicks::By;
 use crate::layout::{self, NOTES, RECALL_AT, TCP_AT, W, note};
 use crate::mend::{self, step};
@@ -18,6 +18,29 @@ use crate::{descriptors, diag, io, kicks, link, log, relay, rendezvous, report, 
 /// Takes the connection back to tcp for good. Bytes in the ring are read from there first; nothing is waited for.
 pub fn now(conn: &'static Conn, fd: i32, reason: Reason) {
     leave(conn, fd, reason, false);
+}
+
+/// As [`now`], for what the kernel is to do with the descriptor by itself from now on. Between hosts it waits, not for long, until the peer knows, and has said in the
+/// companion from where on it goes by tcp; on one host it knows at once.
+pub fn for_kernel(conn: &'static Conn, fd: i32, reason: Reason) {
+    now(conn, fd, reason);
+    let Some(wire) = conn.wire().filter(|_| conn.state() == state::PROMOTED) else { return };
+    wire.call(far::call::RECALL, conn.slot.load(Ordering::Relaxed).into());
+    crate::close::flush(conn, fd);
+    let start = sys::now();
+    while sys::now() - start < HAND_OVER_NS {
+        let Some(mut rx) = conn.lock_rx(fd) else { return };
+        if !matches!(conn.rx.path(), path::SMALL | path::BIG) {
+            return;
+        }
+        kicks::look(conn, fd, &mut rx, By::Call);
+        io::progress(conn, fd, &mut rx);
+        if conn.word(TCP_AT) != 0 || kicks::ended(conn, fd) {
+            return;
+        }
+        drop(rx);
+        let _ = sys::ppoll(&mut [libc::pollfd { fd, events: libc::POLLIN, revents: 0 }], Some(200_000));
+    }
 }
 
 /// Takes the connection back so that a process that knows nothing of rings can go on with it: unread bytes of the ring are
@@ -86,6 +109,17 @@ fn give_up_ring(conn: &'static Conn, fd: i32, reason: Reason, leaves: bool) -> b
             finish(conn);
             return true;
         }
+        if conn.is_far() && on_ring && !ended {
+            // A record comes among the bytes of tcp, and nobody behind us would know it.
+            if waited < FAR_NS {
+                drop(rx);
+                let _ =
+                    sys::ppoll(&mut [libc::pollfd { fd, events: libc::POLLIN, revents: 0 }], Some(500_000));
+                continue;
+            }
+            conn.break_off(fd);
+            return false;
+        }
         let limit = if empty { HAND_OVER_EMPTY_NS } else { HAND_OVER_NS };
         // It sends no more what we have not read: it has gone another way behind it, or nothing comes from it any more.
         let unsendable = left > rx.ring.position() + 1 || ended && left == 0 || ahead && left != 0;
@@ -136,6 +170,8 @@ const HAND_OVER_NS: u64 = 2_000_000_000;
 /// How long a kick that was begun may take to come.
 const KICK_NS: u64 = 200_000_000;
 const HAND_OVER_EMPTY_NS: u64 = 200_000_000;
+/// How long a peer on another host may take, whose link may just have ended.
+const FAR_NS: u64 = 10_000_000_000;
 /// What a direction holds.
 const MOST_UNREAD: u64 = layout::UNDER_WAY as u64;
 /// How long a writer waits for a reader that has begun to send in its stead.
@@ -253,6 +289,10 @@ fn leave(conn: &'static Conn, fd: i32, reason: Reason, recall: bool) {
         conn.set(flag::RECALLED);
         wait::disarm_for_all(conn);
         tell_recall(conn, &rx);
+        if let Some(wire) = conn.wire() {
+            // The peer may be in no call of ours: its carrier does it.
+            wire.call(far::call::RECALL, conn.slot.load(Ordering::Relaxed).into());
+        }
     } else {
         conn.tell(note::DEMOTE);
     }
@@ -379,8 +419,9 @@ pub(crate) fn resend(conn: &'static Conn, fd: i32, tx: &mut Held<'_, Tx>) -> boo
             Err(Errno::EAGAIN | Errno::EINTR) => return false,
             // The connection is at an end. The kernel tells a reset once: who reads next is to know.
             Err(errno) => {
+                let rx = if far::is_carrier() { conn.rx.try_lock() } else { conn.lock_rx(fd) };
                 if errno != Errno::EPIPE
-                    && let Some(mut rx) = conn.lock_rx(fd)
+                    && let Some(mut rx) = rx
                 {
                     rx.error = errno.into_raw();
                 }

@@ -54,6 +54,8 @@ pub mod call {
     pub const KICK: u64 = 3;
     /// It has been counted, and comes.
     pub const KICKED: u64 = 4;
+    /// The end on this slot wants the other one to go on by tcp, perhaps with what is unread in its ring, and waits for that.
+    pub const RECALL: u64 = 5;
 }
 
 /// What is to be done that is not of one link.
@@ -166,6 +168,21 @@ impl Wire {
             sys::yield_now();
         }
         true
+    }
+
+    /// As [`Wire::settle`]; the carrier, which cannot wait, asks once, notes for what in `echo`, and comes back.
+    pub fn has_settled(&self, echo: &mut u64) -> bool {
+        if !is_carrier() {
+            return self.settle();
+        }
+        if *echo == 0 {
+            *echo = self.ask();
+        }
+        let settled = !self.is_over() && self.has_echoed(*echo);
+        if settled {
+            *echo = 0;
+        }
+        settled
     }
 
     /// The link is over: nothing that is put comes any more.
@@ -526,18 +543,70 @@ pub fn over(index: u32) {
 /// As far as nobody else does it: takes the connections of a link that is over back to tcp. False if some are left.
 pub fn cut(index: u32) -> bool {
     let link = link::link(index);
-    (0..SLOTS).filter_map(|slot| Some((slot, link.conn(slot)?))).all(|(slot, conn)| {
-        if conn.has(flag::CUT) || conn.state() != state::PROMOTED {
-            return true;
+    let mut all = true;
+    for (slot, conn) in (0..SLOTS).filter_map(|slot| Some((slot, link.conn(slot)?))) {
+        if conn.state() != state::PROMOTED {
+            continue;
         }
-        let Some(mut tx) = conn.tx.try_lock() else { return false };
-        let Some(rx) = conn.rx.try_lock() else { return false };
-        drop(rx);
-        if conn.slot.load(Ordering::Relaxed) as usize == slot && conn.link.load(Ordering::Relaxed) == index {
-            records::cut(conn, conn.descriptor(), &mut tx);
+        if conn.has(flag::CUT) {
+            all &= attend(index, slot as u64) == Attended::Done;
+            continue;
         }
-        true
-    })
+        all = false;
+        if let Some(mut tx) = conn.tx.try_lock()
+            && let Some(rx) = conn.rx.try_lock()
+        {
+            drop(rx);
+            if is_on(conn, index, slot) {
+                records::cut(conn, conn.descriptor(), &mut tx);
+            }
+        }
+    }
+    all
+}
+
+/// How far the carrier has come with what a peer wants back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Attended {
+    /// All of it is on its way by tcp, or nobody is there.
+    Done,
+    /// Again later.
+    Later,
+}
+
+/// The peer wants this end to go on by tcp, perhaps with what is in the ring, and the program may be in no call of ours: does it.
+pub fn attend(index: u32, slot: u64) -> Attended {
+    let Some((slot, conn)) =
+        usize::try_from(slot).ok().and_then(|slot| Some((slot, link::link(index).conn(slot)?)))
+    else {
+        return Attended::Done;
+    };
+    let Some(mut tx) = conn.tx.try_lock() else { return Attended::Later };
+    if !is_on(conn, index, slot) || conn.state() != state::PROMOTED {
+        return Attended::Done;
+    }
+    let fd = conn.descriptor();
+    if conn.has(flag::CUT)
+        && !conn.has(flag::HEARD)
+        && let Some(mut rx) = conn.rx.try_lock()
+        && matches!(conn.rx.path(), path::SMALL | path::BIG)
+    {
+        // The peer's STOP.
+        kicks::look(conn, fd, &mut rx, kicks::By::Call);
+    }
+    let wanted = conn.notes() & (layout::note::RECALL | layout::note::DEMOTE) != 0;
+    match conn.tx.path() {
+        path::TCP if wanted => drop(crate::io::switch(conn, fd, &mut tx)),
+        path::SMALL | path::BIG if wanted => demote::asked(conn, fd, &mut tx),
+        path::RESEND => drop(demote::resend(conn, fd, &mut tx)),
+        _ => {}
+    }
+    if conn.tx.path() == path::LAST { Attended::Done } else { Attended::Later }
+}
+
+/// Whether a connection has this slot.
+fn is_on(conn: &Conn, index: u32, slot: usize) -> bool {
+    conn.link.load(Ordering::Relaxed) == index && conn.slot.load(Ordering::Relaxed) as usize == slot
 }
 
 /// Frees links that are over and that nobody uses.

@@ -107,6 +107,7 @@ pub(crate) fn count(conn: &Conn, tx: &mut Tx) {
     conn.counters.kicks.fetch_add(1, Ordering::Relaxed);
     tx.kicks_sent += 1;
     tx.debt += 1;
+    tx.echo = 0;
     tell(conn, tx);
 }
 
@@ -120,9 +121,11 @@ pub(crate) fn tell(conn: &Conn, tx: &Tx) {
 pub(crate) fn pay(conn: &Conn, fd: i32, tx: &mut Tx) -> bool {
     if tx.debt > 0
         && let Some(wire) = conn.wire()
+        && !wire.has_settled(&mut tx.echo)
+        && !wire.is_over()
     {
         // The peer must know of them before.
-        wire.settle();
+        return false;
     }
     send_owed(fd, tx)
 }

@@ -320,7 +320,8 @@ fn sleep_by_bell(conn: &'static Conn, fd: i32, seen: Seen, orphan: &mut bool) ->
         ];
         // SAFETY: the array and the timeout are valid.
         let got = unsafe { real::ppoll()(polls.as_mut_ptr(), 2, timeout, core::ptr::null()) };
-        if got < 0 && real::errno() == libc::EINTR && !signals::restarts() {
+        // As in the kernel, where a call with a limit of time is never restarted.
+        if got < 0 && real::errno() == libc::EINTR && (deadline.is_some() || !signals::restarts()) {
             result = Err(Errno::EINTR);
             break;
         }

@@ -85,7 +85,8 @@ pub(crate) enum Next {
 
 /// Whether records may come.
 pub(crate) fn may_come(conn: &Conn) -> bool {
-    conn.is_far() && !(conn.has(flag::HEARD) && conn.rx.path() == path::LAST)
+    // No STOP comes from a peer that has heard our END.
+    conn.is_far() && !(conn.rx.path() == path::LAST && may_finish(conn))
 }
 
 /// Looks what the companion has next, behind kicks if they have been taken, and takes a record.
@@ -261,7 +262,7 @@ pub(crate) fn may_resend(conn: &Conn, tx: &mut Held<'_, Tx>) -> bool {
             conn.break_off(conn.descriptor());
             return true;
         }
-        None if wire.settle() => {}
+        None if wire.has_settled(&mut tx.echo) => {}
         // Whoever has gone says nothing any more.
         None if crate::kicks::ended(conn, conn.descriptor()) => {
             if conn.notes() & (note::CLOSED | note::SHUT_WR) == note::SHUT_WR {

@@ -127,6 +127,7 @@ fn teardown(conn: &'static Conn, fd: Option<i32>) {
     if rendezvous::close(conn) {
         if let Some(fd) = fd {
             flush(conn, fd);
+            demote::before_close(conn, fd);
         }
         let tx = conn.tx.lock();
         let rx = conn.rx.lock();

@@ -24,10 +24,26 @@ pub fn now(conn: &'static Conn, fd: i32, reason: Reason) {
 /// companion from where on it goes by tcp; on one host it knows at once.
 pub fn for_kernel(conn: &'static Conn, fd: i32, reason: Reason) {
     now(conn, fd, reason);
-    let Some(wire) = conn.wire().filter(|_| conn.state() == state::PROMOTED) else { return };
-    wire.call(far::call::RECALL, conn.slot.load(Ordering::Relaxed).into());
-    crate::close::flush(conn, fd);
+    ask_carrier(conn, fd);
+    await_end(conn, fd);
+}
+
+/// Between hosts: the peer may be in no call of ours, so its carrier is asked to go to tcp, behind our own END.
+fn ask_carrier(conn: &'static Conn, fd: i32) {
+    if conn.state() == state::PROMOTED
+        && let Some(wire) = conn.wire()
+    {
+        crate::close::flush(conn, fd);
+        wire.call(far::call::RECALL, conn.slot.load(Ordering::Relaxed).into());
+    }
+}
+
+/// Between hosts: waits, not for long, for the END of a peer that was asked to go to tcp. It must not come when nobody knows what it is.
+fn await_end(conn: &'static Conn, fd: i32) {
     let start = sys::now();
+    if !conn.is_far() || conn.state() != state::PROMOTED {
+        return;
+    }
     while sys::now() - start < HAND_OVER_NS {
         let Some(mut rx) = conn.lock_rx(fd) else { return };
         if !matches!(conn.rx.path(), path::SMALL | path::BIG) {
@@ -40,6 +56,14 @@ pub fn for_kernel(conn: &'static Conn, fd: i32, reason: Reason) {
         }
         drop(rx);
         let _ = sys::ppoll(&mut [libc::pollfd { fd, events: libc::POLLIN, revents: 0 }], Some(200_000));
+    }
+}
+
+/// Before close(): what we have asked the peer for must not come when the connection is closed, to which the kernel would answer with a reset.
+pub(crate) fn before_close(conn: &'static Conn, fd: i32) {
+    if conn.is_far() && conn.has(flag::DEMOTING) && conn.notes() & note::CLOSED == 0 {
+        ask_carrier(conn, fd);
+        await_end(conn, fd);
     }
 }
 
@@ -60,6 +84,7 @@ fn give_up_ring(conn: &'static Conn, fd: i32, reason: Reason, leaves: bool) -> b
     if conn.state() != state::PROMOTED {
         return true;
     }
+    ask_carrier(conn, fd);
     let start = sys::now();
     let mut tried = false;
     loop {
@@ -289,10 +314,6 @@ fn leave(conn: &'static Conn, fd: i32, reason: Reason, recall: bool) {
         conn.set(flag::RECALLED);
         wait::disarm_for_all(conn);
         tell_recall(conn, &rx);
-        if let Some(wire) = conn.wire() {
-            // The peer may be in no call of ours: its carrier does it.
-            wire.call(far::call::RECALL, conn.slot.load(Ordering::Relaxed).into());
-        }
     } else {
         conn.tell(note::DEMOTE);
     }

@@ -601,7 +601,17 @@ pub fn attend(index: u32, slot: u64) -> Attended {
         path::RESEND => drop(demote::resend(conn, fd, &mut tx)),
         _ => {}
     }
-    if conn.tx.path() == path::LAST { Attended::Done } else { Attended::Later }
+    if conn.tx.path() != path::LAST {
+        return Attended::Later;
+    }
+    // Its END, so that it knows soon that nothing more than bytes comes.
+    if let Some(mut rx) = conn.rx.try_lock()
+        && matches!(conn.rx.path(), path::SMALL | path::BIG)
+    {
+        kicks::look(conn, fd, &mut rx, kicks::By::Call);
+        crate::io::progress(conn, fd, &mut rx);
+    }
+    Attended::Done
 }
 
 /// Whether a connection has this slot.

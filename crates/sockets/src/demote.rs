@@ -324,6 +324,19 @@ fn leave(conn: &'static Conn, fd: i32, reason: Reason, recall: bool) {
     conn.set(flag::NEVER | flag::DEMOTING);
 }
 
+/// Between hosts, when the process ends: nothing more is put. An END says so to the peer, and a note that it comes, as the link is over soon. Nothing is asked of the peer: an answer
+/// that comes when nobody reads any more makes the kernel's end a reset. Not if another thread is in the middle of writing.
+pub(crate) fn begin_end(conn: &'static Conn, _fd: i32) {
+    let Some(mut tx) = conn.tx.try_lock() else { return };
+    match conn.tx.path() {
+        path::SMALL | path::BIG => to_tcp(conn, &mut tx, None),
+        path::TCP => conn.tx.set_path(path::LAST),
+        _ => {}
+    }
+    conn.set(flag::NEVER | flag::DEMOTING);
+    conn.tell(note::ENDING);
+}
+
 /// Tells the peer that nothing more is read from the ring.
 pub(crate) fn tell_recall(conn: &Conn, rx: &Rx) {
     conn.put(RECALL_AT, rx.ring.position());

@@ -384,14 +384,7 @@ pub fn before_fork() {
     if WANTED.load(Ordering::Acquire) != STARTED || process::is_guest() {
         return;
     }
-    table::for_each(|fd, entry| {
-        if let table::Entry::Conn(conn) = entry
-            && conn.is_far()
-            && conn.state() == state::PROMOTED
-        {
-            demote::hand_over(conn, fd, Reason::Forked, false);
-        }
-    });
+    for_each_promoted(|conn, fd| drop(demote::hand_over(conn, fd, Reason::Forked, false)));
 }
 
 /// In its child.
@@ -407,19 +400,12 @@ pub fn forked() {
     DESK.store(0, Ordering::Release);
 }
 
-/// The process ends: waits until all that it has put is there, and tells that this was all.
+/// The process ends: waits until all that it has put is there. What is still to be written, by what else runs at its end, goes by tcp.
 pub fn leave() {
     if CARRIER.load(Ordering::Acquire) == 0 || process::borrowed() {
         return;
     }
-    table::for_each(|_, entry| {
-        if let table::Entry::Conn(conn) = entry
-            && conn.is_far()
-            && conn.state() == state::PROMOTED
-        {
-            conn.tell(layout::note::CLOSED);
-        }
-    });
+    for_each_promoted(demote::begin_end);
     for link in link::all().map(link::link) {
         if let Some(wire) = link.wire()
             && link.live.load(Ordering::Acquire) != 0
@@ -428,6 +414,25 @@ pub fn leave() {
             wire.settle();
         }
     }
+    for_each_promoted(|conn, fd| {
+        if let Some(mut tx) = conn.tx.try_lock()
+            && conn.tx.path() == path::RESEND
+        {
+            demote::resend(conn, fd, &mut tx);
+        }
+    });
+}
+
+/// All connections of this process that go between hosts.
+fn for_each_promoted(what: impl Fn(&'static Conn, i32)) {
+    table::for_each(|fd, entry| {
+        if let table::Entry::Conn(conn) = entry
+            && conn.is_far()
+            && conn.state() == state::PROMOTED
+        {
+            what(conn, fd);
+        }
+    });
 }
 
 /// Where the other end of a posted connection is, as the agents have said.
@@ -545,7 +550,7 @@ pub fn cut(index: u32) -> bool {
     let link = link::link(index);
     let mut all = true;
     for (slot, conn) in (0..SLOTS).filter_map(|slot| Some((slot, link.conn(slot)?))) {
-        if conn.state() != state::PROMOTED {
+        if conn.state() != state::PROMOTED || conn.notes() & layout::note::CLOSED != 0 {
             continue;
         }
         if conn.has(flag::CUT) {

@@ -197,7 +197,8 @@ pub(crate) fn send(conn: &Conn, fd: i32, tx: &mut Held<'_, Tx>) -> bool {
 
 /// The link is over: nothing is read from the ring any more, which the peer is told, and nothing is written to it. Under the lock of the writing direction.
 pub(crate) fn cut(conn: &'static Conn, fd: i32, tx: &mut Held<'_, Tx>) {
-    if conn.has(flag::CUT) || conn.state() != state::PROMOTED {
+    // Whoever has closed hears nothing, and all that he has put has come before he said so. The kernel would answer a record with a reset.
+    if conn.has(flag::CUT) || conn.state() != state::PROMOTED || conn.notes() & note::CLOSED != 0 {
         return;
     }
     let Some(mut rx) = conn.rx.lock() else { return };
@@ -212,7 +213,8 @@ pub(crate) fn cut(conn: &'static Conn, fd: i32, tx: &mut Held<'_, Tx>) {
         // It never switched, and does not any more.
         conn.tx.set_path(path::LAST);
     }
-    if conn.rx.path() != path::LAST && conn.word(TCP_AT) == 0 {
+    // Whoever ends sends an END, behind all that is in the ring.
+    if conn.rx.path() != path::LAST && conn.word(TCP_AT) == 0 && conn.notes() & note::ENDING == 0 {
         tx.stop_due = rx.ring.position() + 1;
         if conn.rx.path() == path::TCP && conn.word(SMALL_AT) == 0 {
             conn.rx.set_path(path::LAST);
@@ -283,7 +285,7 @@ pub(crate) fn may_resend(conn: &Conn, tx: &mut Held<'_, Tx>) -> bool {
 /// Whether a killed peer, whose end the kernel tells, may have had more to say. `None`: not known yet.
 pub(crate) fn died_untold(conn: &Conn) -> Option<bool> {
     // An end of our own making is none of the peer's.
-    let told = conn.notes() & (note::CLOSED | note::SHUT_WR) != 0
+    let told = conn.notes() & (note::CLOSED | note::SHUT_WR | note::ENDING) != 0
         || conn.word(TCP_AT) != 0
         || conn.has(flag::SHUT_RD);
     if told || !conn.is_far() || conn.rx.path() == path::LAST {

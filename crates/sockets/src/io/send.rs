@@ -300,7 +300,10 @@ fn give(
 
 /// Before bytes go by tcp between hosts: a link that is over is noticed, and records go first. False if the companion takes no more now.
 fn far_by_tcp(conn: &'static Conn, fd: i32, tx: &mut Held<'_, Tx>) -> bool {
-    if conn.state() == state::PROMOTED && conn.wire().is_some_and(|wire| wire.is_over()) {
+    if conn.tx.path() == path::TCP
+        && conn.state() == state::PROMOTED
+        && conn.wire().is_some_and(|wire| wire.is_over())
+    {
         records::cut(conn, fd, tx);
     }
     records::send(conn, fd, tx)
@@ -457,7 +460,7 @@ pub(crate) fn attend(conn: &'static Conn, fd: i32, tx: &mut Held<'_, Tx>) -> boo
         && wire.is_over()
     {
         records::cut(conn, fd, tx);
-        if conn.has(flag::HEARD) {
+        if conn.has(flag::HEARD) || conn.notes() & note::CLOSED != 0 {
             demote::asked(conn, fd, tx);
         } else {
             // How far the peer has read it will say. Until then nothing can go any way.

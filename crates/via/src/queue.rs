@@ -65,6 +65,8 @@ pub struct SendQueue {
     pub finished: Finished,
     waiting: VecDeque<Posted>,
     sender: Sender,
+    /// Between hosts, the last question whether the peer has posted a descriptor, and for which message.
+    asked: (u64, u64),
     /// While connected.
     pub memory: Option<Arc<Memory>>,
 }
@@ -192,15 +194,39 @@ impl SendQueue {
     /// The buffers must be mapped.
     #[inline(always)]
     unsafe fn transfer(&mut self, posted: &Posted, manner: Manner) -> Sent {
-        let Some(memory) = &self.memory else { return Sent::Lost };
-        // SAFETY: the caller vouches for the buffers.
-        unsafe {
-            match posted.operation {
-                Operation::Send | Operation::Receive => self.sender.send(memory, posted, manner.splits),
-                Operation::Write(to) => self.sender.write(memory, posted, to),
-                Operation::Read(from) => self.sender.read(memory, posted, from),
+        loop {
+            let Some(memory) = &self.memory else { return Sent::Lost };
+            // SAFETY: the caller vouches for the buffers.
+            let sent = unsafe {
+                match posted.operation {
+                    Operation::Send | Operation::Receive => self.sender.send(memory, posted, manner.splits),
+                    Operation::Write(to) => self.sender.write(memory, posted, to),
+                    Operation::Read(from) => self.sender.read(memory, posted, from),
+                }
+            };
+            if sent != Sent::NoDescriptor || manner.patient {
+                return sent;
+            }
+            if let Some(sent) = self.ask() {
+                return sent;
             }
         }
+    }
+
+    /// The peer has posted no descriptor. Between hosts it may have, before the message would have been there, and we are not told yet: so it is asked. None if it has.
+    #[cold]
+    fn ask(&mut self) -> Option<Sent> {
+        let Some(memory) = &self.memory else { return Some(Sent::Lost) };
+        let Some(wire) = memory.theirs.wire() else { return Some(Sent::NoDescriptor) };
+        let message = self.sender.count() + 1;
+        if self.asked.1 != message {
+            self.asked = (wire.ask(), message);
+        }
+        if wire.answered() < self.asked.0 {
+            return Some(Sent::NoRoom);
+        }
+        self.asked = (0, 0);
+        if self.sender.has_cookie(memory) { None } else { Some(Sent::NoDescriptor) }
     }
 
     /// It is ended by [`SendQueue::end_failed`].
@@ -234,6 +260,7 @@ impl SendQueue {
     /// The connection is over: what waits is done, flushed.
     pub fn flush(&mut self, regions: &Regions) {
         self.memory = None;
+        self.asked = (0, 0);
         self.sender = Sender::default();
         while let Some(mut posted) = self.waiting.pop_front() {
             posted.errors |= status::DESC_FLUSHED_ERROR;

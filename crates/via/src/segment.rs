@@ -1,10 +1,13 @@
-//! What one end of a connection keeps in memory that the other one writes into: its *segment*, a sealed memfd. Both ends map both.
+//! What one end of a connection keeps in memory that the other one writes into: its *segment*, a sealed memfd. Both ends map both. Between
+//! hosts it is memory of the link ([`crate::far`]).
 
 use core::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Arc;
 
 use fabric::shm::Map;
 use fabric::{Local, Remote, sys, trip};
 
+use crate::far::Wire;
 use crate::wire;
 
 /// Where everything is in a segment, in bytes from its beginning. What the peer writes often has a line of its own.
@@ -52,13 +55,20 @@ pub struct Segment {
     memfd: i32,
     /// Where the next cookie is, or will be.
     next_cookie: AtomicUsize,
+    /// Between hosts, what has the memory.
+    wire: Option<Arc<dyn Wire>>,
 }
 
 impl Segment {
     /// A new one, zeroed.
     pub fn new() -> Result<Segment, sys::Errno> {
         let (map, memfd) = Map::create(c"via-segment", BYTES)?;
-        Ok(Segment { map, memfd, next_cookie: AtomicUsize::new(at::COOKIES) })
+        Ok(Segment { map, memfd, next_cookie: AtomicUsize::new(at::COOKIES), wire: None })
+    }
+
+    /// That of a link between hosts.
+    pub fn far(wire: Arc<dyn Wire>) -> Segment {
+        Segment { map: wire.mine(), memfd: -1, next_cookie: AtomicUsize::new(at::COOKIES), wire: Some(wire) }
     }
 
     /// For the peer.
@@ -133,8 +143,10 @@ pub fn wake_sleepers(map: &Map, at: usize) {
 
 impl Drop for Segment {
     fn drop(&mut self) {
-        sys::close(self.memfd);
-        // SAFETY: whoever uses the memory borrows it from here.
-        unsafe { self.map.unmap() };
+        if self.wire.is_none() {
+            sys::close(self.memfd);
+            // SAFETY: whoever uses the memory borrows it from here.
+            unsafe { self.map.unmap() };
+        }
     }
 }

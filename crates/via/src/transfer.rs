@@ -3,7 +3,7 @@
 //! *Programmed I/O* for small messages: into the entry of the transfer queue, or, when they are longer than that, into the eager buffer
 //! beside it; the receiver copies them on. *DMA* for large ones: one copy by the kernel, straight from the sender's buffers into the posted
 //! ones, wherever the program has them (process_vm_writev); RDMA goes the same way. Registered memory needs not be shared for that. Where
-//! the kernel refuses it, large messages go the way of small ones, and wait for room; there is no RDMA then.
+//! the kernel refuses it, large messages go the way of small ones, and wait for room; there is no RDMA then. So it is between hosts.
 //!
 //! Buffers that the program has of the library ([`crate::arena`]) are mapped by the peer: messages that do not fit into their entries, and
 //! RDMA, are copied straight to them, and from them, by the sender's processor.
@@ -20,10 +20,11 @@ use crate::abi::{Segment as Buffer, status};
 use crate::arena::Theirs;
 use crate::descriptor::{self, Posted};
 use crate::engine;
+use crate::far::Peer;
 use crate::gate;
 use crate::memory::{self, Asker};
 use crate::nic::MAX_SEGMENTS;
-use crate::segment::{self, EAGER, EAGER_ALL, Segment, at, wake};
+use crate::segment::{EAGER, EAGER_ALL, Segment, at, wake};
 use crate::wire::{
     Broken, Cookie, CookieReader, CookieWriter, INLINE, Kind, SLOTS, Transfer, TransferReader, TransferWriter,
 };
@@ -36,13 +37,13 @@ pub struct Memory {
     /// Own segment.
     pub mine: Arc<Segment>,
     /// The peer's.
-    pub theirs: Map,
-    /// The peer's process.
+    pub theirs: Peer,
+    /// The peer's process; 0 between hosts.
     pub pid: u32,
     /// Whether the kernel lets either at the memory of the other one.
     pub direct: AtomicBool,
-    /// The peer's region table.
-    pub regions: memory::Table,
+    /// The peer's region table; between hosts none.
+    pub regions: Option<memory::Table>,
     /// The peer's memory that is mapped here as well.
     pub arena: Option<Theirs>,
     /// The peer's Virtual Interface: what it may touch, in its own process.
@@ -76,6 +77,16 @@ impl Memory {
         Some((arena.map(), arena.offset(address, length)?))
     }
 
+    /// Waits until the peer writes to, and reads from, no buffers of this process that it found registered before. Between hosts it never does.
+    pub fn await_transfers(&self) {
+        while self.theirs.wire().is_none()
+            && gate::is_busy(self.mine.map(), at::BUSY)
+            && sys::process_lives(self.pid)
+        {
+            sys::yield_now();
+        }
+    }
+
     /// How much is used of either end's eager buffer.
     #[inline]
     fn eager(&self) -> usize {
@@ -85,10 +96,9 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: whoever uses the memory borrows it from here.
-        unsafe {
-            self.theirs.unmap();
-            self.regions.unmap();
+        if let Some(regions) = self.regions {
+            // SAFETY: whoever uses the memory borrows it from here.
+            unsafe { regions.unmap() };
         }
         for queue in self.queues.iter().flatten() {
             // SAFETY: as above.
@@ -151,6 +161,11 @@ struct Entry {
 }
 
 impl Sender {
+    /// Messages sent so far, or parts of them.
+    pub fn count(&self) -> u64 {
+        self.transfers.count()
+    }
+
     /// Whether the peer has posted a descriptor for the next message.
     pub fn has_cookie(&mut self, memory: &Memory) -> bool {
         self.cookies.look(memory.mine.map(), at::COOKIES).is_some()
@@ -422,7 +437,7 @@ unsafe fn gather(from: &[Buffer], mut to: *mut u8) {
 /// # Safety
 /// The buffers must be mapped.
 #[inline]
-unsafe fn put_all(map: &Map, mut to: usize, buffers: &[Buffer]) {
+unsafe fn put_all<R: Remote>(map: &R, mut to: usize, buffers: &[Buffer]) {
     for buffer in buffers {
         // SAFETY: the caller vouches for the buffer.
         unsafe { map.put(to, buffer.address as *const u8, buffer.length as usize) };
@@ -474,7 +489,9 @@ unsafe fn rdma(memory: &Memory, posted: &Posted, remote: descriptor::Remote, wri
     let may = if write { memory.rights.write } else { memory.rights.read };
     // Looked up behind the gate: whoever takes a region back waits for those who are through.
     let sent = if !may
-        || !memory.regions.allows(memory.asker, remote.handle, remote.address, posted.length, write)
+        || !memory.regions.is_some_and(|regions| {
+            regions.allows(memory.asker, remote.handle, remote.address, posted.length, write)
+        })
     {
         Sent::Forbidden
     } else if let Some((map, offset)) = mapped {
@@ -615,6 +632,9 @@ impl Receiver {
         let Some(transfer) = self.transfers.look(mine, at::TRANSFERS, slot)? else {
             // The answer to what comes needs a cookie, which the peer writes meanwhile.
             memory.mine.foresee_cookie();
+            if let Some(wire) = memory.theirs.wire() {
+                wire.look();
+            }
             return Ok(None);
         };
         memory.mine.foresee_cookie();
@@ -665,6 +685,7 @@ impl Receiver {
             self.eager = (start + length as u64).next_multiple_of(64);
         }
         let waited_for = !memory.is_direct();
+        let _together = memory.theirs.together();
         if waited_for || self.eager - self.given_back > EAGER as u64 / 4 {
             self.given_back = self.eager;
             memory.theirs.put_word(at::EAGER_READ, self.eager);
@@ -692,7 +713,7 @@ unsafe fn scatter(to: &[Buffer], length: usize, mut copy: impl FnMut(usize, *mut
 }
 
 /// Tells whoever waits at the peer that something has come: a message, or a cookie.
-#[inline]
+#[inline(always)]
 pub fn notify(memory: &Memory, trip: usize) -> u64 {
-    segment::fire(&memory.theirs, trip)
+    memory.theirs.fire(trip)
 }

@@ -30,9 +30,11 @@ pub unsafe fn post_send(handle: *mut c_void, descriptor: *mut Descriptor, region
         return Err(Return::InvalidParameter);
     };
     let tells = posted.tells_the_peer();
+    let together = list.memory.as_ref().and_then(|memory| memory.theirs.together());
     // SAFETY: the buffers lie in registered memory.
     let outcome = unsafe { list.post(regions, queue.asker, posted, manner(queue.level)) };
     let told = if tells && outcome == Outcome::Done { tell_peer(list.memory.as_ref()) } else { false };
+    drop(together);
     send_done_now(queue);
     if outcome == Outcome::Done && !told {
         return Ok(());
@@ -229,6 +231,7 @@ pub unsafe fn post_receive(
     if lost {
         posted.errors |= status::DESC_FLUSHED_ERROR;
     }
+    let together = list.memory.as_ref().and_then(|memory| memory.theirs.together());
     list.post(posted);
     let mut kick = false;
     // Nobody else waits for cookies.
@@ -238,6 +241,7 @@ pub unsafe fn post_receive(
         let armed = transfer::notify(memory, at::COOKIE_TRIP);
         kick = armed != 0 && tell_others(memory, armed, 1);
     }
+    drop(together);
     if wrong || lost {
         // SAFETY: the buffers lie in registered memory.
         while unsafe { list.go_on(regions) } == Ok(true) {}

@@ -106,7 +106,9 @@ impl End {
     }
 
     fn end(&self, why: &str) {
-        self.change(|state| drop(state.over.get_or_insert_with(|| why.into())));
+        self.change(|state| {
+            state.over.get_or_insert_with(|| why.into());
+        });
         self.kick();
     }
 

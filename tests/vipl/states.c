@@ -128,7 +128,7 @@ static void nothing_posted_client(void) {
         post_send(vi, &pool, 0, 100);
         EQUAL(take_send(vi, POLL, &d), wanted[i] ? VIP_DESCRIPTOR_ERROR : VIP_SUCCESS);
         EQUAL(d->CS.Status & VIP_STATUS_ERROR_MASK, wanted[i]);
-        EQUAL(state(vi), wanted[i] ? VIP_STATE_ERROR : VIP_STATE_CONNECTED);
+        wait_state(vi, wanted[i] ? VIP_STATE_ERROR : VIP_STATE_CONNECTED);
         meet();
         meet();
         OK(VipDisconnect(vi));

@@ -51,10 +51,15 @@ impl far::Envoy for Envoy {
             .map_err(|error| unreachable(host, &error.to_string()))?;
         let meet = Between::Meet { uid: sys::geteuid(), place: place.to_vec() };
         let mut answers = Vec::new();
-        let asked = agent
-            .say(meet)
-            .map_err(Over::End)
-            .and_then(|()| listen_until(&mut agent, &mut answers, until, |_, answers| !answers.is_empty()));
+        let mut door = None;
+        let asked = (|| {
+            listen_until(&mut agent, &mut answers, until, |agent, _| agent.is_open())?;
+            // To open libfabric takes its time, which nobody shall have to wait for.
+            let own = agent.stream().local_addr().map_err(|_| Over::End(channel::End::Gone))?;
+            door = Some(Door::at(own.ip(), means));
+            agent.say(meet).map_err(Over::End)?;
+            listen_until(&mut agent, &mut answers, until, |_, answers| !answers.is_empty())
+        })();
         match (answers.pop(), asked) {
             (Some(Between::Met), _) => {}
             (Some(Between::Not { why: Why::Nobody, .. }), _) => {
@@ -76,11 +81,9 @@ impl far::Envoy for Envoy {
             }
         }
         let call = (|| {
-            let stream = agent.into_stream();
-            let door = Door::at(stream.local_addr().map_err(|error| error.to_string())?.ip(), means)?;
-            Channel::over(watched(stream), address, key)
-                .map(|channel| Call::to(channel, door))
-                .map_err(|error| error.to_string())
+            let door = door.ok_or("it is gone")??;
+            let channel = Channel::over(watched(agent.into_stream()), address, key);
+            channel.map(|channel| Call::to(channel, door)).map_err(|error| error.to_string())
         })();
         let call = call.map_err(|why: String| unreachable(host, &why))?;
         // Whoever waited has stopped waiting, or does not believe us.
@@ -94,11 +97,9 @@ impl far::Envoy for Envoy {
         let from = stream.peer_addr().ok()?.ip().to_canonical();
         let accepted = (|| {
             let key = means.key.as_ref()?;
-            let own = stream.local_addr().map_err(|error| error.to_string())?.ip();
-            let door = Door::at(own, means)?;
             let channel =
                 Channel::accept(watched(stream), octets(from), key).map_err(|error| error.to_string())?;
-            Ok(Call::from(channel, door))
+            Ok(Call::from(channel))
         })();
         match accepted {
             Ok(call) => Some(Box::new(call)),

@@ -16,6 +16,7 @@ use via::segment::BYTES;
 
 use crate::link::{Door, End, Way, no_link};
 use crate::lock;
+use crate::means::means;
 use crate::said::{Said, words};
 
 /// How long it may take that a link stands, and that what was put before a hello has come.
@@ -57,7 +58,8 @@ pub fn listen_until<M: wire::Said>(
 pub struct Call {
     talk: Mutex<Talk>,
     end: Arc<End>,
-    door: Arc<Door>,
+    /// Opened when the link is.
+    door: OnceLock<Arc<Door>>,
     way: OnceLock<Arc<Way>>,
     /// The ticket that we have drawn, if we have called.
     invited: Option<Ticket>,
@@ -76,15 +78,20 @@ impl Call {
         let ticket = (u128::from(sys::random()) << 64 | u128::from(sys::random())).to_le_bytes();
         let end = End::new();
         door.invite(ticket, &end);
-        Call::new(channel, door, end, Some(ticket))
+        Call::new(channel, OnceLock::from(door), end, Some(ticket))
     }
 
     /// From one who asks.
-    pub fn from(channel: Channel<Said>, door: Arc<Door>) -> Call {
-        Call::new(channel, door, End::new(), None)
+    pub fn from(channel: Channel<Said>) -> Call {
+        Call::new(channel, OnceLock::new(), End::new(), None)
     }
 
-    fn new(channel: Channel<Said>, door: Arc<Door>, end: Arc<End>, invited: Option<Ticket>) -> Call {
+    fn new(
+        channel: Channel<Said>,
+        door: OnceLock<Arc<Door>>,
+        end: Arc<End>,
+        invited: Option<Ticket>,
+    ) -> Call {
         let talk = Mutex::new(Talk { channel, heard: Vec::new(), peer: None });
         Call { talk, end, door, way: OnceLock::new(), invited }
     }
@@ -99,15 +106,23 @@ impl Call {
     fn link(&self) -> Result<Way, String> {
         let talk = lock(&self.talk);
         let peer = talk.peer.as_ref().ok_or("it has said nothing")?;
-        if peer.provider != self.door.provider {
-            return Err(format!("its fabric is {}, and ours {}", peer.provider, self.door.provider));
+        let door = match self.door.get() {
+            Some(door) => door,
+            None => {
+                let own = talk.channel.stream().local_addr().map_err(|error| error.to_string())?;
+                let door = Door::at(own.ip(), means().ok_or("there are no other hosts")?)?;
+                self.door.get_or_init(|| door)
+            }
+        };
+        if peer.provider != door.provider {
+            return Err(format!("its fabric is {}, and ours {}", peer.provider, door.provider));
         }
         let asked = match &self.invited {
             Some(ticket) if *ticket != peer.ticket => return Err("it answers what nobody has asked".into()),
             Some(_) => None,
             None => {
                 let owner: Arc<dyn Owner> = Arc::clone(&self.end) as _;
-                let asked = self.door.caller.connect(&peer.address, &words(&peer.ticket), BYTES, owner);
+                let asked = door.caller.connect(&peer.address, &words(&peer.ticket), BYTES, owner);
                 Some(asked.map_err(|error| error.to_string())?)
             }
         };
@@ -116,8 +131,8 @@ impl Call {
             let late = || format!("its {} is not reached from here", peer.provider);
             return Err(self.end.why_over().unwrap_or_else(late));
         }
-        let link = asked.or_else(|| self.door.accepted(&self.end)).ok_or("it is over already")?;
-        Way::new(link, Arc::clone(&self.end), Arc::clone(&self.door))
+        let link = asked.or_else(|| door.accepted(&self.end)).ok_or("it is over already")?;
+        Way::new(link, Arc::clone(&self.end), Arc::clone(door))
             .ok_or_else(|| "its memory has no size that can be".into())
     }
 }
@@ -130,7 +145,11 @@ impl Line for Call {
         let mut talk = lock(&self.talk);
         let ticket = self.invited.or(talk.peer.as_ref().map(|peer| peer.ticket));
         let Some(ticket) = ticket else { return false };
-        let (provider, address) = (self.door.provider.clone(), self.door.caller.address().to_vec());
+        // Who refuses has none, and needs none.
+        let (provider, address) = match self.door.get() {
+            Some(door) => (door.provider.clone(), door.caller.address().to_vec()),
+            None => ("none".into(), vec![0]),
+        };
         talk.channel.say(Said { ticket, provider, address, hello: hello.to_vec() }).is_ok()
     }
 
@@ -179,8 +198,8 @@ impl Line for Call {
 
 impl Drop for Call {
     fn drop(&mut self) {
-        if let Some(ticket) = &self.invited {
-            self.door.disinvite(ticket);
+        if let (Some(ticket), Some(door)) = (&self.invited, self.door.get()) {
+            door.disinvite(ticket);
         }
     }
 }

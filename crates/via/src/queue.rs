@@ -229,6 +229,11 @@ impl SendQueue {
         if self.sender.has_cookie(memory) { None } else { Some(Sent::NoDescriptor) }
     }
 
+    /// Whether the peer is to be told of a part of a message whose rest has not gone. Once.
+    pub fn take_untold(&mut self) -> bool {
+        self.sender.take_untold()
+    }
+
     /// It is ended by [`SendQueue::end_failed`].
     fn failed(&mut self, posted: Posted, sent: Sent) -> Outcome {
         self.waiting.push_front(posted);

@@ -135,6 +135,8 @@ pub struct Sender {
     eager: u64,
     /// Bytes of the message that is being sent that have gone into earlier descriptors.
     part: usize,
+    /// There are such that the peer may not be told of, as the rest was to come with them.
+    untold: bool,
 }
 
 impl Default for Sender {
@@ -147,6 +149,7 @@ impl Default for Sender {
             cookies: CookieReader::default(),
             eager: 0,
             part: 0,
+            untold: false,
         }
     }
 }
@@ -220,6 +223,7 @@ impl Sender {
         match unsafe { self.send_part(memory, cookie, buffers, length, immediate, continues) } {
             Sent::Done if continues => {
                 self.part += length;
+                self.untold = true;
                 None
             }
             // What has gone stays gone: it goes on with the same part.
@@ -229,6 +233,11 @@ impl Sender {
                 Some(sent)
             }
         }
+    }
+
+    /// Whether a part of a message has gone whose rest did not: the peer is to be told. Once.
+    pub fn take_untold(&mut self) -> bool {
+        core::mem::take(&mut self.untold)
     }
 
     /// The message that was being sent is given up: the next one begins at its beginning.

@@ -33,7 +33,8 @@ pub unsafe fn post_send(handle: *mut c_void, descriptor: *mut Descriptor, region
     let together = list.memory.as_ref().and_then(|memory| memory.theirs.together());
     // SAFETY: the buffers lie in registered memory.
     let outcome = unsafe { list.post(regions, queue.asker, posted, manner(queue.level)) };
-    let told = if tells && outcome == Outcome::Done { tell_peer(list.memory.as_ref()) } else { false };
+    let tells = if outcome == Outcome::Done { tells } else { list.take_untold() };
+    let told = if tells { tell_peer(list.memory.as_ref()) } else { false };
     drop(together);
     send_done_now(queue);
     if outcome == Outcome::Done && !told {
@@ -123,14 +124,19 @@ pub fn go_on_sending(handle: *mut c_void) {
         memory.mine.arm(at::COOKIE_TRIP, wake::AGENT);
         // SAFETY: the buffers lie in registered memory.
         let outcome = unsafe { list.go_on(regions, manner(queue.level)) };
-        let Some(outcome) = outcome else { return };
-        let kick = outcome == Outcome::Done && tell_peer(Some(&memory));
+        let tells = list.take_untold() || outcome == Some(Outcome::Done);
+        let kick = tells && tell_peer(Some(&memory));
         send_done_now(queue);
         drop(send);
-        if outcome == Outcome::Deferred {
-            return;
+        match outcome {
+            None | Some(Outcome::Deferred) => {
+                if kick {
+                    vi.kick();
+                }
+                return;
+            }
+            Some(outcome) => after_send(handle, &vi, outcome, kick),
         }
-        after_send(handle, &vi, outcome, kick);
     }
 }
 

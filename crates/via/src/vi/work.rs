@@ -126,17 +126,17 @@ pub fn go_on_sending(handle: *mut c_void) {
         let outcome = unsafe { list.go_on(regions, manner(queue.level)) };
         let tells = list.take_untold() || outcome == Some(Outcome::Done);
         let kick = tells && tell_peer(Some(&memory));
+        let Some(outcome) = outcome else {
+            // It stays armed.
+            drop(send);
+            if kick {
+                vi.kick();
+            }
+            return;
+        };
         send_done_now(queue);
         drop(send);
-        match outcome {
-            None | Some(Outcome::Deferred) => {
-                if kick {
-                    vi.kick();
-                }
-                return;
-            }
-            Some(outcome) => after_send(handle, &vi, outcome, kick),
-        }
+        after_send(handle, &vi, outcome, kick);
     }
 }
 

@@ -15,6 +15,7 @@ use libfuzzer_sys::fuzz_target;
 use via::abi::Descriptor;
 use via::arena::{Arena, Theirs};
 use via::descriptor::Posted;
+use via::far::Peer;
 use via::memory::{Asker, Attributes, Regions, Rights, Table};
 use via::queue::{Manner, ReceiveQueue, SendQueue};
 use via::segment::{BYTES, Segment};
@@ -84,10 +85,10 @@ fuzz_target!(|input: &[u8]| {
     });
     let memory = Arc::new(Memory {
         mine: mine.clone(),
-        theirs,
+        theirs: Peer::near(theirs),
         pid: std::process::id(),
         direct: AtomicBool::new(false),
-        regions: Table::of(regions.expect("a memfd")).expect("a table"),
+        regions: Some(Table::of(regions.expect("a memfd")).expect("a table")),
         asker: ASKER,
         rights: Rights { write: true, read: true },
         arena: Some(world.theirs.clone()),

@@ -87,7 +87,8 @@ impl far::Envoy for Envoy {
         })();
         let call = call.map_err(|why: String| unreachable(host, &why))?;
         // Whoever waited has stopped waiting, or does not believe us.
-        call.begin(until).map_err(|over| if over == Over::Time { Return::Timeout } else { Return::NoMatch })?;
+        call.begin(until)
+            .map_err(|over| if over == Over::Time { Return::Timeout } else { Return::NoMatch })?;
         Ok(Box::new(call))
     }
 

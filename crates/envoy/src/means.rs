@@ -39,9 +39,8 @@ pub fn means() -> Option<&'static Means> {
 }
 
 fn options() -> Options {
-    let env: Vec<Vec<u8>> = std::env::vars_os()
-        .map(|(name, value)| [name.into_vec(), value.into_vec()].join(&b'='))
-        .collect();
+    let env: Vec<Vec<u8>> =
+        std::env::vars_os().map(|(name, value)| [name.into_vec(), value.into_vec()].join(&b'=')).collect();
     let entries = || env.iter().map(Vec::as_slice);
     let files = options::config_files(entries()).map(|path| {
         let read = |path: options::Text| std::fs::read(OsStr::from_bytes(path.as_bytes())).ok();

@@ -369,15 +369,17 @@ impl Line {
     }
 }
 
-/// The next message of a socket, and the descriptors with it. None at the end.
-fn receive(socket: &OwnedFd, until: Until) -> Result<Option<(Vec<u8>, Vec<OwnedFd>)>, Return> {
+/// A message of a socket, and the descriptors with it.
+type Message = (Vec<u8>, Vec<OwnedFd>);
+
+/// The next one. None at the end.
+fn receive(socket: &OwnedFd, until: Until) -> Result<Option<Message>, Return> {
     wait_for(&[socket.as_raw_fd()], until)?;
     let mut bytes = vec![0u8; BYTES + 1];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(5))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
-    let read =
-        rustix::net::recvmsg(socket, &mut [std::io::IoSliceMut::new(&mut bytes)], &mut control, flags);
+    let read = rustix::net::recvmsg(socket, &mut [std::io::IoSliceMut::new(&mut bytes)], &mut control, flags);
     let fds: Vec<OwnedFd> = control
         .drain()
         .filter_map(|message| match message {

@@ -74,11 +74,8 @@ pub fn open(device: &[u8]) -> Result<*mut c_void, Return> {
     opened.name = [0; 64];
     opened.name[..device.len()].copy_from_slice(device);
     let in_cluster = || far::envoy().and_then(|envoy| envoy.own_address());
-    let host = if kind == b"via_lo" {
-        Ipv4Addr::LOCALHOST
-    } else {
-        in_cluster().unwrap_or_else(host_address)
-    };
+    let host =
+        if kind == b"via_lo" { Ipv4Addr::LOCALHOST } else { in_cluster().unwrap_or_else(host_address) };
     opened.address[2..].copy_from_slice(&host.octets());
     Ok(handle)
 }

@@ -497,11 +497,10 @@ unsafe fn rdma(memory: &Memory, posted: &Posted, remote: descriptor::Remote, wri
     }
     let may = if write { memory.rights.write } else { memory.rights.read };
     // Looked up behind the gate: whoever takes a region back waits for those who are through.
-    let sent = if !may
-        || !memory.regions.is_some_and(|regions| {
-            regions.allows(memory.asker, remote.handle, remote.address, posted.length, write)
-        })
-    {
+    let allows = |regions: memory::Table| {
+        regions.allows(memory.asker, remote.handle, remote.address, posted.length, write)
+    };
+    let sent = if !may || !memory.regions.is_some_and(allows) {
         Sent::Forbidden
     } else if let Some((map, offset)) = mapped {
         if write {

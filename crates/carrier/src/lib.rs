@@ -99,8 +99,11 @@ fn stop() {
         let _ = opening.join();
     }
     far::leave();
+    // What libfabric closes is its own.
+    thread::be_ours(true);
     let port = lock(&PORT).take();
     drop(port);
+    thread::be_ours(false);
     far::serve_no_more();
 }
 

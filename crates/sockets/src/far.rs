@@ -384,7 +384,9 @@ pub fn before_fork() {
     if WANTED.load(Ordering::Acquire) != STARTED || process::is_guest() {
         return;
     }
-    for_each_promoted(|conn, fd| drop(demote::hand_over(conn, fd, Reason::Forked, false)));
+    for_each_promoted(|conn, fd| {
+        demote::hand_over(conn, fd, Reason::Forked, false);
+    });
 }
 
 /// In its child.

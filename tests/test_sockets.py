@@ -59,4 +59,6 @@ def test_few_credits(r, program, name, window, delayed):
     env = {"WARM": 400, "SHUNT_STREAM": "via", "SHUNT_GROW": "off", "SHUNT_VIA_WINDOW": window, "SHUNT_VIA_DELAYED": delayed}
     report = r.new_report()
     r.run([r.apps / program, name], env=env, timeout=60)
-    r.accelerated(report)
+    # Between hosts there are only rings.
+    if r.mode != "far":
+        r.accelerated(report)

@@ -7,7 +7,8 @@ use sockets::conn::{Conn, flag};
 use sockets::reason::Reason;
 use sockets::table::{self, Entry};
 use sockets::{
-    close as ending, demote, descriptors, epoll, faults, fork, io, narrow, process, real, relay, rendezvous, thread,
+    close as ending, demote, descriptors, epoll, faults, fork, io, narrow, process, real, relay, rendezvous,
+    thread,
 };
 
 use crate::next::hooks;

@@ -37,7 +37,7 @@ def test_example(r, mode, program, name, flags):
         if mode not in ("shunt", "far"):
             r.not_accelerated(report)
         elif promoted and (mode == "shunt" or more):
-            r.accelerated(report)
+            r.accelerated(report, waited=True)
 
 
 def test_buffers_set_while_offered(r):
@@ -59,6 +59,4 @@ def test_few_credits(r, program, name, window, delayed):
     env = {"WARM": 400, "SHUNT_STREAM": "via", "SHUNT_GROW": "off", "SHUNT_VIA_WINDOW": window, "SHUNT_VIA_DELAYED": delayed}
     report = r.new_report()
     r.run([r.apps / program, name], env=env, timeout=60)
-    # Between hosts there are only rings.
-    if r.mode != "far":
-        r.accelerated(report)
+    r.accelerated(report)

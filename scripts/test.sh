@@ -150,7 +150,7 @@ checked() {
 
 # As if each process were on a host of its own: introduced by agents, and by libfabric's tcp provider. Hosts as network namespaces are in blackbox.
 between() {
-    PYTEST_PATHS=tests/test_sockets.py side_by_side --modes far
+    PYTEST_PATHS="tests/test_sockets.py tests/test_forking.py tests/test_exec.py tests/test_death.py" side_by_side --modes far
 }
 
 # As much of it as there is; FAR_TESTS= for a choice (-k).

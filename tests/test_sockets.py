@@ -37,7 +37,7 @@ def test_example(r, mode, program, name, flags):
         if mode not in ("shunt", "far"):
             r.not_accelerated(report)
         elif promoted and (mode == "shunt" or more):
-            r.accelerated(report)
+            r.accelerated(report, waited=True)
 
 
 def test_buffers_set_while_offered(r):

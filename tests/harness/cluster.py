@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -20,9 +21,16 @@ class Host:
         self.ns = f"{cluster.prefix}{name}"
         self.agent = None
         self.reports = 0
+        self.user = []
 
     def within(self, argv):
-        return ["ip", "netns", "exec", self.ns, *map(str, argv)]
+        return ["ip", "netns", "exec", self.ns, *self.user, *map(str, argv)]
+
+    def be_used_by(self, name):
+        """Agent and programs are this user's, who may write the cluster's files."""
+        self.user = ["setpriv", "--reuid", name, "--regid", name, "--init-groups", "env", "-C", "/", f"HOME={self.cluster.tmp}"]
+        self.cluster.tmp.chmod(0o777)
+        shutil.chown(self.cluster.key, name)
 
     def environment(self, **more):
         # No board in common: what is written there is there for nobody.

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::{Builder, JoinHandle};
 
 use fabric::sys;
-use ofi::Port;
+use ofi::{Library, Port};
 use sockets::{far, log, thread};
 
 use crate::links::{Gatekeeper, lock};
@@ -25,7 +25,7 @@ use crate::work::Carrier;
 pub fn offer() {
     if far::is_asked_for() {
         manners::ask_for_them();
-        far::offer_carrier(start, stop);
+        far::offer_carrier(start, stop, manners::forked);
     }
 }
 
@@ -61,7 +61,11 @@ fn start() {
 fn open() -> Result<(), String> {
     let before = manners::Signals::now();
     thread::be_ours(true);
-    let done = open_port();
+    // Opened before anything else is done with it.
+    let found = Library::get().map_err(|error| error.to_string());
+    before.keep_destructors();
+    let done = found.and_then(|_| open_port());
+    before.keep_destructors();
     thread::be_ours(false);
     before.restore();
     done
@@ -99,8 +103,11 @@ fn stop() {
         let _ = opening.join();
     }
     far::leave();
+    // What libfabric closes is its own.
+    thread::be_ours(true);
     let port = lock(&PORT).take();
     drop(port);
+    thread::be_ours(false);
     far::serve_no_more();
 }
 

@@ -1,9 +1,13 @@
 //! What opening libfabric, and the libraries that its providers open, does to the process beside, and is the program's to decide: handlers of signals (PSM's library takes
 //! SIGTERM and others in its constructor, and ends the process), and libc's functions patched in place (libfabric's cache of registrations watches mmap and its
-//! like that way; links have registered memory of their own, and no use for it).
+//! like that way; links have registered memory of their own, and no use for it). And in children of fork(), which never call these libraries: destructors would wait for ever for
+//! locks that the parent's threads had at that moment.
 
 use std::mem::MaybeUninit;
 use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use fabric::sys;
 
 /// So many signals there are.
 const SIGNALS: usize = 64;
@@ -25,10 +29,22 @@ pub struct Signals {
 impl Signals {
     /// As it is now.
     pub fn now() -> Signals {
-        let mut loaded = Vec::new();
-        // SAFETY: the callback has this type, and its data is the vector, which lives until it returns.
-        unsafe { libc::dl_iterate_phdr(Some(note), (&raw mut loaded).cast()) };
+        let loaded = libraries().iter().map(|library| library.base).collect();
         Signals { actions: std::array::from_fn(action), loaded }
+    }
+
+    /// Keeps the destructors of libraries that were opened since from children of fork().
+    pub fn keep_destructors(&self) {
+        for library in libraries() {
+            let free = || DESTRUCTORS.iter().find(|place| place.load(Ordering::Relaxed).is_null());
+            if !self.loaded.contains(&library.base)
+                && let Some(entry) = library.destructors()
+                && !DESTRUCTORS.iter().any(|place| place.load(Ordering::Relaxed) == entry)
+                && let Some(place) = free()
+            {
+                place.store(entry, Ordering::Release);
+            }
+        }
     }
 
     /// Undoes what libraries have done that were opened since.
@@ -59,16 +75,82 @@ fn action(at: usize) -> Option<libc::sigaction> {
     (done == 0).then(|| unsafe { action.assume_init() })
 }
 
-/// Notes where a library begins, as `dladdr` has it: at its first segment.
+/// An entry of a library's dynamic section.
+#[repr(C)]
+struct Dynamic {
+    tag: i64,
+    value: u64,
+}
+
+const DT_NULL: i64 = 0;
+const DT_FINI_ARRAYSZ: i64 = 28;
+
+/// Where it is said how many bytes of destructors a library has, of those that were opened.
+static DESTRUCTORS: [AtomicPtr<Dynamic>; 64] = [const { AtomicPtr::new(ptr::null_mut()) }; 64];
+
+/// In the child of fork(): there are none. The dynamic linker looks there when the process ends.
+pub fn forked() {
+    for place in &DESTRUCTORS {
+        let entry = place.load(Ordering::Acquire);
+        if entry.is_null() {
+            break;
+        }
+        let page = entry.map_addr(|at| at & !(PAGE - 1)).cast::<u8>();
+        // It may lie across two.
+        if sys::mprotect(page, 2 * PAGE, libc::PROT_READ | libc::PROT_WRITE).is_ok()
+            || sys::mprotect(page, PAGE, libc::PROT_READ | libc::PROT_WRITE).is_ok()
+        {
+            // SAFETY: an entry of the dynamic section of a library that is never unloaded (libfabric is opened so, and what it needs stays with it), writable now. It stays
+            // so: what else is on the page may have been writable before.
+            unsafe { (*entry).value = 0 };
+        }
+    }
+}
+
+const PAGE: usize = 4096;
+
+struct Loaded {
+    /// Where it begins, as `dladdr` has it: at its first segment.
+    base: usize,
+    dynamic: *mut Dynamic,
+}
+
+impl Loaded {
+    fn destructors(&self) -> Option<*mut Dynamic> {
+        let mut entry = self.dynamic;
+        if entry.is_null() {
+            return None;
+        }
+        loop {
+            // SAFETY: a dynamic section ends with an entry of the tag DT_NULL.
+            match unsafe { (*entry).tag } {
+                DT_NULL => return None,
+                DT_FINI_ARRAYSZ => return Some(entry),
+                // SAFETY: as above.
+                _ => entry = unsafe { entry.add(1) },
+            }
+        }
+    }
+}
+
+/// The libraries that are there.
+fn libraries() -> Vec<Loaded> {
+    let mut loaded = Vec::new();
+    // SAFETY: the callback has this type, and its data is the vector, which lives until it returns.
+    unsafe { libc::dl_iterate_phdr(Some(note), (&raw mut loaded).cast()) };
+    loaded
+}
+
 extern "C" fn note(library: *mut libc::dl_phdr_info, _: usize, loaded: *mut libc::c_void) -> i32 {
-    const PAGE: u64 = 4096;
     // SAFETY: both are what `dl_iterate_phdr` and its caller pass: a description with so many headers, and a vector.
     unsafe {
         let library = &*library;
         let headers = std::slice::from_raw_parts(library.dlpi_phdr, library.dlpi_phnum.into());
-        let first =
-            headers.iter().find(|header| header.p_type == libc::PT_LOAD).map_or(0, |header| header.p_vaddr);
-        (*loaded.cast::<Vec<usize>>()).push((library.dlpi_addr + (first & !(PAGE - 1))) as usize);
+        let at = |kind| headers.iter().find(|header| header.p_type == kind).map(|header| header.p_vaddr);
+        let first = at(libc::PT_LOAD).unwrap_or(0) as usize & !(PAGE - 1);
+        let dynamic = at(libc::PT_DYNAMIC).map_or(0, |at| library.dlpi_addr + at);
+        (*loaded.cast::<Vec<Loaded>>())
+            .push(Loaded { base: library.dlpi_addr as usize + first, dynamic: dynamic as *mut Dynamic });
     }
     0
 }

@@ -6,7 +6,10 @@ use libc::{sockaddr, socklen_t};
 use sockets::conn::{Conn, flag};
 use sockets::reason::Reason;
 use sockets::table::{self, Entry};
-use sockets::{close as ending, demote, epoll, faults, fork, io, narrow, process, real, relay, rendezvous};
+use sockets::{
+    close as ending, demote, descriptors, epoll, faults, fork, io, narrow, process, real, relay, rendezvous,
+    thread,
+};
 
 use crate::next::hooks;
 
@@ -114,7 +117,13 @@ fn asynchronous(conn: &'static Conn, fd: c_int, flags: c_int) {
     if flags & libc::O_NONBLOCK != 0 { conn.set(flag::NONBLOCK) } else { conn.clear(flag::NONBLOCK) }
 }
 
-unsafe fn fcntl_with(fd: c_int, command: c_int, arg: usize, next: impl FnOnce() -> c_int) -> c_int {
+unsafe fn fcntl_with(fd: c_int, command: c_int, arg: usize, next: impl Fn() -> c_int) -> c_int {
+    if thread::is_ours() {
+        return match command {
+            libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => descriptors::for_library(next),
+            _ => next(),
+        };
+    }
     if table::is_own(fd) {
         real::set_errno(libc::EBADF);
         return -1;
@@ -164,6 +173,9 @@ hooks! {
         next(fd, backlog)
     }
     fn accept(next; fd: c_int, from: *mut sockaddr, len: *mut socklen_t) -> c_int {
+        if thread::is_ours() {
+            return descriptors::for_library(|| next(fd, from, len));
+        }
         let got = next(fd, from, len);
         if got >= 0 {
             rendezvous::track(got, false, None);
@@ -171,6 +183,9 @@ hooks! {
         got
     }
     fn accept4(next; fd: c_int, from: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> c_int {
+        if thread::is_ours() {
+            return descriptors::for_library(|| next(fd, from, len, flags));
+        }
         let got = next(fd, from, len, flags);
         if got >= 0 {
             rendezvous::track(got, false, None);
@@ -178,6 +193,10 @@ hooks! {
         got
     }
     fn close(next; fd: c_int) -> c_int {
+        if thread::is_ours() && table::is_own(fd) {
+            descriptors::library_closes(fd);
+            return 0;
+        }
         if closing(fd) { next(fd) } else { -1 }
     }
     fn close_range(next; first: c_uint, last: c_uint, flags: c_int) -> c_int {
@@ -192,6 +211,9 @@ hooks! {
         close_range_around(first, c_uint::MAX, 0, |from, to| close_range(from, to, 0));
     }
     fn dup(next; fd: c_int) -> c_int {
+        if thread::is_ours() {
+            return descriptors::for_library(|| next(fd));
+        }
         if table::is_own(fd) {
             real::set_errno(libc::EBADF);
             return -1;

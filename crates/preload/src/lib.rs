@@ -15,6 +15,7 @@ mod forks;
 mod jumps;
 mod kept;
 mod lend;
+mod makers;
 mod next;
 mod options_of;
 mod rules_of;

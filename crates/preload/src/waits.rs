@@ -4,7 +4,7 @@ use core::ffi::c_int;
 use fabric::sys::{self, Errno};
 use libc::{epoll_event, fd_set, nfds_t, pollfd, sigset_t, timespec, timeval};
 use sockets::table::{self, Entry};
-use sockets::{epoll, faults, poll as ours, rendezvous};
+use sockets::{descriptors, epoll, faults, poll as ours, rendezvous, thread};
 
 use crate::next::{answer, hooks};
 
@@ -196,6 +196,9 @@ hooks! {
         }
     }
     fn epoll_create(next; size: c_int) -> c_int {
+        if thread::is_ours() {
+            return descriptors::for_library(|| next(size));
+        }
         let fd = next(size);
         if fd >= 0 {
             epoll::created(fd);
@@ -203,6 +206,9 @@ hooks! {
         fd
     }
     fn epoll_create1(next; flags: c_int) -> c_int {
+        if thread::is_ours() {
+            return descriptors::for_library(|| next(flags));
+        }
         let fd = next(flags);
         if fd >= 0 {
             epoll::created(fd);

@@ -9,11 +9,11 @@
 //! can be made, and connections stay on tcp.
 
 use fabric::lock::Lock;
-use fabric::sync::{AtomicU32, Ordering};
+use fabric::sync::{AtomicU32, AtomicU64, Ordering};
 use fabric::sys::{self, Errno};
 
 use crate::table::{self, Entry};
-use crate::{process, thread};
+use crate::{process, real, thread};
 
 /// Limits from here on are large.
 const LARGE: u64 = 4096;
@@ -67,6 +67,44 @@ pub fn unhide(fd: i32) {
 /// before anything is written to one, read from it, or passed on.
 pub fn intact(fd: i32) -> bool {
     !process::is_guest() || table::is_own_as(fd, sys::identity(fd))
+}
+
+/// Makes a descriptor for a library that a thread of ours has opened, by a function of libc's, out of the program's way as our own are. Such a library keeps the numbers of
+/// its descriptors, so they must stay what they are: under a limit of the program's that goes up to them later it finds these numbers taken.
+pub fn for_library(make: impl Fn() -> i32) -> i32 {
+    let made = made(|| match make() {
+        fd if fd >= 0 => Ok(fd),
+        _ => Err(Errno::new(real::errno())),
+    });
+    let Ok(fd) = made else { return -1 };
+    of_library(fd)
+}
+
+/// As [`for_library`], of one that was made just now.
+pub fn of_library(fd: i32) -> i32 {
+    // It was to be inherited, as most such libraries do not think of programs that execute others.
+    let _ = sys::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC as usize);
+    let fd = hide(fd);
+    if let Some((word, bit)) = place(fd) {
+        word.fetch_or(bit, Ordering::AcqRel);
+    }
+    fd
+}
+
+/// A library closes one.
+pub fn library_closes(fd: i32) {
+    if let Some((word, bit)) = place(fd) {
+        word.fetch_and(!bit, Ordering::AcqRel);
+    }
+    unhide(fd);
+}
+
+/// Those of libraries, which a child of fork() closes: they are of no use to it, and what they lead to would not end with its parent.
+static OF_LIBRARIES: [AtomicU64; 256] = [const { AtomicU64::new(0) }; 256];
+
+fn place(fd: i32) -> Option<(&'static AtomicU64, u64)> {
+    let fd = usize::try_from(fd).ok()?;
+    Some((OF_LIBRARIES.get(fd / 64)?, 1 << (fd % 64)))
 }
 
 /// Forgets one that is not intact any more.
@@ -176,4 +214,11 @@ pub fn thaw() {
 pub fn forked() {
     RAISING.reset();
     FLOOR.store(0, Ordering::Relaxed);
+    for (index, word) in OF_LIBRARIES.iter().enumerate() {
+        let mut left = word.swap(0, Ordering::AcqRel);
+        while left != 0 {
+            unhide((index * 64) as i32 + left.trailing_zeros() as i32);
+            left &= left - 1;
+        }
+    }
 }

@@ -215,10 +215,11 @@ static DOORBELL: Doorbell = Doorbell::new();
 static BELL: AtomicI32 = AtomicI32::new(0);
 /// The carrier's thread, 0 if there is none.
 static CARRIER: AtomicU32 = AtomicU32::new(0);
-/// How a carrier is started, and how it does what waits in the outboxes.
+/// How a carrier is started and ended, how it does what waits in the outboxes, and what is done in children.
 static START: AtomicUsize = AtomicUsize::new(0);
 static STOP: AtomicUsize = AtomicUsize::new(0);
 static WORK: AtomicUsize = AtomicUsize::new(0);
+static IN_CHILD: AtomicUsize = AtomicUsize::new(0);
 /// What is to be done that is not of one link.
 static DESK: AtomicUsize = AtomicUsize::new(0);
 /// Whether a carrier has been asked for.
@@ -234,8 +235,9 @@ pub fn is_asked_for() -> bool {
     !process::options().cluster.is_empty()
 }
 
-/// There can be carriers in this process, started by `start` when one is wanted, and ended by `stop`.
-pub fn offer_carrier(start: fn(), stop: fn()) {
+/// There can be carriers in this process, started by `start` when one is wanted, and ended by `stop`; `forked` is called in children.
+pub fn offer_carrier(start: fn(), stop: fn(), forked: fn()) {
+    IN_CHILD.store(forked as usize, Ordering::Release);
     STOP.store(stop as usize, Ordering::Release);
     START.store(start as usize, Ordering::Release);
 }
@@ -384,7 +386,9 @@ pub fn before_fork() {
     if WANTED.load(Ordering::Acquire) != STARTED || process::is_guest() {
         return;
     }
-    for_each_promoted(|conn, fd| drop(demote::hand_over(conn, fd, Reason::Forked, false)));
+    for_each_promoted(|conn, fd| {
+        demote::hand_over(conn, fd, Reason::Forked, false);
+    });
 }
 
 /// In its child.
@@ -392,6 +396,9 @@ pub fn forked() {
     if WANTED.load(Ordering::Acquire) == STARTED {
         // What there is still to bring to a peer, the parent's carrier brings.
         WANTED.store(NEVER, Ordering::Release);
+        let forked = IN_CHILD.load(Ordering::Acquire);
+        // SAFETY: only `offer_carrier` stores here, and there was a carrier.
+        unsafe { core::mem::transmute::<usize, fn()>(forked)() };
     } else {
         WANTED.store(NOT_YET, Ordering::Release);
         BELL.store(0, Ordering::Release);

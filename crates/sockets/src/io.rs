@@ -8,6 +8,7 @@ use fabric::{Local, Remote, trip};
 use stream::spin::{ticks, ticks_of};
 
 use crate::conn::{Conn, Held, Rx, Tx, flag, path, state};
+use crate::far::records;
 use crate::kicks::By;
 use crate::layout::{self, BIG_AT, KICKS, SMALL_AT, TCP_AT, TRIP, W, note};
 use crate::reason::Reason;
@@ -117,6 +118,13 @@ pub fn unread(conn: &'static Conn, fd: i32) -> Option<i32> {
         return None;
     }
     let mut rx = conn.lock_rx(fd)?;
+    if conn.is_far() {
+        // Records are no bytes of the program's, and one of them says where these go on.
+        if matches!(conn.rx.path(), path::SMALL | path::BIG) {
+            kicks::look(conn, fd, &mut rx, By::Call);
+        }
+        while records::may_come(conn) && records::hear(conn, fd, &mut rx) == records::Next::Record {}
+    }
     progress(conn, fd, &mut rx);
     // While the connection grows, both rings can be full.
     let most = layout::UNDER_WAY as u64;

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use agent::wire::Ticket;
 use fabric::shm::Map;
 use fabric::{Remote as _, bell, sys};
+use ofi::manners::{self, Signals};
 use ofi::port::Caller;
 use ofi::{Errands, Link, Owner, Port};
 use via::agent::Message;
@@ -311,7 +312,22 @@ impl Door {
         if let Some(door) = doors.get(&own) {
             return Ok(Arc::clone(door));
         }
-        let found = ofi::find(means.provider, Some(own)).map_err(|error| error.to_string())?;
+        let door = Door::open(own, means)?;
+        doors.insert(own, Arc::clone(&door));
+        Ok(door)
+    }
+
+    fn open(own: IpAddr, means: &Means) -> Result<Arc<Door>, String> {
+        let before = Signals::now();
+        let found = ofi::find(means.provider, Some(own)).map_err(|error| error.to_string());
+        before.keep_destructors();
+        let door = found.and_then(|found| Door::open_one(own, means, &found));
+        before.keep_destructors();
+        before.restore();
+        door
+    }
+
+    fn open_one(own: IpAddr, means: &Means, found: &[ofi::Found]) -> Result<Arc<Door>, String> {
         let fits = |found: &&ofi::Found| means.provider.is_some() || found.provider != ofi::TEST_PROVIDER;
         let found = found.iter().find(fits).ok_or_else(|| {
             let wanted = means.provider.unwrap_or("fast");
@@ -331,11 +347,11 @@ impl Door {
             // Called before the libraries' destructors, libfabric's among them, which would take it from under the threads.
             // SAFETY: a function of this signature, in a library that is never unloaded: it has threads.
             unsafe { libc::atexit(at_exit) };
+            // SAFETY: likewise.
+            unsafe { libc::pthread_atfork(None, None, Some(forked)) };
         }
         let (caller, provider) = (port.caller(), found.provider.clone());
-        let door = Arc::new(Door { port: Mutex::new(Some(port)), caller, provider, invited, late });
-        doors.insert(own, Arc::clone(&door));
-        Ok(door)
+        Ok(Arc::new(Door { port: Mutex::new(Some(port)), caller, provider, invited, late }))
     }
 
     /// Who has that ticket may ask for a link, and gets this one.
@@ -352,6 +368,11 @@ impl Door {
     pub fn accepted(&self, end: &End) -> Option<Arc<Link>> {
         self.caller.links().into_iter().find(|link| link.number() == end.number)
     }
+}
+
+/// In a child of fork().
+extern "C" fn forked() {
+    manners::forked();
 }
 
 /// The process ends: so do the ports' threads.

@@ -15,9 +15,6 @@ from test_vipl import HERE, PROGRAMS, RELEASE, ROW, built  # noqa: F401 (built i
 
 pytestmark = pytest.mark.alone("hosts are network namespaces, and their agents want a port")
 
-# There is no RDMA between hosts; `refused_rdma` says how it fails.
-NOT_FAR = {"rdma", "forbidden"}
-
 
 @pytest.fixture(scope="module")
 def hosts():
@@ -41,7 +38,7 @@ def run(argv, env, timeout=100):
 def examples():
     for source in sorted((HERE / "vipl").glob("*.c")):
         for name, flags in ROW.findall(source.read_text()):
-            if "ALONE" not in flags and name not in NOT_FAR:
+            if "ALONE" not in flags:
                 yield pytest.param(source.stem, name, id=f"{source.stem}-{name}")
 
 

@@ -12,7 +12,7 @@ use ofi::Owner;
 use via::abi::Return;
 use via::cq::Until;
 use via::far::{Line, Watch, Wire};
-use via::segment::BYTES;
+use via::segment::FAR_BYTES as BYTES;
 
 use crate::link::{Door, End, Way, no_link};
 use crate::lock;

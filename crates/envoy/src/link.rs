@@ -15,7 +15,7 @@ use ofi::port::Caller;
 use ofi::{Errands, Link, Owner, Port};
 use via::agent::Message;
 use via::far::{Watch, Wire};
-use via::segment::BYTES;
+use via::segment::FAR_BYTES as BYTES;
 
 use crate::means::Means;
 use crate::said::ticket_of;
@@ -29,12 +29,14 @@ const LAST: Duration = Duration::from_secs(1);
 const MOST_SAID: usize = 64;
 
 /// What one end calls to the other: all that it has put before its hello is there; something for the library's thread there; that its last word was heard; a question; the
-/// answer.
+/// answer; a request for RDMA; what came of it.
 const TOLD: u64 = 1;
 const SAY: u64 = 2;
 const HEARD: u64 = 3;
 const ASK: u64 = 4;
 const ANSWER: u64 = 5;
+const REQUEST: u64 = 6;
+const REPLY: u64 = 7;
 
 /// What has become of a link.
 #[derive(Default)]
@@ -50,6 +52,8 @@ pub struct State {
     last: Option<u32>,
     /// Our last word was heard.
     heard: bool,
+    /// What the peer asks for by RDMA.
+    requested: Option<u64>,
 }
 
 /// What an end of a link is told by it, by any thread and under any lock: it notes it, and wakes whoever waits for it.
@@ -59,6 +63,8 @@ pub struct End {
     state: Mutex<State>,
     changed: Condvar,
     answered: AtomicU64,
+    /// The last request of ours that was done, and in the lowest bits what came of it.
+    replied: AtomicU64,
 }
 
 impl End {
@@ -71,6 +77,7 @@ impl End {
             state: Mutex::default(),
             changed: Condvar::new(),
             answered: AtomicU64::new(0),
+            replied: AtomicU64::new(0),
         })
     }
 
@@ -154,6 +161,14 @@ impl Owner for End {
                 self.answered.fetch_max(value, Ordering::AcqRel);
                 self.kick();
             }
+            REQUEST => {
+                self.change(|state| state.requested = Some(value));
+                self.kick();
+            }
+            REPLY => {
+                self.replied.store(value, Ordering::Release);
+                self.kick();
+            }
             _ => {}
         }
     }
@@ -228,6 +243,21 @@ impl Wire for Way {
     }
     fn answered(&self) -> u64 {
         self.end.answered.load(Ordering::Acquire)
+    }
+    fn request(&self) -> u64 {
+        let request = self.asked.fetch_add(1, Ordering::Relaxed) + 1;
+        self.link.call(REQUEST, request);
+        request
+    }
+    fn replied(&self, request: u64) -> Option<u64> {
+        let replied = self.end.replied.load(Ordering::Acquire);
+        (replied >> 2 == request).then_some(replied & 3)
+    }
+    fn requested(&self) -> Option<u64> {
+        lock(&self.end.state).requested.take()
+    }
+    fn reply(&self, request: u64, what: u64) {
+        self.link.call(REPLY, request << 2 | what);
     }
     fn say(&self, message: u32) {
         self.link.call(SAY, message.into());

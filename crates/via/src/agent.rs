@@ -288,6 +288,7 @@ fn look_at_kicked() {
         if let Some(socket) = vi::find(handle).ok().and_then(|found| found.socket()) {
             hear(handle, &socket);
         }
+        vi::serve(handle);
         vi::go_on_sending(handle);
         look_at(handle);
     }

@@ -183,12 +183,13 @@ impl Hello {
         memory.direct.fetch_and(self.bits >> 4 & 1 != 0, Ordering::Relaxed);
     }
 
-    /// As it goes between hosts: what concerns one host's memory is left out, and there is no RDMA.
+    /// As it goes between hosts: what concerns one host's memory is left out.
     fn bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         bytes.extend(self.kind.to_le_bytes());
         bytes.extend(self.level.to_le_bytes());
         bytes.extend(self.most.to_le_bytes());
+        bytes.push(self.bits as u8 & 3);
         self.from.append(&mut bytes);
         self.to.append(&mut bytes);
         bytes
@@ -204,11 +205,18 @@ impl Hello {
         let kind = u32::from_le_bytes(some(&mut bytes)?);
         let level = u32::from_le_bytes(some(&mut bytes)?);
         let most = u64::from_le_bytes(some(&mut bytes)?);
+        let [bits] = some(&mut bytes)?;
         let (from, to) = (Address::take(&mut bytes)?, Address::take(&mut bytes)?);
         let can_be = (kind::REQUEST..=kind::MISMATCH).contains(&kind)
             && level <= u32::from(u16::MAX)
-            && most <= MAX_TRANSFER as u64;
-        (can_be && bytes.is_empty()).then(|| Hello { level, most, ..Hello::bare(kind, &from, &to) })
+            && most <= MAX_TRANSFER as u64
+            && bits <= 3;
+        let bits = u64::from(bits);
+        (can_be && bytes.is_empty()).then(|| Hello { level, most, bits, ..Hello::bare(kind, &from, &to) })
+    }
+
+    fn rights(&self) -> Rights {
+        Rights { write: self.bits & 1 != 0, read: self.bits & 2 != 0 }
     }
 
     fn attributes(&self) -> ViAttributes {
@@ -337,7 +345,7 @@ impl Line {
         let Heard { hello, fds } = heard;
         let socket = match self {
             Line::Near(socket) => socket,
-            Line::Far(line) => return open_far(line.as_ref(), handle, offer),
+            Line::Far(line) => return open_far(line.as_ref(), &hello, handle, offer),
         };
         let peer = rustix::net::sockopt::socket_peercred(socket).ok()?;
         let pid = peer.pid.as_raw_nonzero().get() as u32;
@@ -352,7 +360,7 @@ impl Line {
             regions,
             arena: None,
             asker: Asker { nic: hello.nic as *mut c_void, ptag: hello.ptag as *mut c_void },
-            rights: Rights { write: hello.bits & 1 != 0, read: hello.bits & 2 != 0 },
+            rights: hello.rights(),
             queues: [None; 2],
         };
         if hello.arena[1] != 0 {
@@ -400,8 +408,8 @@ fn near(bytes: &[u8], fds: Vec<OwnedFd>) -> Option<Heard> {
     (hello.magic == MAGIC).then_some(Heard { hello, fds })
 }
 
-/// A link with a peer on another host. Nothing but the segments is in reach there.
-fn open_far(line: &dyn far::Line, handle: *mut c_void, offer: &Offer) -> Option<Arc<Memory>> {
+/// A link with a peer on another host. Nothing but the segments is in reach there; what RDMA is for is asked for.
+fn open_far(line: &dyn far::Line, hello: &Hello, handle: *mut c_void, offer: &Offer) -> Option<Arc<Memory>> {
     let wire = line.open(Watch::of(handle, offer))?;
     let mine = Arc::new(Segment::far(wire.clone()));
     let nobody = Asker { nic: core::ptr::null_mut(), ptag: core::ptr::null_mut() };
@@ -414,7 +422,7 @@ fn open_far(line: &dyn far::Line, handle: *mut c_void, offer: &Offer) -> Option<
             regions: None,
             arena: None,
             asker: nobody,
-            rights: Rights { write: false, read: false },
+            rights: hello.rights(),
             queues: [None; 2],
         })
     })

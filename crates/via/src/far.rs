@@ -46,6 +46,14 @@ pub trait Wire: Send + Sync {
     fn ask(&self) -> u64;
     /// The last question that it has answered.
     fn answered(&self) -> u64;
+    /// Has the peer do what was put at [`at::ASKED`] there; the request's number.
+    fn request(&self) -> u64;
+    /// What came of it, one of [`reply`], if it is done.
+    fn replied(&self, request: u64) -> Option<u64>;
+    /// The peer's request, once.
+    fn requested(&self) -> Option<u64>;
+    /// Says what came of it.
+    fn reply(&self, request: u64, what: u64);
     /// Says something to the library's thread there: one of [`agent::Message`].
     fn say(&self, message: u32);
     /// What the peer has said, one after the other; at the end of the link [`agent::Message::Break`].
@@ -54,6 +62,16 @@ pub trait Wire: Send + Sync {
     fn late(&self);
     /// The end, with a last word, which is there, and all that was put, when this returns (or the peer is not).
     fn close(&self, last: Option<u32>);
+}
+
+/// What comes of a request for RDMA.
+pub mod reply {
+    /// It cannot be.
+    pub const WRONG: u64 = 0;
+    /// It is done.
+    pub const DONE: u64 = 1;
+    /// It may not be.
+    pub const FORBIDDEN: u64 = 2;
 }
 
 /// A connection to another host over which two Virtual Interfaces meet. Both ends have proved that they have the cluster's key.

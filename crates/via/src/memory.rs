@@ -270,6 +270,18 @@ impl Regions {
         record.has_tag(asker).then(|| record.region())
     }
 
+    /// As [`Regions::hold`], for a peer on another host, if it may write to (or read from) that memory by RDMA.
+    pub fn lend(&self, asker: Asker, handle: u32, address: u64, length: usize, write: bool) -> bool {
+        if self.hold(asker, handle).is_none() {
+            return false;
+        }
+        let may = self.table.allows(asker, handle, address, length, write);
+        if !may {
+            self.release(handle);
+        }
+        may
+    }
+
     /// Gives back what [`Regions::hold`] has held.
     #[inline(always)]
     pub fn release(&self, handle: u32) {

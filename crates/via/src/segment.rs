@@ -30,6 +30,10 @@ pub mod at {
     pub const TRANSFERS: usize = (COOKIES + wire::COOKIE_QUEUE).next_multiple_of(4096);
     /// Bytes of messages that do not fit into their entries.
     pub const EAGER: usize = TRANSFERS + wire::TRANSFER_QUEUE;
+    /// Between hosts, what the peer asks for by RDMA: where, what and how much in two words, and behind these the bytes that it writes.
+    pub const ASKED: usize = super::BYTES;
+    /// The bytes that the peer was asked for.
+    pub const GOT: usize = ASKED + 64 + crate::nic::MAX_TRANSFER;
 }
 
 /// Who is to be woken by a tripwire, in its word beside [`trip::RX`].
@@ -48,6 +52,8 @@ pub const EAGER: usize = 128 << 10;
 pub const EAGER_ALL: usize = 2 * crate::nic::MAX_TRANSFER;
 /// Bytes of a segment. What is not used is no memory.
 pub const BYTES: usize = at::EAGER + EAGER_ALL;
+/// The same between hosts.
+pub const FAR_BYTES: usize = at::GOT + crate::nic::MAX_TRANSFER;
 
 /// The segment of one end, for one connection: a peer that is gone, or does not keep to the rules, has no way to the next one's.
 pub struct Segment {

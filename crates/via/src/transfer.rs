@@ -3,7 +3,8 @@
 //! *Programmed I/O* for small messages: into the entry of the transfer queue, or, when they are longer than that, into the eager buffer
 //! beside it; the receiver copies them on. *DMA* for large ones: one copy by the kernel, straight from the sender's buffers into the posted
 //! ones, wherever the program has them (process_vm_writev); RDMA goes the same way. Registered memory needs not be shared for that. Where
-//! the kernel refuses it, large messages go the way of small ones, and wait for room; there is no RDMA then. So it is between hosts.
+//! the kernel refuses it, large messages go the way of small ones, and wait for room; there is no RDMA then. Messages go so between hosts, too; what RDMA asks for the
+//! peer's library does there ([`serve`]), and the send queue waits for it.
 //!
 //! Buffers that the program has of the library ([`crate::arena`]) are mapped by the peer: messages that do not fit into their entries, and
 //! RDMA, are copied straight to them, and from them, by the sender's processor.
@@ -20,10 +21,10 @@ use crate::abi::{Segment as Buffer, status};
 use crate::arena::Theirs;
 use crate::descriptor::{self, Posted};
 use crate::engine;
-use crate::far::Peer;
+use crate::far::{Peer, Wire, reply};
 use crate::gate;
-use crate::memory::{self, Asker};
-use crate::nic::MAX_SEGMENTS;
+use crate::memory::{self, Asker, Regions, Rights};
+use crate::nic::{MAX_SEGMENTS, MAX_TRANSFER};
 use crate::segment::{EAGER, EAGER_ALL, Segment, at, wake};
 use crate::wire::{
     Broken, Cookie, CookieReader, CookieWriter, INLINE, Kind, SLOTS, Transfer, TransferReader, TransferWriter,
@@ -137,6 +138,8 @@ pub struct Sender {
     part: usize,
     /// There are such that the peer may not be told of, as the rest was to come with them.
     untold: bool,
+    /// What the peer does by RDMA just now, on another host; 0: nothing.
+    request: u64,
 }
 
 impl Default for Sender {
@@ -150,6 +153,7 @@ impl Default for Sender {
             eager: 0,
             part: 0,
             untold: false,
+            request: 0,
         }
     }
 }
@@ -317,7 +321,7 @@ impl Sender {
             None => None,
         };
         // SAFETY: the caller vouches for the buffers.
-        match unsafe { rdma(memory, posted, to, true) } {
+        match unsafe { self.rdma(memory, posted, to, true) } {
             Sent::Done => {}
             other => return other,
         }
@@ -334,7 +338,67 @@ impl Sender {
     /// The buffers must be mapped.
     pub unsafe fn read(&mut self, memory: &Memory, posted: &Posted, from: descriptor::Remote) -> Sent {
         // SAFETY: the caller vouches for the buffers.
-        unsafe { rdma(memory, posted, from, false) }
+        unsafe { self.rdma(memory, posted, from, false) }
+    }
+
+    /// # Safety
+    /// The buffers must be mapped.
+    unsafe fn rdma(
+        &mut self,
+        memory: &Memory,
+        posted: &Posted,
+        remote: descriptor::Remote,
+        write: bool,
+    ) -> Sent {
+        match memory.theirs.wire() {
+            // SAFETY: the caller vouches for the buffers.
+            None => unsafe { rdma(memory, posted, remote, write) },
+            // SAFETY: as above.
+            Some(wire) => unsafe { self.ask(memory, wire.as_ref(), posted, remote, write) },
+        }
+    }
+
+    /// RDMA between hosts: the peer is asked for it, and the descriptor waits until it has answered.
+    ///
+    /// # Safety
+    /// The buffers must be mapped.
+    unsafe fn ask(
+        &mut self,
+        memory: &Memory,
+        wire: &dyn Wire,
+        posted: &Posted,
+        remote: descriptor::Remote,
+        write: bool,
+    ) -> Sent {
+        if self.request == 0 {
+            if !(if write { memory.rights.write } else { memory.rights.read }) {
+                return Sent::Forbidden;
+            }
+            let what = u64::from(remote.handle) | (posted.length as u64) << 32 | u64::from(write) << 63;
+            if write {
+                // SAFETY: the caller vouches for the buffers; no descriptor has more than there is room for.
+                unsafe { put_all(&memory.theirs, at::ASKED + 64, posted.segments()) };
+            }
+            memory.theirs.put_word(at::ASKED, remote.address);
+            memory.theirs.put_word(at::ASKED + 8, what);
+            self.request = wire.request();
+        }
+        let Some(what) = wire.replied(self.request) else { return Sent::NoRoom };
+        self.request = 0;
+        match what {
+            reply::DONE if !write => {
+                // SAFETY: the caller vouches for the buffers.
+                unsafe {
+                    scatter(posted.segments(), posted.length, |from, to, count| {
+                        memory.mine.map().get(at::GOT + from, to, count);
+                    });
+                }
+                Sent::Done
+            }
+            reply::DONE => Sent::Done,
+            reply::FORBIDDEN => Sent::Forbidden,
+            _ => Sent::Lost,
+        }
     }
 
     #[inline(always)]
@@ -526,6 +590,34 @@ unsafe fn rdma(memory: &Memory, posted: &Posted, remote: descriptor::Remote, wri
     };
     gate::leave(&memory.theirs, at::BUSY);
     sent
+}
+
+/// Does what the peer on another host asks for by RDMA; what comes of it, as [`reply`] has it. `asker` and `rights` are the Virtual Interface's here, whose connection must
+/// stay as long.
+///
+/// # Safety
+/// Registered memory must be mapped.
+pub unsafe fn serve(memory: &Memory, regions: &Regions, asker: Asker, rights: Rights) -> u64 {
+    let mine = memory.mine.map();
+    // Rule F2: read once, and checked.
+    let (address, what) = (mine.word(at::ASKED), mine.word(at::ASKED + 8));
+    let (handle, length, write) = (what as u32, (what >> 32) as usize & 0x7fff_ffff, what >> 63 != 0);
+    if length > MAX_TRANSFER {
+        return reply::WRONG;
+    }
+    let may = if write { rights.write } else { rights.read };
+    if !may || !regions.lend(asker, handle, address, length, write) {
+        return reply::FORBIDDEN;
+    }
+    if write {
+        // SAFETY: all of it is in a region, which stays registered meanwhile.
+        unsafe { mine.get(at::ASKED + 64, address as *mut u8, length) };
+    } else {
+        // SAFETY: as above.
+        unsafe { memory.theirs.put(at::GOT, address as *const u8, length) };
+    }
+    regions.release(handle);
+    reply::DONE
 }
 
 /// Copies `length` bytes between buffers here and there, by the kernel. False if not all of it could be.

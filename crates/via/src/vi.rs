@@ -17,7 +17,7 @@ use crate::descriptor::Posted;
 use crate::gate;
 use crate::handles::{Found, Kind, Place, Pool};
 use crate::lock::{Guard, Lock};
-use crate::memory::{Asker, Regions};
+use crate::memory::{Asker, Regions, Rights};
 use crate::nic::{self, MAX_DESCRIPTORS, MAX_TRANSFER, MAX_VIS};
 use crate::queue::{Done, Manner, Outcome, ReceiveQueue, SendQueue};
 use crate::segment::{Segment, at, wake};
@@ -71,6 +71,7 @@ impl Queue<SendQueue> {
 }
 
 mod work;
+pub(crate) use work::serve;
 pub use work::{
     Taken, Told, go_on_sending, post_receive, post_send, receive_done, receive_wait, send_done, send_wait,
     tell,

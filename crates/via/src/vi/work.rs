@@ -140,6 +140,25 @@ pub fn go_on_sending(handle: *mut c_void) {
     }
 }
 
+/// Does what the peer on another host asks for by RDMA.
+pub(crate) fn serve(handle: *mut c_void) {
+    let (Ok(vi), Ok(regions)) = (find(handle), nic::regions()) else { return };
+    let Some(attributes) = vi.own().attributes else { return };
+    let rights = Rights { write: attributes.enable_rdma_write != 0, read: attributes.enable_rdma_read != 0 };
+    // Whoever ends the connection waits for the lock: afterwards the memory is the program's.
+    let receive = vi.receive();
+    if !vi.stands() || vi.state() != State::Connected {
+        return;
+    }
+    let Some(memory) = receive.list.as_ref().and_then(|list| list.memory.as_ref()) else { return };
+    let Some(wire) = memory.theirs.wire() else { return };
+    while let Some(request) = wire.requested() {
+        // SAFETY: the regions are the program's, registered memory, which is mapped.
+        let what = unsafe { transfer::serve(memory, regions, receive.asker, rights) };
+        wire.reply(request, what);
+    }
+}
+
 /// Tells the peer that a message has come. True if its library's thread is to be woken.
 #[inline(always)]
 fn tell_peer(memory: Option<&Arc<Memory>>) -> bool {

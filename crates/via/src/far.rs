@@ -132,12 +132,6 @@ impl Peer {
         self.wire.as_ref()
     }
 
-    /// Between hosts: what is put goes together until that is dropped.
-    #[inline(always)]
-    pub fn together(&self) -> Option<Together> {
-        self.wire.as_ref().map(Together::of)
-    }
-
     /// Fires the tripwire at `trip`, if it is armed. Those who sleep there wake; what was armed, for the others, unless the peer sees to it.
     #[inline(always)]
     pub fn fire(&self, trip: usize) -> u64 {
@@ -202,23 +196,6 @@ impl Remote for Peer {
         let held = self.map.or_word(offset, bits);
         self.put_word(offset, held | bits);
         held
-    }
-}
-
-/// As long as it is there, what is put by a wire goes together.
-pub struct Together(Arc<dyn Wire>);
-
-impl Together {
-    #[cold]
-    fn of(wire: &Arc<dyn Wire>) -> Together {
-        wire.hold();
-        Together(wire.clone())
-    }
-}
-
-impl Drop for Together {
-    fn drop(&mut self) {
-        self.0.let_go();
     }
 }
 

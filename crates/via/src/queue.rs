@@ -114,6 +114,12 @@ impl SendQueue {
         !self.waiting.is_empty()
     }
 
+    /// Whether the peer is on another host.
+    #[inline(always)]
+    pub fn is_far(&self) -> bool {
+        self.memory.as_ref().is_some_and(|memory| memory.theirs.wire().is_some())
+    }
+
     /// Takes a descriptor, and sends what it says.
     ///
     /// # Safety
@@ -194,27 +200,48 @@ impl SendQueue {
     /// The buffers must be mapped.
     #[inline(always)]
     unsafe fn transfer(&mut self, posted: &Posted, manner: Manner) -> Sent {
-        loop {
-            let Some(memory) = &self.memory else { return Sent::Lost };
-            // SAFETY: the caller vouches for the buffers.
-            let sent = unsafe {
-                match posted.operation {
-                    Operation::Send | Operation::Receive => self.sender.send(memory, posted, manner.splits),
-                    Operation::Write(to) => self.sender.write(memory, posted, to),
-                    Operation::Read(from) => self.sender.read(memory, posted, from),
-                }
-            };
-            if sent != Sent::NoDescriptor || manner.patient {
-                return sent;
-            }
-            if let Some(sent) = self.ask() {
-                return sent;
+        // SAFETY: the caller vouches for the buffers.
+        match unsafe { self.try_transfer(posted, manner) } {
+            // SAFETY: as above.
+            Sent::NoDescriptor if !manner.patient => unsafe { self.transfer_if_asked(posted, manner) },
+            sent => sent,
+        }
+    }
+
+    /// # Safety
+    /// The buffers must be mapped.
+    #[inline(always)]
+    unsafe fn try_transfer(&mut self, posted: &Posted, manner: Manner) -> Sent {
+        let Some(memory) = &self.memory else { return Sent::Lost };
+        // SAFETY: the caller vouches for the buffers.
+        unsafe {
+            match posted.operation {
+                Operation::Send | Operation::Receive => self.sender.send(memory, posted, manner.splits),
+                Operation::Write(to) => self.sender.write(memory, posted, to),
+                Operation::Read(from) => self.sender.read(memory, posted, from),
             }
         }
     }
 
-    /// The peer has posted no descriptor. Between hosts it may have, before the message would have been there, and we are not told yet: so it is asked. None if it has.
+    /// The peer has posted no descriptor, as far as is known here.
+    ///
+    /// # Safety
+    /// The buffers must be mapped.
     #[cold]
+    unsafe fn transfer_if_asked(&mut self, posted: &Posted, manner: Manner) -> Sent {
+        loop {
+            if let Some(sent) = self.ask() {
+                return sent;
+            }
+            // SAFETY: the caller vouches for the buffers.
+            match unsafe { self.try_transfer(posted, manner) } {
+                Sent::NoDescriptor => {}
+                sent => return sent,
+            }
+        }
+    }
+
+    /// Between hosts the peer may have posted one, before the message would have been there, and we are not told yet: so it is asked. None if it has.
     fn ask(&mut self) -> Option<Sent> {
         let Some(memory) = &self.memory else { return Some(Sent::Lost) };
         let Some(wire) = memory.theirs.wire() else { return Some(Sent::NoDescriptor) };
@@ -294,6 +321,12 @@ impl ReceiveQueue {
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// Whether the peer is on another host.
+    #[inline(always)]
+    pub fn is_far(&self) -> bool {
+        self.memory.as_ref().is_some_and(|memory| memory.theirs.wire().is_some())
     }
 
     /// Takes a descriptor, and tells the peer of it.

@@ -785,7 +785,6 @@ impl Receiver {
             self.eager = (start + length as u64).next_multiple_of(64);
         }
         let waited_for = !memory.is_direct();
-        let _together = memory.theirs.together();
         if waited_for || self.eager - self.given_back > EAGER as u64 / 4 {
             self.given_back = self.eager;
             memory.theirs.put_word(at::EAGER_READ, self.eager);

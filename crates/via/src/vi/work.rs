@@ -30,12 +30,17 @@ pub unsafe fn post_send(handle: *mut c_void, descriptor: *mut Descriptor, region
         return Err(Return::InvalidParameter);
     };
     let tells = posted.tells_the_peer();
-    let together = list.memory.as_ref().and_then(|memory| memory.theirs.together());
+    let far = list.is_far();
+    if far {
+        hold(list.memory.as_ref(), true);
+    }
     // SAFETY: the buffers lie in registered memory.
     let outcome = unsafe { list.post(regions, queue.asker, posted, manner(queue.level)) };
-    let tells = if outcome == Outcome::Done { tells } else { list.take_untold() };
-    let told = if tells { tell_peer(list.memory.as_ref()) } else { false };
-    drop(together);
+    let told =
+        if outcome == Outcome::Done { tells && tell_peer(list.memory.as_ref()) } else { tell_untold(list) };
+    if far {
+        hold(list.memory.as_ref(), false);
+    }
     send_done_now(queue);
     if outcome == Outcome::Done && !told {
         return Ok(());
@@ -43,6 +48,20 @@ pub unsafe fn post_send(handle: *mut c_void, descriptor: *mut Descriptor, region
     drop(send);
     after_send(handle, &vi, outcome, told);
     Ok(())
+}
+
+/// Between hosts: what is put goes together, until it does not any more.
+#[cold]
+fn hold(memory: Option<&Arc<Memory>>, hold: bool) {
+    if let Some(wire) = memory.and_then(|memory| memory.theirs.wire()) {
+        if hold { wire.hold() } else { wire.let_go() }
+    }
+}
+
+/// As [`tell_peer`], of the parts of a message that waits.
+#[cold]
+fn tell_untold(list: &mut SendQueue) -> bool {
+    list.take_untold() && tell_peer(list.memory.as_ref())
 }
 
 /// What is seldom to be done behind a send.
@@ -256,7 +275,10 @@ pub unsafe fn post_receive(
     if lost {
         posted.errors |= status::DESC_FLUSHED_ERROR;
     }
-    let together = list.memory.as_ref().and_then(|memory| memory.theirs.together());
+    let far = list.is_far();
+    if far {
+        hold(list.memory.as_ref(), true);
+    }
     list.post(posted);
     let mut kick = false;
     // Nobody else waits for cookies.
@@ -266,7 +288,9 @@ pub unsafe fn post_receive(
         let armed = transfer::notify(memory, at::COOKIE_TRIP);
         kick = armed != 0 && tell_others(memory, armed, 1);
     }
-    drop(together);
+    if far {
+        hold(list.memory.as_ref(), false);
+    }
     if wrong || lost {
         // SAFETY: the buffers lie in registered memory.
         while unsafe { list.go_on(regions) } == Ok(true) {}

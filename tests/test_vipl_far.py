@@ -47,6 +47,12 @@ def test_example(hosts, program, name):
     run([PROGRAMS / program, name], environment(hosts["a"], hosts["b"]))
 
 
+@pytest.mark.parametrize("program, name", [("transfer", "sizes"), ("transfer", "both_ways"), ("transfer", "rdma"), ("cq", "one_for_both")])
+def test_example_with_allocated_memory(hosts, program, name):
+    """Which no peer maps: it is as any other memory."""
+    run([PROGRAMS / program, name], environment(hosts["b"], hosts["a"], POOLS="allocated"))
+
+
 # A program that waits, or requests, says what came of it, and then whether the connection stands; without a word about what the rows above are about.
 PROGRAM = """
 import ctypes, socket, struct, sys, time

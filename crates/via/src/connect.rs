@@ -924,3 +924,45 @@ pub(crate) fn cancel(handle: *mut c_void) {
 fn lock<T>(what: &Mutex<T>) -> MutexGuard<'_, T> {
     what.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hello_of_another_host_is_understood_and_nothing_else_is() {
+        let from = Address::new(&[0, 0, 10, 1, 0, 2], b"me").unwrap();
+        let to = Address::new(&[0, 0, 10, 1, 0, 1], &[7; MAX_DISCRIMINATOR]).unwrap();
+        let hello =
+            |kind, level, most, bits| Hello { level, most, bits, ..Hello::bare(kind, &from, &to) }.bytes();
+        let bytes = hello(kind::REQUEST, 2, MAX_TRANSFER as u64, 3);
+        assert!(bytes.len() <= 128, "what `envoy` takes");
+        let understood = Hello::parse(&bytes).unwrap();
+        assert_eq!((understood.from, understood.to, understood.bits), (from, to, 3));
+        assert_eq!(understood.bytes(), bytes);
+        for len in 0..bytes.len() {
+            assert!(Hello::parse(&bytes[..len]).is_none());
+        }
+        assert!(Hello::parse(&[&bytes[..], &[0]].concat()).is_none());
+        for wrong in [
+            hello(0, 2, 1, 0),
+            hello(kind::MISMATCH + 1, 2, 1, 0),
+            hello(kind::REQUEST, 1 << 16, 1, 0),
+            hello(kind::REQUEST, 2, MAX_TRANSFER as u64 + 1, 0),
+        ] {
+            assert!(Hello::parse(&wrong).is_none());
+        }
+        let mut long = bytes;
+        long[17 + ADDRESS] = 33;
+        assert!(Hello::parse(&long).is_none(), "a discriminator that is too long");
+    }
+
+    #[test]
+    fn places_are_short_enough_for_a_name() {
+        let long = Address::new(&[255; ADDRESS], &[255; MAX_DISCRIMINATOR]).unwrap();
+        let parts = [long.host(), long.discriminator(), long.host(), long.discriminator()];
+        let place = place(b'p', &parts);
+        assert!(place.len() <= far::PLACE);
+        assert!(SocketAddrUnix::new_abstract_name(&far::name(u32::MAX, &place)).is_ok());
+    }
+}

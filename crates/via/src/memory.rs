@@ -449,6 +449,23 @@ mod tests {
     }
 
     #[test]
+    fn what_peers_on_other_hosts_may_use_is_held_meanwhile() {
+        let regions = Regions::new().unwrap();
+        let memory = vec![0u8; 10_000];
+        let start = memory.as_ptr() as usize;
+        let handle = regions.register(NIC, start, memory.len(), tagged()).unwrap();
+        let address = start as u64;
+        assert!(!regions.lend(asks(TAG), handle, address, 10_000, false), "it may be written only");
+        assert!(!regions.lend(asks(TAG), handle, address + 1, 10_000, true));
+        assert!(!regions.lend(asks(NIC), handle, address, 1, true), "another tag");
+        assert!(!regions.lend(asks(TAG), handle ^ 1, address, 1, true));
+        assert!(regions.lend(asks(TAG), handle, address, 10_000, true));
+        assert_eq!(regions.deregister(NIC, start, handle), Err(Return::ErrorResource));
+        regions.release(handle);
+        assert_eq!(regions.deregister(NIC, start, handle), Ok(()));
+    }
+
+    #[test]
     fn what_cannot_be_registered() {
         let regions = Regions::new().unwrap();
         let memory = [0u8; 16];

@@ -409,3 +409,49 @@ def test_children_go_on_with_a_connection_that_had_moved(three):
     assert parent.returncode == 0 and out == "done\n", wrong
     assert echo.communicate(timeout=20 * PATIENCE)[1] == ""
     assert parent.report.promoted == 1 and reason(parent, "between hosts, and its process has forked")
+
+
+# Answers on each of its connections.
+MANY = """
+import selectors, socket
+listener, chosen = socket.create_server(("0.0.0.0", 7000), backlog=100), selectors.DefaultSelector()
+chosen.register(listener, selectors.EVENT_READ)
+print("listens", flush=True)
+left = 40
+while left:
+    for key, _ in chosen.select():
+        if key.fileobj is listener:
+            chosen.register(listener.accept()[0], selectors.EVENT_READ)
+        elif got := key.fileobj.recv(1 << 16):
+            key.fileobj.sendall(got)
+        else:
+            chosen.unregister(key.fileobj)
+            key.fileobj.close()
+            left -= 1
+"""
+ASK_MANY = """
+import select, socket, sys
+all = [socket.create_connection((sys.argv[1], 7000)) for _ in range(40)]
+while not select.select([sys.stdin], [], [], 0)[0]:
+    for conn in all:
+        conn.sendall(b"x" * 64)
+        got = 0
+        while got < 64:
+            got += len(conn.recv(64 - got))
+for conn in all:
+    conn.shutdown(socket.SHUT_WR)
+    assert conn.recv(1) == b""
+print("done")
+"""
+
+
+def test_connections_for_which_a_link_has_no_slot_get_another_link(three):
+    a, b, *_ = three.values()
+    server = b.spawn(MANY)
+    assert server.stdout.readline() == "listens\n"
+    client = a.spawn(ASK_MANY, b.address)
+    system.until(lambda: client.report.promoted == 40 or client.poll() is not None, 40 * PATIENCE, "all have moved")
+    out, wrong = client.communicate("end\n", timeout=40 * PATIENCE)
+    assert client.returncode == 0 and out == "done\n", wrong
+    assert server.communicate(timeout=20 * PATIENCE)[1] == ""
+    assert client.report.promoted == server.report.promoted == 40

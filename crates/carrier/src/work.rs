@@ -38,6 +38,8 @@ struct Standing {
     /// It is over: this end has closed it, and its connections have gone back to tcp.
     closed: bool,
     cut: bool,
+    /// It has had no free slot, since when whoever waits for one is introduced again: for another link.
+    full: bool,
 }
 
 /// Those whose outboxes are emptied, also in the middle of other things ([`empty_outboxes`]).
@@ -276,7 +278,7 @@ impl Carrier {
         let Some((index, wire)) = made else { return link.close() };
         let _ = end.index.set(index);
         lock(&WIRES).push((Arc::clone(&link), wire));
-        self.standing.push(Standing { end, link, wire, index, stuck: None, closed: false, cut: false });
+        self.standing.push(Standing { end, link, wire, index, stuck: None, closed: false, cut: false, full: false });
     }
 
     fn called(&mut self, index: u32, what: u64, value: u64) {
@@ -329,6 +331,19 @@ impl Carrier {
                 (Some(ticket), _) => standing.stuck = Some((ticket, Instant::now())),
                 (None, _) => standing.stuck = None,
             }
+        }
+    }
+
+    /// Connections of many that were introduced at once have found no slot.
+    fn look_for_full(&mut self) {
+        let mut newly = false;
+        for standing in &mut self.standing {
+            let full = far::is_full(standing.index);
+            newly |= full && !standing.full;
+            standing.full = full;
+        }
+        if newly {
+            self.post_all();
         }
     }
 
@@ -404,6 +419,7 @@ impl Errands for Carrier {
         did += self.kick();
         self.recalled.retain(|&(index, slot)| far::attend(index, slot) == far::Attended::Later);
         self.look_for_stuck();
+        self.look_for_full();
         self.end_links();
         did
     }

@@ -278,7 +278,16 @@ impl Carrier {
         let Some((index, wire)) = made else { return link.close() };
         let _ = end.index.set(index);
         lock(&WIRES).push((Arc::clone(&link), wire));
-        self.standing.push(Standing { end, link, wire, index, stuck: None, closed: false, cut: false, full: false });
+        self.standing.push(Standing {
+            end,
+            link,
+            wire,
+            index,
+            stuck: None,
+            closed: false,
+            cut: false,
+            full: false,
+        });
     }
 
     fn called(&mut self, index: u32, what: u64, value: u64) {

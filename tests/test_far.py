@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import subprocess
 import time
 
@@ -409,3 +410,107 @@ def test_children_go_on_with_a_connection_that_had_moved(three):
     assert parent.returncode == 0 and out == "done\n", wrong
     assert echo.communicate(timeout=20 * PATIENCE)[1] == ""
     assert parent.report.promoted == 1 and reason(parent, "between hosts, and its process has forked")
+
+
+# Answers on each of its connections.
+MANY = """
+import selectors, socket
+listener, chosen = socket.create_server(("0.0.0.0", 7000), backlog=100), selectors.DefaultSelector()
+chosen.register(listener, selectors.EVENT_READ)
+print("listens", flush=True)
+left = 40
+while left:
+    for key, _ in chosen.select():
+        if key.fileobj is listener:
+            chosen.register(listener.accept()[0], selectors.EVENT_READ)
+        elif got := key.fileobj.recv(1 << 16):
+            key.fileobj.sendall(got)
+        else:
+            chosen.unregister(key.fileobj)
+            key.fileobj.close()
+            left -= 1
+"""
+ASK_MANY = """
+import select, socket, sys
+all = [socket.create_connection((sys.argv[1], 7000)) for _ in range(40)]
+while not select.select([sys.stdin], [], [], 0)[0]:
+    for conn in all:
+        conn.sendall(b"x" * 64)
+        got = 0
+        while got < 64:
+            got += len(conn.recv(64 - got))
+for conn in all:
+    conn.shutdown(socket.SHUT_WR)
+    assert conn.recv(1) == b""
+print("done")
+"""
+
+
+def test_connections_for_which_a_link_has_no_slot_get_another_link(three):
+    a, b, *_ = three.values()
+    server = b.spawn(MANY)
+    assert server.stdout.readline() == "listens\n"
+    client = a.spawn(ASK_MANY, b.address)
+    system.until(lambda: client.report.promoted == 40 or client.poll() is not None, 40 * PATIENCE, "all have moved")
+    out, wrong = client.communicate("end\n", timeout=40 * PATIENCE)
+    assert client.returncode == 0 and out == "done\n", wrong
+    assert server.communicate(timeout=20 * PATIENCE)[1] == ""
+    assert client.report.promoted == server.report.promoted == 40
+
+
+# Fills connections to one host, whose process is stopped, and says how long an answer from another one took meanwhile, at most.
+FLOOD = """
+import socket, sys, threading, time
+many, other = [socket.create_connection((sys.argv[1], 7000)) for _ in range(39)], socket.create_connection((sys.argv[2], 7000))
+def ask(conn):
+    conn.sendall(b"x" * 64)
+    got = 0
+    while got < 64:
+        got += len(conn.recv(64 - got))
+stop = []
+def go_on():
+    while not stop:
+        for conn in [*many, other]:
+            ask(conn)
+asking = threading.Thread(target=go_on)
+asking.start()
+sys.stdin.readline()
+stop.append(1)
+asking.join()
+print("stop it", flush=True)
+sys.stdin.readline()
+def fill():
+    for conn in many:
+        conn.setblocking(False)
+        try:
+            while True:
+                conn.send(b"y" * 30000)
+        except BlockingIOError:
+            pass
+filling, worst, end = threading.Thread(target=fill), 0, time.monotonic() + 6
+filling.start()
+while time.monotonic() < end:
+    start = time.monotonic()
+    ask(other)
+    worst = max(worst, time.monotonic() - start)
+print(worst, flush=True)
+"""
+
+
+def test_a_peer_that_is_stopped_holds_up_nobody_else(three):
+    """What does not go to one host waits there; after 4 s the link is over. Other links go on meanwhile."""
+    a, b, c, _ = three.values()
+    stopped, server = b.spawn(MANY), c.spawn(MANY)
+    for program in (stopped, server):
+        assert program.stdout.readline() == "listens\n"
+    client = a.spawn(FLOOD, b.address, c.address)
+    system.until(lambda: client.report.promoted == 40 or client.poll() is not None, 40 * PATIENCE, "all have moved")
+    client.stdin.write("\n")
+    client.stdin.flush()
+    assert client.stdout.readline() == "stop it\n"
+    stopped.send_signal(signal.SIGSTOP)
+    out, wrong = client.communicate("\n", timeout=60 * PATIENCE)
+    stopped.send_signal(signal.SIGCONT)
+    assert client.returncode == 0, wrong
+    assert float(out) < 2, f"the other connection stood still for {out} s"
+    assert reason(client, "the link between the hosts is over") > 0

@@ -7,7 +7,9 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use ofi::{Gate, Link, Owner};
-use sockets::far;
+use sockets::far::{self, call};
+
+use crate::work;
 
 /// What an agent gives to both ends of an introduction.
 pub type Ticket = [u8; 16];
@@ -57,8 +59,10 @@ impl Request {
 pub enum Told {
     /// It stands.
     Ready,
-    /// A tripwire of ours was fired.
+    /// A tripwire of ours was fired before that was heard.
     Fired(usize, u64),
+    /// The peer is to kick us on a slot.
+    WantsKick(u64),
     /// The peer's carrier calls.
     Called(u64, u64),
     /// It is over.
@@ -84,7 +88,8 @@ pub struct End {
 
 type News = Mutex<VecDeque<(Arc<End>, Told)>>;
 
-/// [`End`], as its link has it: it notes what it is told, and nothing else.
+/// [`End`], as its link has it. What the program's threads, or the peer's, wait for is done at once, as the carrier may be waiting to send by another link; it waits for
+/// nothing. All else is noted.
 struct Noting(Arc<End>);
 
 impl Noting {
@@ -101,10 +106,22 @@ impl Owner for Noting {
         self.note(Told::Ready);
     }
     fn fired(&self, _link: &Link, offset: usize, held: u64) {
-        self.note(Told::Fired(offset, held));
+        match self.0.index.get() {
+            None => self.note(Told::Fired(offset, held)),
+            Some(&index) => {
+                if let Some(slot) = far::fired(index, offset, held) {
+                    self.note(Told::WantsKick(slot));
+                }
+            }
+        }
     }
-    fn called(&self, _link: &Link, what: u64, value: u64) {
-        self.note(Told::Called(what, value));
+    fn called(&self, link: &Link, what: u64, value: u64) {
+        if !self.0.index.get().is_some_and(|&index| at_once(link, index, what, value)) {
+            self.note(Told::Called(what, value));
+        }
+    }
+    fn waits(&self, link: &Link) {
+        work::serve_others(link);
     }
     fn over(&self, _link: &Link, why: &str) {
         self.note(Told::Over(why.into()));
@@ -116,6 +133,21 @@ impl Owner for Noting {
     fn failed(&self, error: &ofi::Error) {
         self.note(Told::Over(error.to_string()));
     }
+}
+
+/// Does what a peer's carrier asks for, if that takes nothing but to answer. In the order in which it was asked.
+pub fn at_once(link: &Link, index: u32, what: u64, value: u64) -> bool {
+    match what {
+        call::ECHO => link.call(call::ECHOED, value),
+        call::ECHOED => {
+            if let Some(wire) = far::wire(index) {
+                wire.echoed(value);
+            }
+        }
+        call::KICKED => far::kicked(index, value),
+        _ => return false,
+    }
+    true
 }
 
 /// Who may ask for a link, and what those have told that were made.

@@ -1,6 +1,7 @@
 //! What the carrier does, again and again, from the port's thread.
 
 use std::collections::HashMap;
+use std::ptr;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -12,7 +13,7 @@ use ofi::{Errands, Link, Port};
 use sockets::far::{self, Kick, Wire, call, desk, what};
 use sockets::thread;
 
-use crate::links::{End, Gatekeeper, Request, Told, lock};
+use crate::links::{End, Gatekeeper, Request, Told, at_once, lock};
 
 /// How long until the agent is looked for again.
 const RETRY: Duration = Duration::from_secs(2);
@@ -38,6 +39,8 @@ struct Standing {
     /// It is over: this end has closed it, and its connections have gone back to tcp.
     closed: bool,
     cut: bool,
+    /// It has had no free slot, since when whoever waits for one is introduced again: for another link.
+    full: bool,
 }
 
 /// Those whose outboxes are emptied, also in the middle of other things ([`empty_outboxes`]).
@@ -235,12 +238,11 @@ impl Carrier {
             match (told, end.index.get().copied()) {
                 (Told::Ready, _) => self.stands(end),
                 (Told::Fired(offset, held), Some(index)) => {
-                    if let Some(slot) = far::fired(index, offset, held)
-                        && let Some(wire) = far::wire(index)
-                    {
-                        wire.call(call::KICK, slot);
+                    if let Some(slot) = far::fired(index, offset, held) {
+                        want_kick(index, slot);
                     }
                 }
+                (Told::WantsKick(slot), Some(index)) => want_kick(index, slot),
                 (Told::Called(what, value), Some(index)) => self.called(index, what, value),
                 (Told::Over(why), index) => {
                     self.asked.remove(&end.number);
@@ -276,16 +278,25 @@ impl Carrier {
         let Some((index, wire)) = made else { return link.close() };
         let _ = end.index.set(index);
         lock(&WIRES).push((Arc::clone(&link), wire));
-        self.standing.push(Standing { end, link, wire, index, stuck: None, closed: false, cut: false });
+        self.standing.push(Standing {
+            end,
+            link,
+            wire,
+            index,
+            stuck: None,
+            closed: false,
+            cut: false,
+            full: false,
+        });
     }
 
     fn called(&mut self, index: u32, what: u64, value: u64) {
         let Some(standing) = self.standing.iter().find(|standing| standing.index == index) else { return };
+        if at_once(&standing.link, index, what, value) {
+            return;
+        }
         match what {
-            call::ECHO => standing.link.call(call::ECHOED, value),
-            call::ECHOED => standing.wire.echoed(value),
             call::KICK => self.owed.push(Owed { index, slot: value, echo: None }),
-            call::KICKED => far::kicked(index, value),
             call::RECALL => self.recalled.push((index, value)),
             _ => {}
         }
@@ -332,6 +343,19 @@ impl Carrier {
         }
     }
 
+    /// Connections of many that were introduced at once have found no slot.
+    fn look_for_full(&mut self) {
+        let mut newly = false;
+        for standing in &mut self.standing {
+            let full = far::is_full(standing.index);
+            newly |= full && !standing.full;
+            standing.full = full;
+        }
+        if newly {
+            self.post_all();
+        }
+    }
+
     /// What went by links that are over goes back to tcp, and when nothing does any more they are freed.
     fn end_links(&mut self) {
         let mut over = false;
@@ -358,6 +382,31 @@ impl Carrier {
 fn empty() -> usize {
     let wires = lock(&WIRES).clone();
     wires.iter().map(|(link, wire)| empty_one(link, wire)).sum()
+}
+
+/// Those that the carrier waits for at this moment, to send: one inside of the other.
+static WAITING: Mutex<Vec<usize>> = Mutex::new(Vec::new());
+
+/// The carrier waits to send by a link whose peer takes nothing: serves the others, whose peers and programs have no part in that.
+pub fn serve_others(waiting: &Link) {
+    if !far::is_carrier() {
+        return;
+    }
+    lock(&WAITING).push(ptr::from_ref(waiting).addr());
+    let wires = lock(&WIRES).clone();
+    for (link, wire) in wires {
+        if !lock(&WAITING).contains(&Arc::as_ptr(&link).addr()) {
+            link.progress();
+            empty_one(&link, wire);
+        }
+    }
+    lock(&WAITING).pop();
+}
+
+fn want_kick(index: u32, slot: u64) {
+    if let Some(wire) = far::wire(index) {
+        wire.call(call::KICK, slot);
+    }
 }
 
 fn empty_one(link: &Link, wire: &Wire) -> usize {
@@ -404,6 +453,7 @@ impl Errands for Carrier {
         did += self.kick();
         self.recalled.retain(|&(index, slot)| far::attend(index, slot) == far::Attended::Later);
         self.look_for_stuck();
+        self.look_for_full();
         self.end_links();
         did
     }

@@ -55,6 +55,8 @@ pub trait Owner: Send + Sync {
     fn most(&self) -> usize {
         MOST
     }
+    /// A thread waits to send, again and again until it can: there is time for what is not of this link.
+    fn waits(&self, _link: &Link) {}
     /// For how long the peer may take nothing while a thread waits to send to it: then the link is over. `None`: for ever.
     fn patience(&self) -> Option<Duration> {
         None
@@ -382,6 +384,7 @@ impl Link {
             match operation() {
                 result if result == -(libc::EAGAIN as isize) => {
                     if self.read() == 0 {
+                        self.owner.waits(self);
                         std::hint::spin_loop();
                     }
                     if let Some(patience) = self.owner.patience()

@@ -106,8 +106,18 @@ pub fn shut(conn: &'static Conn, fd: i32, how: i32) {
 /// Recalled bytes go out before the end of the connection.
 pub(crate) fn flush(conn: &'static Conn, fd: i32) {
     let start = sys::now();
-    while conn.tx.path() == path::RESEND && sys::now() - start < FLUSH_NS {
+    while conn.tx.path() == path::RESEND {
         demote::attend(conn, fd);
+        let waited = sys::now() - start;
+        if let Some(wire) = conn.wire()
+            && waited > if wire.is_silent() { SILENT_NS } else { FLUSH_NS }
+        {
+            // One that is stopped would hold up each close().
+            return wire.fell_silent();
+        }
+        if waited > FLUSH_NS {
+            return;
+        }
         let _ = sys::ppoll(&mut [libc::pollfd { fd, events: libc::POLLOUT, revents: 0 }], Some(10_000_000));
     }
 }
@@ -120,6 +130,7 @@ fn settle(conn: &Conn) {
 }
 
 const FLUSH_NS: u64 = 5_000_000_000;
+const SILENT_NS: u64 = 50_000_000;
 /// How long a kick that is known to be on the way may take: as long as its sender may have to wait for a processor.
 const KICK_NS: u64 = if cfg!(fuzzing) { 0 } else { 200_000_000 };
 

@@ -75,6 +75,8 @@ pub struct Wire {
     /// Echoes asked for, and answered.
     asked: AtomicU64,
     answered: AtomicU64,
+    /// The peer has not answered in time, once.
+    silent: AtomicU32,
     /// Begins what carriers put among the bytes of tcp.
     pub(crate) mark: u128,
 }
@@ -162,6 +164,7 @@ impl Wire {
                 continue;
             }
             if sys::now() - start > SETTLE_NS {
+                self.fell_silent();
                 self.end();
                 return false;
             }
@@ -183,6 +186,15 @@ impl Wire {
             *echo = 0;
         }
         settled
+    }
+
+    /// The peer has not answered in time: nobody waits for it in vain again, where that may be left out.
+    pub(crate) fn fell_silent(&self) {
+        self.silent.store(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_silent(&self) -> bool {
+        self.silent.load(Ordering::Relaxed) != 0
     }
 
     /// The link is over: nothing that is put comes any more.
@@ -496,7 +508,7 @@ pub fn linked(
     mark: u128,
 ) -> Option<(u32, &'static Wire)> {
     let wire = Wire::make(mark)?;
-    let index = link::add_far(token, uid, mine, Peer::far(shadow, wire), u32::from(!opened), number).ok()?;
+    let index = link::add_far(token, uid, mine, Peer::far(shadow, wire), opened, number).ok()?;
     Some((index, wire))
 }
 

@@ -48,7 +48,7 @@ pub struct Link {
     owner: AtomicU32,
     /// The peer's bells, +1.
     pub bells: [AtomicU32; BELLS],
-    /// 0 if we opened the link, 1 if we answered: we hand out the slots of this parity.
+    /// 0 if we opened the link, 1 if we answered: we hand out the slots of this parity. Between hosts [`ALL`] or [`NONE`], as one end makes all offers.
     parity: AtomicU32,
     /// When FAILED: not tried again before this time, in ticks. When READY: not unmapped before it.
     not_before: AtomicU64,
@@ -233,7 +233,12 @@ impl Link {
 
     /// Takes one of our slots for a connection.
     pub fn take_slot(&self, conn: &'static Conn) -> Option<usize> {
-        let parity = self.parity.load(Ordering::Relaxed) as usize;
+        let ours = match self.parity.load(Ordering::Relaxed) {
+            0 => 0x5555_5555_5555_5555,
+            1 => 0xaaaa_aaaa_aaaa_aaaa,
+            ALL => u64::MAX,
+            _ => 0,
+        };
         let mut inner = self.lock()?;
         for word in 0..SLOTS / 64 {
             // Given up by us: free once the peer has left it, too.
@@ -250,7 +255,6 @@ impl Link {
                     inner.taken[word] &= !(1 << bit);
                 }
             }
-            let ours = if parity == 0 { 0x5555_5555_5555_5555 } else { 0xaaaa_aaaa_aaaa_aaaa };
             let free = !inner.taken[word] & ours;
             if free != 0 {
                 let bit = free.trailing_zeros() as usize;
@@ -289,7 +293,7 @@ impl Link {
         if let Some((_, theirs)) = self.maps() {
             theirs.or_word(layout::slot(slot) + layout::NOTES, layout::note::GONE);
         }
-        if slot & 1 == self.parity.load(Ordering::Relaxed) as usize
+        if !self.is_peers_slot(slot)
             && let Some(mut inner) = self.lock()
         {
             inner.closing[slot / 64] |= 1 << (slot % 64);
@@ -326,7 +330,12 @@ impl Link {
 
     /// Whether a slot number that a peer named may be offered by it.
     pub fn is_peers_slot(&self, slot: usize) -> bool {
-        slot < SLOTS && slot & 1 != self.parity.load(Ordering::Relaxed) as usize
+        slot < SLOTS
+            && match self.parity.load(Ordering::Relaxed) {
+                ALL => false,
+                NONE => true,
+                parity => slot & 1 != parity as usize,
+            }
     }
 
     /// Whether the data of a slot is mapped.
@@ -645,11 +654,11 @@ pub(crate) fn add_far(
     uid: u32,
     mine: Map,
     theirs: Peer,
-    parity: u32,
+    offers: bool,
     number: u64,
 ) -> Result<u32, Reason> {
     let _guard = RegistryGuard::take().ok_or(Reason::Busy)?;
-    let index = add(token, NO_SOCKET, parity, (uid, 0), mine)?;
+    let index = add(token, NO_SOCKET, if offers { ALL } else { NONE }, (uid, 0), mine)?;
     let link = link(index);
     link.number.store(number, Ordering::Relaxed);
     link.wire.store(theirs.wire().map_or(0, |wire| core::ptr::from_ref(wire) as u64), Ordering::Release);
@@ -658,6 +667,9 @@ pub(crate) fn add_far(
 }
 
 const NO_SOCKET: i32 = -1;
+/// Whose the slots are of a link whose one end makes all offers.
+const ALL: u32 = 2;
+const NONE: u32 = 3;
 
 /// Called with the registry locked.
 fn fail(index: u32) {

@@ -33,6 +33,8 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 pub const WORD: &str = "exchange";
 
 const RING: usize = 256 << 10;
+/// Much is published, and given back, in pieces, as sockets do.
+const PIECE: usize = 32 << 10;
 /// Where things are in the segments: positions, then the ring.
 const W: usize = 0;
 const R: usize = 64;
@@ -354,7 +356,7 @@ impl Ends {
                 self.wait(&mut began)?;
                 continue;
             }
-            let (now, later) = bytes.split_at(room.min(bytes.len()));
+            let (now, later) = bytes.split_at(room.min(bytes.len()).min(PIECE));
             // SAFETY: a slice of so many.
             unsafe { self.producer.put(&*self.link, now.as_ptr(), now.len()) };
             self.producer.publish(&*self.link, W);
@@ -372,7 +374,7 @@ impl Ends {
                 self.wait(&mut began)?;
                 continue;
             }
-            let len = ready.min(bytes.len());
+            let len = ready.min(bytes.len()).min(PIECE);
             // SAFETY: a slice of at least so many.
             unsafe { self.consumer.peek(&self.mine, 0, bytes.as_mut_ptr(), len) };
             self.consumer.consume(&*self.link, R, len);

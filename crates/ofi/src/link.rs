@@ -126,6 +126,8 @@ pub struct Link {
     news: Mutex<VecDeque<News>>,
     /// Somebody who waits reads the completion queue.
     helped: AtomicBool,
+    /// The port's thread has seen that, and looks whether he has forgotten to say that he has left.
+    looked_after: AtomicBool,
     /// Wakes the port's thread.
     bell: Arc<OwnedFd>,
 }
@@ -210,6 +212,7 @@ impl Link {
             owing: AtomicBool::new(false),
             news: Mutex::default(),
             helped: AtomicBool::new(false),
+            looked_after: AtomicBool::new(false),
             bell,
         };
         let library = nic.library;
@@ -536,6 +539,14 @@ impl Link {
         }
     }
 
+    /// As `is_helped`, for the port's thread: from now on it looks after who helps, or, if nobody does, sleeps until it is rung for.
+    pub(crate) fn look_after(&self) -> bool {
+        // SeqCst: see `put_word_soon`.
+        let helped = self.helped.load(Ordering::SeqCst);
+        self.looked_after.store(helped, Ordering::SeqCst);
+        helped
+    }
+
     /// Whether somebody helps.
     pub(crate) fn is_helped(&self) -> bool {
         self.helped.load(Ordering::Acquire)
@@ -719,6 +730,9 @@ impl Remote for Link {
         self.owing.store(true, Ordering::SeqCst);
         if !self.helped.load(Ordering::SeqCst) {
             self.send_unless_held(&mut outgoing);
+        } else if !self.looked_after.load(Ordering::SeqCst) {
+            // SeqCst: the port's thread says that it sleeps for good, and then looks whether something is owed, so this sees the one, or it the other.
+            bell::ring(self.bell.as_raw_fd());
         }
         drop(outgoing);
         self.tell_news();

@@ -7,6 +7,7 @@
 //!     shunt bench exchange client --ofi ADDRESS --measure check --size 20000 --count 1000   writes of at most so many bytes, echoed and compared
 //!     shunt bench exchange find                                                   what the server would go by; `find-to`: the client
 //!
+//! `--in-place 1`: bandwidth of bytes that are made where they go from, and used where they come to, as libfabric's own are; a socket copies them at both ends.
 //! Both ends are told the same measure and size. `--provider` and `--host` (the server's address) choose what to go by. Results are lines of JSON, as those of
 //! `bench/programs`.
 
@@ -71,6 +72,7 @@ struct Options {
     seconds: f64,
     warmup: f64,
     count: u64,
+    in_place: bool,
     cpu: Option<usize>,
 }
 
@@ -86,6 +88,7 @@ fn parse(args: &[OsString]) -> Result<Options> {
         seconds: 1.0,
         warmup: 0.1,
         count: 1000,
+        in_place: false,
         cpu: None,
     };
     while let Some(name) = words.next().transpose()? {
@@ -106,6 +109,7 @@ fn parse(args: &[OsString]) -> Result<Options> {
             "--seconds" => options.seconds = value.parse()?,
             "--warmup" => options.warmup = value.parse()?,
             "--count" => options.count = value.parse()?,
+            "--in-place" => options.in_place = value.parse::<u8>()? != 0,
             "--cpu" => options.cpu = Some(value.parse()?),
             _ => return Err(format!("{name} is not known").into()),
         }
@@ -178,15 +182,20 @@ impl Options {
 
     fn serve(&self, ends: &mut Ends) -> Result<()> {
         let mut bytes = vec![0; self.size];
+        let over = |link: &Link| link.why_over().is_some();
         loop {
             let got = match self.measure {
+                _ if self.in_place => ends.receive_in_place().map(|last| {
+                    bytes[0] = last;
+                    1
+                }),
                 Measure::Latency => ends.receive_all(&mut bytes).map(|()| bytes.len()),
                 _ => ends.receive(&mut bytes),
             };
             let got = match got {
                 Ok(got) => got,
                 // The peer goes when it has what it wanted.
-                Err(_) if ends.link.why_over().is_some() => return Ok(()),
+                Err(_) if over(&ends.link) => return Ok(()),
                 Err(error) => return Err(error),
             };
             if self.measure != Measure::Bandwidth {
@@ -249,7 +258,10 @@ impl Options {
             let (begun, cpu, mut total) = (Instant::now(), cpu_ns(), 0.0);
             while begun.elapsed().as_secs_f64() < seconds {
                 for _ in 0..stride {
-                    ends.send(&bytes)?;
+                    match self.in_place {
+                        true => ends.send_in_place(bytes.len())?,
+                        false => ends.send(&bytes)?,
+                    }
                     total += bytes.len() as f64;
                 }
             }
@@ -363,6 +375,43 @@ impl Ends {
             bytes = later;
         }
         Ok(())
+    }
+
+    /// As `send`, of what lies in the shadow: zeroes.
+    fn send_in_place(&mut self, mut len: usize) -> Result<()> {
+        let mut began = None;
+        while len > 0 {
+            let room = self.producer.room(&self.mine, R, 1).map_err(|_| "the peer lies")?;
+            if room == 0 {
+                self.wait(&mut began)?;
+                continue;
+            }
+            let now = room.min(len).min(PIECE);
+            for (offset, len) in self.producer.places(now).into_iter().filter(|(_, len)| *len > 0) {
+                self.link.put_shadowed(offset, len);
+            }
+            self.producer.filled(now);
+            self.producer.publish(&*self.link, W);
+            len -= now;
+        }
+        Ok(())
+    }
+
+    /// The last of what has come, which is given back.
+    fn receive_in_place(&mut self) -> Result<u8> {
+        let mut began = None;
+        loop {
+            let ready = self.consumer.ready(&self.mine, W, 1, || u64::MAX).map_err(|_| "the peer lies")?;
+            if ready > 0 {
+                let len = ready.min(PIECE);
+                let mut last = 0;
+                // SAFETY: one byte.
+                unsafe { self.consumer.peek(&self.mine, len - 1, &mut last, 1) };
+                self.consumer.consume(&*self.link, R, len);
+                return Ok(last);
+            }
+            self.wait(&mut began)?;
+        }
     }
 
     /// At least one byte, at most as many as there is room for.

@@ -63,9 +63,10 @@ pub fn via(
     })
 }
 
-/// A stream over a link of libfabric beside what libfabric does by itself.
+/// A stream over a link of libfabric beside what libfabric does by itself; with copies.
 pub fn ofi(metrics: &[&Metric], name: &str, title: &str, by: &str, file: &Path) -> Result<()> {
-    let shown: Vec<&Metric> = metrics.iter().copied().filter(|m| m.name == name).collect();
+    let shown: Vec<&Metric> =
+        metrics.iter().copied().filter(|m| m.name == name && !m.row.contains(',')).collect();
     let sides = taking_part(&shown);
     let axis = if name == "bytes" { "bytes per second" } else { "time" };
     picture(file, (1000, 720), |area| {

@@ -34,8 +34,8 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 pub const WORD: &str = "exchange";
 
 const RING: usize = 256 << 10;
-/// Much is published, and given back, in pieces, as sockets do.
-const PIECE: usize = 32 << 10;
+/// Much is published in pieces, a quarter of the ring each, so that the reader begins while the rest is under way.
+const PIECE: usize = 64 << 10;
 /// Where things are in the segments: positions, then the ring.
 const W: usize = 0;
 const R: usize = 64;

@@ -1,11 +1,13 @@
 //! A stream of bytes each way over a link, by the rings that sockets use: two processes of this program, here or on two hosts. What `shunt bench ofi` and the tests
 //! between kernels run, and nobody else, so help does not mention it; by hand:
 //!
-//!     shunt bench exchange server --ofi any --measure latency --size 64           says an address
-//!     shunt bench exchange client --ofi ADDRESS --measure latency --size 64       half a round trip twice, in nanoseconds
-//!     shunt bench exchange client --ofi ADDRESS --measure bandwidth --size 65536  one way, in bytes a second
-//!     shunt bench exchange client --ofi ADDRESS --measure check --size 20000 --count 1000   writes of at most so many bytes, echoed and compared
-//!     shunt bench exchange find                                                   what the server would go by; `find-to`: the client
+//! ```text
+//! shunt bench exchange server --ofi any --measure latency --size 64           says an address
+//! shunt bench exchange client --ofi ADDRESS --measure latency --size 64       half a round trip twice, in nanoseconds
+//! shunt bench exchange client --ofi ADDRESS --measure bandwidth --size 65536  one way, in bytes a second
+//! shunt bench exchange client --ofi ADDRESS --measure check --size 20000 --count 1000   writes of at most so many bytes, echoed and compared
+//! shunt bench exchange find                                                   what the server would go by; `find-to`: the client
+//! ```
 //!
 //! `--in-place 1`: bandwidth of bytes that are made where they go from, and used where they come to, as libfabric's own are; a socket copies them at both ends.
 //! Both ends are told the same measure and size. `--provider` and `--host` (the server's address) choose what to go by. Results are lines of JSON, as those of

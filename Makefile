@@ -61,8 +61,8 @@ wheel: ## the Python package, in build/wheels
 test: ## everything that CI runs: habits, lints, unit, black-box, short models and fuzzers (TEST_ONLY=stage for one)
 	@scripts/test.sh
 
-bench: ## Shunt, kernel TCP, UNIX sockets and raw memory in one run (BENCH=latency|throughput|apps|ftp|rpc|via|ether|filters|all)
-	@scripts/bootstrap.sh $(or $(if $(filter all,$(BENCH)),ftp rpc ether filters,$(filter ftp rpc ether filters,$(BENCH))),build)
+bench: ## Shunt, kernel TCP, UNIX sockets and raw memory in one run (BENCH=latency|throughput|apps|ftp|rpc|via|ether|ofi|filters|all)
+	@scripts/bootstrap.sh $(or $(if $(filter all,$(BENCH)),ftp rpc ether ofi filters,$(filter ftp rpc ether ofi filters,$(BENCH))),build)
 	@$(MAKE) --no-print-directory build
 	@mkdir -p $(PLOTS)
 	python=$(CURDIR)/build/bench-venv/bin/python; [ ! -x $$python ] || export SHUNT_BENCH_PYTHON=$$python; \

@@ -6,6 +6,7 @@
 #   scripts/bootstrap.sh ftp       build + an FTP server and two clients, for `make bench BENCH=ftp`
 #   scripts/bootstrap.sh rpc       build + rpcgen and libtirpc, for `make bench BENCH=rpc`
 #   scripts/bootstrap.sh ether     build + Ethernets in user space, FTP and RPC, for `make bench BENCH=ether`
+#   scripts/bootstrap.sh ofi       build + libfabric and its fi_pingpong, for `make bench BENCH=ofi`
 #   scripts/bootstrap.sh filters   build + ZeroMQ, and in build/bench-venv Shunt's Python package, ZeroMQ, Dask and Ray, for `make bench BENCH=filters`
 #   scripts/bootstrap.sh test      build + what the tests drive, and a Python environment in build/venv
 #   scripts/bootstrap.sh conformance   test + what foreign suites need
@@ -37,8 +38,9 @@ main() {
         ftp) need_build; need_ftp ;;
         rpc) need_build; need_rpc ;;
         ether) need_build; need_ether; need_ftp; need_rpc ;;
+        ofi) need_build; need_ofi ;;
         filters) need_build; need_filters ;;
-        *) fail "unknown group '$group' (build, demo, ftp, rpc, ether, filters, test, conformance, fuzz)" ;;
+        *) fail "unknown group '$group' (build, demo, ftp, rpc, ether, ofi, filters, test, conformance, fuzz)" ;;
         esac
     done
     install_wanted
@@ -82,6 +84,11 @@ need_ether() {
     need_command fastd fastd "another one"
     need_command vde_switch vde2 "another one"
     need_command socat socat "another one"
+}
+
+need_ofi() {
+    need_command fi_pingpong libfabric-bin "what streams over libfabric are compared with"
+    need_file /usr/include/rdma/fi_rma.h libfabric-dev "another program that they are"
 }
 
 need_filters() {

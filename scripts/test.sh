@@ -89,7 +89,6 @@ programs() {
     make --no-print-directory -C bench/programs OUT="$target/libexec"
     make --no-print-directory -C tests/apps OUT="$PWD/build/apps"
     make --no-print-directory -C tests/vipl OUT="$PWD/build/vipl" LIB="$target/release"
-    "$cargo" build --release --locked -p ofi --example exchange
 }
 
 install_check() {

@@ -1,4 +1,4 @@
-"""`shunt bench filters` in its shortest form: every table has all its rows, and who cannot take part is named."""
+"""`shunt bench filters` and `shunt bench ofi` in their shortest form: every table has all its rows, and who cannot take part is named."""
 
 import json
 import os
@@ -7,6 +7,7 @@ import subprocess
 import pytest
 
 from harness import modes
+from harness.cluster import Cluster
 
 OWN = ["filters", "filters_shunt", "filters_tcp"]
 SIZES = ["8 B", "16 KB", "1 MB"]
@@ -57,3 +58,54 @@ def test_filters(tmp_path, programs):
     for name in ("filters", "ZeroMQ tcp", "ZeroMQ ipc", "Dask", "Ray"):
         assert f"filters-overhead-python {name}" in absent
     assert "not here" in done.stderr and "is not here (scripts/bootstrap.sh filters)" in done.stderr
+
+
+# ---- ofi ----
+
+
+def bench_ofi(programs, *words, before=()):
+    """What is found by one round, as short as can be: (group, row, metric) to values by side, and the rest."""
+    env = os.environ | {"SHUNT_LIBEXEC": str(programs), "SHUNT_LIB": str(modes.library())}
+    argv = [*before, modes.command(), "bench", "ofi", "--rounds", "1", "--duration", "0.05", "--json", *words]
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=500)
+    found = json.loads(done.stdout)
+    # fi_pingpong is not ours, and does not always get to its end.
+    ours = [it for it in found["not_run"] if "fi_pingpong" not in it["what"]]
+    assert not ours and done.returncode in ([1] if found["not_run"] else [0]), f"{found['not_run']}\n{done.stderr}"
+    return {(it["group"], it["row"], it["metric"]): it for it in found["metrics"]}, found, done.stderr
+
+
+def has_all_of_ofi(values, sides):
+    for row in ("64 B", "256 B", "1 KB", "4 KB", "64 KB"):
+        for metric in ("mean", "p50", "p99"):
+            assert not [side for side in sides if not values["ofi-latency", row, metric].get(side)], (row, metric)
+    for row in ("4 KB", "64 KB", "256 KB", "1 MB"):
+        assert not [side for side in sides if not values["ofi-bandwidth", row, "bytes"].get(side)], row
+    in_place = values["ofi-bandwidth", "64 KB, in place", "bytes"]
+    assert in_place["shunt_over_libfabric"] and "tcp" not in in_place
+
+
+@pytest.mark.alone("both ends look without end, on a processor each")
+def test_ofi(tmp_path, programs):
+    values, found, said = bench_ofi(programs, "--plot", tmp_path)
+    has_all_of_ofi(values, ["shunt_over_libfabric", "libfabric_writes", "libfabric_messages", "tcp", "unix"])
+    assert any(it.get("fi_pingpong") for it in values.values()), said
+    assert found["notes"]["ofi"]["server"]["provider"] == "tcp" and "by tcp on lo" in said
+    assert (tmp_path / "ofi-latency.png").exists() and (tmp_path / "ofi-bandwidth.png").exists()
+
+
+@pytest.mark.alone("both ends look without end, on a processor each")
+@pytest.mark.skipif(os.geteuid() != 0, reason="makes network namespaces")
+def test_ofi_to_another_host(programs):
+    with Cluster("ab") as hosts:
+        there = ["--at", hosts["b"].address, "--remote", " ".join(hosts["b"].within([]))]
+        values, found, said = bench_ofi(programs, *there, before=hosts["a"].within([]))
+        has_all_of_ofi(values, ["shunt_over_libfabric", "libfabric_writes", "libfabric_messages", "tcp"])
+        assert not values["ofi-latency", "64 B", "p50"].get("unix"), "a UNIX socket goes nowhere"
+        assert found["notes"]["ofi"]["client"]["domain"] == "eth0" and f"to {hosts['b'].address}" in said
+
+
+def test_ofi_where_nothing_can_be_gone_by(programs):
+    argv = [modes.command(), "bench", "ofi", "--provider", "none", "--rounds", "1"]
+    done = subprocess.run(argv, env=os.environ | {"SHUNT_LIBEXEC": str(programs)}, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1 and "libfabric finds no such domain" in done.stdout, done.stderr

@@ -19,19 +19,12 @@ from harness import modes, qemu
 from harness.report import Report
 from harness.runner import Runner
 
-# Beside what crates/ofi/examples/exchange.rs is linked with: opened at run time, by it and by libibverbs.
+# Beside what the command is linked with: opened at run time, by it and by libibverbs.
 PLUGINS = ["libfabric.so.1", "libibverbs/librxe-rdmav34.so"]
 FILES = ["/etc/libibverbs.d/rxe.driver"]
 MODULES = ["rdma_rxe", "ib_uverbs", "rdma_ucm", "crc32_generic", "tcp_diag"]
 
 pytestmark = pytest.mark.alone("two guests take two processors, and what they promise one another has limits of time")
-
-
-def exchange():
-    target = Path(os.environ.get("CARGO_TARGET_DIR", modes.ROOT / "target"))
-    program = target / "release/examples/exchange"
-    assert program.is_file(), f"{program} is not there: cargo build --release -p ofi --example exchange"
-    return program
 
 
 def library(name):
@@ -50,7 +43,7 @@ def pair(apps):
     assert shutil.which("rdma", path=f"{os.environ['PATH']}:/usr/sbin:/sbin"), "rdma (iproute2) is not installed"
     key = runner.tmp / "key"
     subprocess.run([modes.command(), "agent", "new-key", key], check=True)
-    programs = [exchange(), modes.command(), apps / "checked", *map(qemu.program, ["rdma", "redis-server", "redis-benchmark"])]
+    programs = [modes.command(), apps / "checked", *map(qemu.program, ["rdma", "redis-server", "redis-benchmark"])]
     plugins = [*map(library, PLUGINS), (modes.library(), "usr/lib/shunt/libshunt.so")]
     image = qemu.initramfs("rdma", kernel, programs, plugins, [*FILES, (key, "srv/key")], MODULES)
     guests = []
@@ -84,20 +77,20 @@ def packets(guest):
     return int(guest.run("cat /sys/class/infiniband/rxe0/ports/1/hw_counters/sent_pkts"))
 
 
-def exchange_by_verbs(number):
-    return f"OFI_PROVIDER=verbs OFI_ADDRESS=192.168.1.{number} exchange"
+CHECK = "--provider verbs --host 192.168.1.2 --measure check --size 20000"
 
 
-def listen(guest, number):
+def listen(guest):
     """Starts the program that listens; its address."""
-    guest.run(f"{exchange_by_verbs(number)} listen >/tmp/address 2>/tmp/listen.log &")
-    return guest.until("grep . /tmp/address || { cat /tmp/listen.log; exit 1; }", 30).strip()
+    guest.run(f"shunt bench exchange server --ofi any {CHECK} >/tmp/address 2>/tmp/listen.log &")
+    said = guest.until("grep . /tmp/address || { cat /tmp/listen.log; exit 1; }", 30)
+    return json.loads(said.splitlines()[0])["ready"]
 
 
 def test_bytes_go_by_verbs(pair):
     left, right = pair
-    address = listen(right, 2)
-    said = left.run(f"{exchange_by_verbs(1)} {address} check 20000 200 2>/tmp/log || {{ cat /tmp/log; exit 1; }}", 120)
+    address = listen(right)
+    said = left.run(f"shunt bench exchange client --ofi {address} {CHECK} --count 200 2>/tmp/log || {{ cat /tmp/log; exit 1; }}", 120)
     assert json.loads(said)["bytes"] > 1_000_000, said
     assert "by verbs on rxe0" in left.run("cat /tmp/log")
     assert packets(left) > 1000, "the packets went another way"

@@ -4,7 +4,7 @@
 use fabric::Local;
 use fabric::shm::Map;
 use libfuzzer_sys::fuzz_target;
-use ofi::wire::{BYTES, Heard, hear};
+use ofi::wire::{Heard, SHORT, hear};
 
 const LEN: usize = 4096;
 /// What lies before and behind the segment.
@@ -20,7 +20,7 @@ fuzz_target!(|input: &[u8]| {
     let mut input = input;
     // Each with its length in front.
     while let Some((&len, rest)) = input.split_first() {
-        let (message, rest) = rest.split_at(rest.len().min(usize::from(len) % (BYTES + 8)));
+        let (message, rest) = rest.split_at(rest.len().min(usize::from(len) % (SHORT + 8)));
         input = rest;
         let mut wrong = false;
         hear(&mine, message, |heard| {

@@ -255,10 +255,10 @@ void warm_server(int fd) {
     }
 }
 
-/* With WARM_MOVED until the connection has moved, should that take longer (5 s at most): on a busy machine a few hundred round trips may be over before. */
+/* With WARM_MOVED until the connection has moved, should that take longer (15 s at most): on a busy machine a few hundred round trips may be over before. */
 void warm_client(int fd) {
     int rounds = warm_rounds(), moved = getenv("WARM_MOVED") != NULL;
-    int64_t end = seconds() + 5;
+    int64_t end = seconds() + 15;
     for (int i = 0, more = rounds > 0; more; i++) {
         char out[64], in[64];
         more = i + 1 < rounds || (moved && shunt_path && shunt_path(fd) != 3 && seconds() < end);

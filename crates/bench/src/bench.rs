@@ -1,13 +1,13 @@
 //! `shunt bench`: the session that measurements run in, latency and throughput, and the order of everything.
 
-use crate::cli::BenchOptions;
+use crate::cli::{BenchOptions, FabricOptions};
 use crate::error::{self, Error, Result};
 use crate::ether::{self, Lan};
 use crate::host::{self, Cpus};
 use crate::pairs::{self, Ends, Setting, number};
 use crate::results::{Place, Results, Side, Target, Unit};
 use crate::temp::TempDir;
-use crate::{apps, filters, find, ftp, idle, never, plot, report, rpc, signals, via};
+use crate::{apps, filters, find, ftp, idle, never, ofi, plot, report, rpc, signals, via};
 use serde_json::{Value, json};
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
@@ -24,6 +24,8 @@ pub struct Session {
     pub results: Results,
     /// Ethernets between two namespaces, while these are measured.
     pub lan: Option<Lan>,
+    /// What is between the hosts, or stands for it, while that is measured.
+    pub far: Option<FabricOptions>,
 }
 
 /// Where the ends of a connection are: the address of the server, and the network namespaces if not this one.
@@ -31,10 +33,13 @@ pub struct Wire {
     pub address: Ipv4Addr,
     pub server: Option<PathBuf>,
     pub client: Option<PathBuf>,
+    /// Words before the server's program, where it is on another host.
+    pub before: Vec<String>,
 }
 
 impl Wire {
-    pub const LOOPBACK: Wire = Wire { address: Ipv4Addr::LOCALHOST, server: None, client: None };
+    pub const LOOPBACK: Wire =
+        Wire { address: Ipv4Addr::LOCALHOST, server: None, client: None, before: Vec::new() };
 }
 
 impl Session {
@@ -55,6 +60,7 @@ impl Session {
             duration,
             results,
             lan: None,
+            far: None,
         })
     }
 
@@ -63,8 +69,11 @@ impl Session {
         self.library.as_deref().filter(|_| side.is_accelerated())
     }
 
-    /// Loopback, unless the side is an Ethernet.
+    /// Loopback, unless the side is an Ethernet or another host is measured.
     pub fn wire(&self, side: Side) -> Wire {
+        if let Some(far) = self.far.as_ref().filter(|_| side != Side::Unix) {
+            return Wire { address: far.at, before: far.remote.clone(), ..Wire::LOOPBACK };
+        }
         let wire = self.lan.as_ref().and_then(|lan| lan.wire(side));
         wire.unwrap_or(Wire::LOOPBACK)
     }
@@ -130,7 +139,7 @@ pub fn run(options: &BenchOptions) -> ExitCode {
 }
 
 /// Groups that measure programs which not everybody has installed.
-const OPTIONAL: [&str; 3] = [ftp::GROUP, rpc::GROUP, ether::GROUP];
+const OPTIONAL: [&str; 4] = [ftp::GROUP, rpc::GROUP, ether::GROUP, ofi::GROUP];
 
 fn exit_code(results: &Results, options: &BenchOptions, interrupted: bool, failed: bool) -> ExitCode {
     // An application that is not installed matters only to those who asked for it.
@@ -182,6 +191,7 @@ fn group(session: &mut Session, what: &str, options: &BenchOptions) -> Result<()
         rpc::GROUP => rpc::measure(session),
         via::GROUP => via::measure(session),
         ether::GROUP => ether::measure(session),
+        ofi::GROUP => ofi::measure(session, &options.fabric),
         filters::GROUP => filters::measure(session, &options.filters),
         "never-slower" => never::measure(session, &options.apps),
         "idle" => idle::measure(session, options.connections),

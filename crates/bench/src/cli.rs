@@ -1,6 +1,7 @@
 //! The words after `shunt bench` and `shunt demo`, and what they mean.
 
 use std::ffi::OsString;
+use std::net::Ipv4Addr;
 use std::path::PathBuf;
 
 /// Something that can be measured, and the lines that explain it. Help, man page and completions are made of this table.
@@ -9,7 +10,7 @@ pub struct Group {
     pub help: &'static [&'static str],
 }
 
-const GROUPS: [Group; 10] = [
+const GROUPS: [Group; 11] = [
     Group { name: "latency", help: &["64-byte round trips, with blocking calls and under epoll"] },
     Group { name: "throughput", help: &["one-way messages of 64 B, 4 KB, 64 KB and 1 MB"] },
     Group {
@@ -38,6 +39,13 @@ const GROUPS: [Group; 10] = [
         help: &[
             "TCP over ETHOM and ETHOS, over veth, VXLAN, tinc, fastd, vde2 and socat, between two network namespaces",
             "of its own making, at MTU 1450, 8950 and 65000; and over ETHOM beside Shunt's sockets. Needs root",
+        ],
+    },
+    Group {
+        name: "ofi",
+        help: &[
+            "a stream over a link of libfabric, as between hosts, beside fi_pingpong, libfabric's remote writes and",
+            "messages, kernel TCP and UNIX sockets: on this host by the provider tcp, or to another one (docs/cluster.md)",
         ],
     },
     Group {
@@ -86,6 +94,9 @@ OPTIONS
   --duration S   seconds of one measurement (default 1; applications take twice that)
   --quick        2 rounds of 0.3 s: does everything run?
   --connections N  connections of `idle` (default 10000)
+  --provider P   libfabric's provider for `ofi` (default tcp)
+  --at ADDRESS   where the servers of `ofi` are reached (default 127.0.0.1)
+  --remote WORDS  what starts them there, put before a command, as 'ssh HOST' (default: nothing, they are on this host)
   --json         all raw numbers as JSON on stdout, the tables on stderr
   --plot DIR     draw PNG plots into DIR
   --check        exit with 3 where a ratio misses what the project promises
@@ -126,12 +137,29 @@ pub struct BenchOptions {
     pub apps_by_name: bool,
     /// The parts of `filters`.
     pub filters: Vec<String>,
+    /// What `ofi` goes by.
+    pub fabric: FabricOptions,
     pub rounds: usize,
     pub duration: f64,
     pub connections: usize,
     pub json: bool,
     pub plot: Option<PathBuf>,
     pub check: bool,
+}
+
+/// What `ofi` goes by, and to where.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FabricOptions {
+    pub provider: String,
+    pub at: Ipv4Addr,
+    /// Before the command of a server; none: on this host.
+    pub remote: Vec<String>,
+}
+
+impl Default for FabricOptions {
+    fn default() -> FabricOptions {
+        FabricOptions { provider: "tcp".into(), at: Ipv4Addr::LOCALHOST, remote: Vec::new() }
+    }
 }
 
 impl BenchOptions {
@@ -151,10 +179,19 @@ pub fn parse_bench(args: &[OsString]) -> Result<Parsed<BenchOptions>, String> {
     let mut words: Vec<String> = Vec::new();
     let (mut rounds, mut duration, mut quick) = (None, None, false);
     let (mut json, mut plot, mut check, mut connections) = (false, None, false, 10_000);
+    let mut fabric = FabricOptions::default();
     let mut args = Args::new(args);
     while let Some(word) = args.word()? {
         match word.as_str() {
             "-h" | "--help" => return Ok(Parsed::Help),
+            "--provider" => fabric.provider = text(args.value("--provider")?)?,
+            "--at" => {
+                let at = text(args.value("--at")?)?;
+                fabric.at = at.parse().map_err(|_| format!("--at: {at} is not an IPv4 address"))?;
+            }
+            "--remote" => {
+                fabric.remote = text(args.value("--remote")?)?.split_whitespace().map(String::from).collect();
+            }
             "--json" => json = true,
             "--quick" => quick = true,
             "--check" => check = true,
@@ -199,6 +236,7 @@ pub fn parse_bench(args: &[OsString]) -> Result<Parsed<BenchOptions>, String> {
         apps: if all_apps { APPS.map(String::from).to_vec() } else { named.clone() },
         apps_by_name: !named.is_empty(),
         words,
+        fabric,
         rounds: rounds.unwrap_or(if quick { 2 } else { 5 }),
         duration: duration.unwrap_or(if quick { 0.3 } else { 1.0 }),
         connections,
@@ -206,6 +244,10 @@ pub fn parse_bench(args: &[OsString]) -> Result<Parsed<BenchOptions>, String> {
         plot,
         check,
     }))
+}
+
+fn text(value: OsString) -> Result<String, String> {
+    value.into_string().map_err(|value| format!("{} is not text", value.to_string_lossy()))
 }
 
 pub fn parse_demo(args: &[OsString]) -> Result<Parsed<DemoOptions>, String> {

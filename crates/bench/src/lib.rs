@@ -18,6 +18,7 @@ mod ftp;
 mod host;
 mod idle;
 mod never;
+mod ofi;
 mod pairs;
 mod plot;
 mod process;
@@ -40,6 +41,9 @@ pub use cli::words;
 pub fn main(args: &[OsString]) -> ExitCode {
     // Filters that are measured run in processes of this program.
     filters::serve_if_asked();
+    if args.first().is_some_and(|word| word == ofi::exchange::WORD) {
+        return ofi::exchange::main(&args[1..]);
+    }
     match cli::parse_bench(args) {
         Ok(cli::Parsed::Help) => {
             print!("{}", cli::bench_help());

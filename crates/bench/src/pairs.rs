@@ -2,7 +2,9 @@
 
 use crate::bench::Session;
 use crate::error::{Error, Result, failed};
+use crate::find;
 use crate::host::Cpus;
+use crate::ofi::exchange;
 use crate::process::{Launch, Process};
 use crate::results::Side;
 use serde_json::Value;
@@ -52,13 +54,22 @@ pub fn start(
     both: &[&str],
     client: &[&str],
 ) -> Result<Pair> {
-    let path = session.libexec.join(program);
+    // One of them is a part of the command.
+    let (path, first) = match program {
+        exchange::WORD => (find::command()?, vec!["bench", exchange::WORD]),
+        _ => (session.libexec.join(program), vec![]),
+    };
     let socket = session.temp.path().join(format!("{program}.sock"));
     let wire = session.wire(setting.side);
     let launch = |role: &str, accelerated: bool, cpu: Option<usize>| {
         let library = session.library_for(setting.side).filter(|_| accelerated);
-        let place = if role == "server" { &wire.server } else { &wire.client };
-        let mut launch = Launch::new(&path).args([role]).args(both).preload(library).cpu(cpu);
+        let (place, before) = match role {
+            "server" => (&wire.server, &wire.before[..]),
+            _ => (&wire.client, &[][..]),
+        };
+        let cpu = cpu.filter(|_| before.is_empty());
+        let mut launch = Launch::new(&path).args(&first).args([role]).args(both).preload(library).cpu(cpu);
+        launch = launch.behind(before);
         launch = launch.namespace(place.as_deref()).args(["--host", &wire.address.to_string()]);
         if setting.side == Side::Sovia {
             launch = launch.env("SHUNT_STREAM", "via");
@@ -74,6 +85,7 @@ pub fn start(
     let at = match setting.side {
         Side::Unix => ["--unix".into(), socket.to_string_lossy().into_owned()],
         Side::Via => ["--via".into(), format!("shunt-bench-{}", std::process::id())],
+        side if side.is_fabric() => ["--ofi".into(), "any".into()],
         _ => ["--tcp".into(), "0".to_string()],
     };
     let mut server = launch("server", setting.ends.server(), setting.cpus.server).args(&at).start()?;

@@ -31,6 +31,7 @@ pub struct Launch {
     directory: Option<PathBuf>,
     namespace: Option<PathBuf>,
     env: Vec<(OsString, OsString)>,
+    before: Vec<OsString>,
     stop: i32,
 }
 
@@ -46,6 +47,7 @@ impl Launch {
             directory: None,
             namespace: None,
             env: vec![],
+            before: vec![],
             stop: libc::SIGTERM,
         }
     }
@@ -88,6 +90,12 @@ impl Launch {
         self
     }
 
+    /// By a command that starts it, as `ssh HOST`.
+    pub fn behind<S: AsRef<OsStr>>(mut self, words: &[S]) -> Launch {
+        self.before = words.iter().map(|word| word.as_ref().to_os_string()).collect();
+        self
+    }
+
     /// The signal that asks this program to end; SIGTERM unless said otherwise.
     pub fn stop_with(mut self, signal: i32) -> Launch {
         self.stop = signal;
@@ -97,8 +105,9 @@ impl Launch {
     pub fn start(self) -> Result<Process> {
         let name = self.program.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let errors = unnamed_file()?;
-        let mut command = Command::new(&self.program);
-        command.args(&self.args).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut words = self.before.iter().map(OsString::as_os_str).chain([self.program.as_os_str()]);
+        let mut command = Command::new(words.next().expect("the program at least"));
+        command.args(words).args(&self.args).stdin(Stdio::piped()).stdout(Stdio::piped());
         command.stderr(errors.try_clone().map_err(failed("cannot duplicate a descriptor"))?);
         // A plain run is plain, even where this command itself runs under Shunt.
         match &self.preload {
@@ -146,21 +155,30 @@ fn prepare_child(
     if let Some(namespace) = namespace {
         enter(namespace)?;
     }
-    // SAFETY: plain system calls; the set is a local of the size given, the CPU index is checked against it.
+    if let Some(cpu) = cpu {
+        pin(cpu)?;
+    }
+    // SAFETY: plain system calls.
     unsafe {
-        if let Some(cpu) = cpu.filter(|&c| c < libc::CPU_SETSIZE as usize) {
-            let mut set: libc::cpu_set_t = std::mem::zeroed();
-            libc::CPU_SET(cpu, &mut set);
-            if libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set) < 0 {
-                return Err(std::io::Error::last_os_error());
-            }
-        }
         libc::prctl(libc::PR_SET_PDEATHSIG, stop);
         if libc::getppid() as u32 != parent {
             libc::_exit(127);
         }
     }
     Ok(())
+}
+
+/// Keeps the calling thread, and what it starts, on one processor.
+pub fn pin(cpu: usize) -> std::io::Result<()> {
+    // SAFETY: plain system calls; the set is a local of the size given, the CPU index is checked against it.
+    let result = unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        if cpu < libc::CPU_SETSIZE as usize {
+            libc::CPU_SET(cpu, &mut set);
+        }
+        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set)
+    };
+    if result < 0 { Err(std::io::Error::last_os_error()) } else { Ok(()) }
 }
 
 /// Puts the calling thread, and what it starts, into a network namespace.

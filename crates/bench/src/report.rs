@@ -12,6 +12,10 @@ pub const NEVER_SLOWER: f64 = 0.95;
 pub fn tables(results: &Results) -> String {
     let mut out = String::new();
     for group in results.groups() {
+        let of_it = |(of, _): &&(String, String)| group.split('-').next() == Some(of);
+        results.captions.iter().filter(of_it).for_each(|(_, caption)| {
+            let _ = writeln!(out, "{caption}");
+        });
         let absent = results.absent.iter().filter(|(of, _)| *of == group).map(|(_, side)| *side);
         out.push_str(&table(group, &results.group(group), &absent.collect::<Vec<_>>()));
         out.push('\n');

@@ -13,6 +13,11 @@ pub enum Side {
     Raw,
     /// A copy of the same file on the same file system.
     Copy,
+    /// Shunt's stream over a link of libfabric, and what libfabric does by itself: its own program, remote writes, messages.
+    Ofi,
+    FiPingpong,
+    FiWrites,
+    FiMessages,
     /// VIPL.
     Via,
     /// Shunt's sockets, whose bytes go by Virtual Interfaces.
@@ -41,11 +46,15 @@ pub enum Side {
 }
 
 impl Side {
-    pub const ALL: [Side; 24] = [
+    pub const ALL: [Side; 28] = [
         Side::Tcp,
         Side::Shunt,
         Side::Sovia,
         Side::Via,
+        Side::Ofi,
+        Side::FiPingpong,
+        Side::FiWrites,
+        Side::FiMessages,
         Side::Unix,
         Side::Raw,
         Side::Copy,
@@ -75,6 +84,10 @@ impl Side {
             Side::Unix => "unix",
             Side::Raw => "raw",
             Side::Copy => "copy",
+            Side::Ofi => "shunt_over_libfabric",
+            Side::FiPingpong => "fi_pingpong",
+            Side::FiWrites => "libfabric_writes",
+            Side::FiMessages => "libfabric_messages",
             Side::Via => "vipl",
             Side::Sovia => "sockets_over_vipl",
             Side::Filters => "filters",
@@ -104,6 +117,10 @@ impl Side {
             Side::Unix => "UNIX socket",
             Side::Raw => "raw memory",
             Side::Copy => "file copy",
+            Side::Ofi => "Shunt, libfabric",
+            Side::FiPingpong => "fi_pingpong",
+            Side::FiWrites => "remote writes",
+            Side::FiMessages => "messages",
             Side::Via => "VIPL",
             Side::Sovia => "Shunt over VIPL",
             Side::Filters => "filters",
@@ -130,6 +147,11 @@ impl Side {
     /// Whether it joins two hosts of [`crate::ether::Lan`].
     pub fn is_ethernet(self) -> bool {
         self as usize >= Side::Ethom as usize
+    }
+
+    /// Whether its programs are told of a fabric.
+    pub fn is_fabric(self) -> bool {
+        matches!(self, Side::Ofi | Side::FiWrites | Side::FiMessages)
     }
 
     /// The contenders in the order of their turns: each round begins with another one.
@@ -271,7 +293,7 @@ impl Metric {
     /// Whose promise it is.
     pub fn subject(&self) -> Side {
         let measured = |side: &Side| !self.values(*side).is_empty();
-        [Side::Filters, Side::OnDemand, Side::Via, Side::Shunt, Side::Ethom]
+        [Side::Ofi, Side::Filters, Side::OnDemand, Side::Via, Side::Shunt, Side::Ethom]
             .into_iter()
             .find(measured)
             .unwrap_or(Side::Shunt)
@@ -307,6 +329,8 @@ pub struct Results {
     pub absent: Vec<(&'static str, Side)>,
     /// What could not be measured, and why.
     pub not_run: Vec<(String, String)>,
+    /// What is said above the tables of a group: the group, or what its name begins with.
+    pub captions: Vec<(String, String)>,
     /// Output of other commands that belongs to the numbers.
     pub notes: Map<String, Value>,
 }

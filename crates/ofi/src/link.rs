@@ -1,6 +1,6 @@
 //! A link: a reliable-connected endpoint, the segment that the peer writes into, and the way to write into the peer's.
 //!
-//! * **Bytes** are put by remote writes. Short ones are gone at once; longer ones go from the *shadow*, memory as large as the peer's segment, where they lie at the
+//! * **Bytes** are put by messages, if there are few, or by remote writes. These go from the *shadow*, memory as large as the peer's segment, where they lie at the
 //!   offsets that they will have there. So nobody waits for a write to be complete: what has been put is put again at the same place only when the peer has told that it
 //!   has read it, and that it cannot before it has come.
 //! * **Words** are told by messages, together with a few bytes that were put before them, and stored by whoever reads the completion queue at the target: a
@@ -17,10 +17,10 @@
 use std::collections::VecDeque;
 use std::ffi::{c_int, c_void};
 use std::os::fd::{AsRawFd as _, OwnedFd};
-use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
+use std::{ptr, slice};
 
 use fabric::shm::Map;
 use fabric::{Mapped as _, Remote, bell, sys};
@@ -28,10 +28,12 @@ use fabric::{Mapped as _, Remote, bell, sys};
 use crate::abi::{self, Context, Cq, CqAttr, CqEntry, CqErrEntry, Ep, Fid, Mr, Msg, MsgRma, RmaIov};
 use crate::error::{Error, check};
 use crate::nic::{self, Asked, Key, Nic};
-use crate::wire::{self, BYTES, Batch, Heard, Item, PIECE};
+use crate::wire::{self, BYTES, Batch, Heard, Item, PIECE, SHORT};
 
 /// Receive buffers that are kept posted: so many messages can be under way.
 pub(crate) const POSTED: usize = 64;
+/// Buffers for messages that the provider reads while they are under way.
+const LONG: usize = 16;
 /// The most bytes of a segment.
 const MOST: usize = 1 << 32;
 /// Completions that are read at once.
@@ -107,13 +109,15 @@ pub struct Link {
     mine: Registered,
     /// As large as the peer's, for the provider to read from.
     shadow: OnceLock<Registered>,
-    /// Receive buffers.
+    /// Receive buffers, and behind them those that long messages go from.
     desk: Registered,
     cookie: OnceLock<Cookie>,
     over: OnceLock<String>,
     /// Rooms for operations that are under way; those that are free.
     rooms: Box<[Context]>,
     free: Mutex<Vec<u32>>,
+    /// Those of long messages that are free.
+    idle: Mutex<Vec<u32>>,
     /// One thread reads the completion queue at a time.
     reading: Mutex<()>,
     /// What waits for company. Locked while something is sent: so all that is sent keeps its order.
@@ -124,6 +128,8 @@ pub struct Link {
     news: Mutex<VecDeque<News>>,
     /// Somebody who waits reads the completion queue.
     helped: AtomicBool,
+    /// The port's thread has seen that, and looks whether he has forgotten to say that he has left.
+    looked_after: AtomicBool,
     /// Wakes the port's thread.
     bell: Arc<OwnedFd>,
 }
@@ -200,21 +206,23 @@ impl Link {
             desk: Registered::NONE,
             cookie: OnceLock::new(),
             over: OnceLock::new(),
-            rooms: vec![room; count + POSTED].into_boxed_slice(),
+            rooms: vec![room; count + LONG + POSTED].into_boxed_slice(),
             free: Mutex::new((0..count as u32).collect()),
+            idle: Mutex::new((0..LONG as u32).collect()),
             reading: Mutex::default(),
-            outgoing: Mutex::new(Outgoing { batch: Batch::EMPTY, held: 0 }),
+            outgoing: Mutex::new(Outgoing { batch: Batch::default(), held: 0 }),
             owing: AtomicBool::new(false),
             news: Mutex::default(),
             helped: AtomicBool::new(false),
+            looked_after: AtomicBool::new(false),
             bell,
         };
         let library = nic.library;
         let wrong = |what, result: c_int| check(library, what, result as isize).map(drop);
         link.mine = Registered::new(nic, len, abi::REMOTE_WRITE)?;
-        link.desk = Registered::new(nic, POSTED * BYTES, abi::RECV)?;
+        link.desk = Registered::new(nic, (POSTED + LONG) * BYTES, abi::SEND | abi::RECV)?;
         let mut attr = CqAttr {
-            size: count + POSTED + 1,
+            size: count + LONG + POSTED + 1,
             flags: 0,
             format: abi::CQ_FORMAT_DATA,
             wait_obj: abi::WAIT_FD,
@@ -435,9 +443,13 @@ impl Link {
 
     /// An item more; the others go before it if there is no room.
     fn add(&self, outgoing: &mut Outgoing, item: &Item) {
-        if !outgoing.batch.add(item) {
+        self.add_by(outgoing, |batch| batch.add(item));
+    }
+
+    fn add_by(&self, outgoing: &mut Outgoing, add: impl Fn(&mut Batch) -> bool) {
+        if !add(&mut outgoing.batch) {
             self.send(outgoing);
-            let fits = outgoing.batch.add(item);
+            let fits = add(&mut outgoing.batch);
             debug_assert!(fits, "any item fits in an empty message");
         }
     }
@@ -451,8 +463,11 @@ impl Link {
     fn send(&self, outgoing: &mut Outgoing) {
         if !outgoing.batch.is_empty() {
             self.owing.store(false, Ordering::Relaxed);
-            let batch = std::mem::replace(&mut outgoing.batch, Batch::EMPTY);
-            self.inject(batch.bytes());
+            match outgoing.batch.bytes() {
+                short if short.len() <= SHORT => self.inject(short),
+                long => self.send_long(long),
+            }
+            outgoing.batch.clear();
         }
     }
 
@@ -491,6 +506,38 @@ impl Link {
         });
     }
 
+    /// A message that the provider takes from memory that is its own until it is complete.
+    fn send_long(&self, bytes: &[u8]) {
+        let mut place = None;
+        self.operate("fi_sendmsg", || {
+            if place.is_none() {
+                place = lock(&self.idle).pop();
+            }
+            let Some(place) = place else { return -(libc::EAGAIN as isize) };
+            let offset = (POSTED + place as usize) * BYTES;
+            let room = self.rooms.len() - POSTED - LONG + place as usize;
+            // SAFETY: the buffer is inside the desk, and nobody's until this message is complete.
+            unsafe { self.desk.map.copy_in(offset, bytes.as_ptr(), bytes.len()) };
+            let iov = libc::iovec {
+                // SAFETY: inside the desk.
+                iov_base: unsafe { self.desk.map.base().add(offset) }.cast(),
+                iov_len: bytes.len(),
+            };
+            let desc = self.desk.descriptor();
+            let message = Msg {
+                msg_iov: &iov,
+                desc: &desc,
+                iov_count: 1,
+                addr: u64::MAX,
+                context: (&raw const self.rooms[room]).cast_mut().cast(),
+                data: 0,
+            };
+            let fence = if self.nic.traits.fenced { abi::FENCE } else { 0 };
+            // SAFETY: the endpoint is enabled; what the message points to lives until the call returns, and buffer and room until it is complete.
+            unsafe { ((*(*self.endpoint).msg).sendmsg)(self.endpoint, &message, abi::COMPLETION | fence) }
+        });
+    }
+
     /// Looks for what has come, and does it; how much there was. Whoever waits for the peer calls this, and [`Link::leave`] when it goes to sleep, or on: with some
     /// providers nothing comes otherwise, and the port's thread keeps away meanwhile.
     pub fn help(&self) -> usize {
@@ -507,6 +554,14 @@ impl Link {
             self.pay();
             bell::ring(self.bell.as_raw_fd());
         }
+    }
+
+    /// As `is_helped`, for the port's thread: from now on it looks after who helps, or, if nobody does, sleeps until it is rung for.
+    pub(crate) fn look_after(&self) -> bool {
+        // SeqCst: see `put_word_soon`.
+        let helped = self.helped.load(Ordering::SeqCst);
+        self.looked_after.store(helped, Ordering::SeqCst);
+        helped
     }
 
     /// Whether somebody helps.
@@ -554,14 +609,17 @@ impl Link {
         let got = got as usize;
         for entry in &entries[..got] {
             let Some(room) = self.place_of(entry.context) else { continue };
-            match room.checked_sub(self.rooms.len() - POSTED) {
-                None => lock(&self.free).push(room as u32),
+            let writes = self.rooms.len() - POSTED - LONG;
+            match room.checked_sub(writes + LONG) {
+                None if room < writes => lock(&self.free).push(room as u32),
+                None => lock(&self.idle).push((room - writes) as u32),
                 Some(place) => {
-                    let (mut bytes, len) = ([0; BYTES], entry.len.min(BYTES));
-                    // SAFETY: the buffer was posted, and has come back.
-                    unsafe { self.desk.map.copy_out(place * BYTES, bytes.as_mut_ptr(), len) };
                     if entry.flags & abi::RECV != 0 {
-                        self.heard(&bytes[..len]);
+                        // SAFETY: inside the desk; the buffer was posted, has come back, and is nobody's until it is posted again.
+                        self.heard(unsafe {
+                            let at = self.desk.map.base().add(place * BYTES);
+                            slice::from_raw_parts(at, entry.len.min(BYTES))
+                        });
                     }
                     if let Err(error) = self.post(place) {
                         self.note_end(error.to_string());
@@ -622,10 +680,8 @@ impl Link {
         }
         let mut outgoing = lock(&self.outgoing);
         if len <= PIECE {
-            let mut bytes = [0; PIECE];
-            // SAFETY: the callers vouch for `from`, and there is room for so many.
-            unsafe { ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), len) };
-            self.add(&mut outgoing, &Item::Put { offset: offset as u64, bytes: &bytes[..len] });
+            // SAFETY: the callers vouch for `from`.
+            self.add_by(&mut outgoing, |batch| unsafe { batch.add_put(offset as u64, from, len) });
         } else {
             self.send(&mut outgoing);
             write(self);
@@ -691,6 +747,9 @@ impl Remote for Link {
         self.owing.store(true, Ordering::SeqCst);
         if !self.helped.load(Ordering::SeqCst) {
             self.send_unless_held(&mut outgoing);
+        } else if !self.looked_after.load(Ordering::SeqCst) {
+            // SeqCst: the port's thread says that it sleeps for good, and then looks whether something is owed, so this sees the one, or it the other.
+            bell::ring(self.bell.as_raw_fd());
         }
         drop(outgoing);
         self.tell_news();

@@ -10,7 +10,7 @@ use crate::abi::{self, Domain, Ep, Eq, EqAttr, EqCmEntry, EqErrEntry, Fabric, Fi
 use crate::error::{Error, check};
 use crate::library::{Infos, Library};
 use crate::link::{POSTED, lock};
-use crate::wire::BYTES;
+use crate::wire::SHORT;
 
 /// The most bytes that one end can say to the other when it asks for a link; some providers have no more.
 pub const WORDS: usize = 56;
@@ -58,7 +58,7 @@ pub fn find(provider: Option<&str>, at: Option<IpAddr>) -> Result<Vec<Found>, Er
             Some(wanted) => found.provider == wanted,
             None => !NOT_USED.contains(&found.provider.as_str()),
         };
-        wanted && Traits::of(&found.info).inject >= BYTES
+        wanted && Traits::of(&found.info).inject >= SHORT
     });
     // Stable: as libfabric has them otherwise.
     found.sort_by_key(|found| found.provider == LAST);

@@ -227,7 +227,7 @@ impl Shared {
                 done += 1;
             }
             let (helped, mut living): (Vec<_>, Vec<_>) =
-                self.living().into_iter().partition(|link| link.is_helped());
+                self.living().into_iter().partition(|link| link.look_after());
             done += living.iter().map(|link| link.progress()).sum::<usize>();
             if looked.elapsed() >= HELPED {
                 looked = Instant::now();

@@ -2,23 +2,26 @@
 //! buffers that the other end keeps posted. A message costs as much as a long one, so what is told at once goes together ([`Batch`]). A link begins with one
 //! [`Item::Hello`] from each end. Rule F2: what comes is checked before it is used ([`hear`]).
 
+use std::ptr;
+
 use fabric::shm::Map;
 use fabric::{Local as _, Mapped as _, Remote as _};
 
-/// The most bytes for the receiver's segment in one item.
-pub const PIECE: usize = 64;
-/// The most bytes of a message: a piece, the word behind it, a stimulus, and another word (what has been read) fit, and so does what providers send from
-/// memory that is free again at once (tcp: 128).
-pub const BYTES: usize = 128;
-/// The kinds of items: the last byte of their first word. Above it are eight bits of length, of a piece, and then the offset.
+/// The most bytes for the receiver's segment in one item. To copy them once more costs less than a remote write beside the message, up to here.
+pub const PIECE: usize = 4096;
+/// The most bytes of a message: a piece, the word behind it, a stimulus, and another word (what has been read) fit.
+pub const BYTES: usize = PIECE + 64;
+/// A message of so many bytes goes from memory that is free again at once, with any provider (tcp has no more): 64 bytes with what belongs to them.
+pub const SHORT: usize = 128;
+/// The kinds of items: the last byte of their first word. Above it are 16 bits of length, of a piece, and then the offset.
 const WORD: u64 = 1;
 const PUT: u64 = 2;
 const OR: u64 = 3;
 const STIMULATE: u64 = 4;
 const CALL: u64 = 5;
-const HELLO: u64 = 0x5348_4f46_4902_0006; // "SHOFI", the version of the messages, and a kind
+const HELLO: u64 = 0x5348_4f46_4903_0006; // "SHOFI", the version of the messages, and a kind
 /// No segment has so many bytes: an offset that does not fit is told as this one, and is wrong there as well.
-const FAR: u64 = (1 << 48) - 1;
+const FAR: u64 = (1 << 40) - 1;
 
 /// What one end tells the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,38 +41,56 @@ pub enum Item<'a> {
 }
 
 /// A message that is being written.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub struct Batch {
-    bytes: [u8; BYTES],
+    bytes: Box<[u8; BYTES]>,
     len: usize,
 }
 
-impl Batch {
+impl Default for Batch {
     /// One that holds nothing.
-    pub const EMPTY: Batch = Batch { bytes: [0; BYTES], len: 0 };
+    fn default() -> Batch {
+        Batch { bytes: Box::new([0; BYTES]), len: 0 }
+    }
+}
 
+impl Batch {
     /// Adds an item; whether there was room for it. There is in an empty one.
     #[must_use]
     pub fn add(&mut self, item: &Item) -> bool {
-        let head = |kind: u64, offset: u64| kind | offset.min(FAR) << 16;
         match *item {
             Item::Hello { base, key, len } => self.words([HELLO, base, key, len]),
             Item::Word { offset, value } => self.words([head(WORD, offset), value]),
             Item::Or { offset, bits } => self.words([head(OR, offset), bits]),
             Item::Stimulate { offset, interest } => self.words([head(STIMULATE, offset), interest]),
             Item::Call { what, value } => self.words([CALL, what, value]),
-            Item::Put { offset, bytes } => {
-                debug_assert!((1..=PIECE).contains(&bytes.len()));
-                let (at, end) = (self.len + 8, self.len + 8 + bytes.len().next_multiple_of(8));
-                if end > BYTES || !self.words([head(PUT, offset) | (bytes.len() as u64) << 8]) {
-                    return false;
-                }
-                self.bytes[at..at + bytes.len()].copy_from_slice(bytes);
-                self.bytes[at + bytes.len()..end].fill(0);
-                self.len = end;
-                true
-            }
+            // SAFETY: a slice has as many bytes as it says.
+            Item::Put { offset, bytes } => unsafe { self.add_put(offset, bytes.as_ptr(), bytes.len()) },
         }
+    }
+
+    /// As `add`, of [`Item::Put`], with bytes that somebody may be writing.
+    ///
+    /// # Safety
+    /// `from` must be valid for `len` bytes of reads.
+    #[must_use]
+    pub unsafe fn add_put(&mut self, offset: u64, from: *const u8, len: usize) -> bool {
+        debug_assert!((1..=PIECE).contains(&len));
+        let (at, end) = (self.len + 8, self.len + 8 + len.next_multiple_of(8));
+        if end > BYTES || !self.words([head(PUT, offset) | (len as u64) << 8]) {
+            return false;
+        }
+        self.bytes[at + len..end].fill(0);
+        let room = &mut self.bytes[at..at + len];
+        // SAFETY: the room is of so many bytes, and nobody else's; the caller vouches for `from`.
+        unsafe { ptr::copy_nonoverlapping(from, room.as_mut_ptr(), len) };
+        self.len = end;
+        true
+    }
+
+    /// Takes out what it holds.
+    pub fn clear(&mut self) {
+        self.len = 0;
     }
 
     fn words<const N: usize>(&mut self, words: [u64; N]) -> bool {
@@ -92,6 +113,11 @@ impl Batch {
     }
 }
 
+/// The first word of an item.
+fn head(kind: u64, offset: u64) -> u64 {
+    kind | offset.min(FAR) << 24
+}
+
 /// The first item of what has come, and what is behind it; nothing if there is none that can be.
 pub fn parse(bytes: &[u8]) -> Option<(Item<'_>, &[u8])> {
     fn word(bytes: &[u8]) -> Option<(u64, &[u8])> {
@@ -99,7 +125,7 @@ pub fn parse(bytes: &[u8]) -> Option<(Item<'_>, &[u8])> {
         Some((u64::from_le_bytes(*word), rest))
     }
     let (head, rest) = word(bytes)?;
-    let (kind, len, offset) = (head & 0xff, (head >> 8 & 0xff) as usize, head >> 16);
+    let (kind, len, offset) = (head & 0xff, (head >> 8 & 0xffff) as usize, head >> 24);
     if kind == PUT {
         let (padded, behind) = rest.split_at_checked(len.next_multiple_of(8))?;
         let bytes = (1..=PIECE).contains(&len).then(|| &padded[..len])?;
@@ -211,7 +237,7 @@ mod tests {
             Item::Stimulate { offset: 24, interest: 1 },
             Item::Call { what: u64::MAX, value: 1 << 63 },
         ] {
-            let mut batch = Batch::EMPTY;
+            let mut batch = Batch::default();
             assert!(batch.add(&item) && !batch.is_empty());
             let bytes = batch.bytes();
             assert_eq!(parse(bytes), Some((item, &[][..])));
@@ -232,7 +258,7 @@ mod tests {
             Item::Word { offset: 0, value: 64 },
             Item::Stimulate { offset: 128, interest: 1 },
         ];
-        let mut batch = Batch::EMPTY;
+        let mut batch = Batch::default();
         assert!(said.iter().all(|item| batch.add(item)), "what a stream says");
         assert_eq!(all(batch.bytes()), said);
         let before = batch.bytes().to_vec();
@@ -244,8 +270,8 @@ mod tests {
 
     #[test]
     fn offsets_that_are_not_there_stay_so() {
-        let mut batch = Batch::EMPTY;
-        assert!(batch.add(&Item::Word { offset: 1 << 48, value: 1 }));
+        let mut batch = Batch::default();
+        assert!(batch.add(&Item::Word { offset: 1 << 40, value: 1 }));
         assert_eq!(all(batch.bytes()), [Item::Word { offset: FAR, value: 1 }]);
     }
 
@@ -255,7 +281,7 @@ mod tests {
         // SAFETY: the vector's, which lives until the end and is not used otherwise meanwhile.
         let mine = unsafe { Map::of(memory.as_mut_ptr().cast(), 128) };
         let hear = |items: &[Item]| {
-            let (mut batch, mut told) = (Batch::EMPTY, Vec::new());
+            let (mut batch, mut told) = (Batch::default(), Vec::new());
             assert!(items.iter().all(|item| batch.add(item)));
             super::hear(&mine, batch.bytes(), |heard| told.push(heard));
             told

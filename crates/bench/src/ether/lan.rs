@@ -134,6 +134,7 @@ impl Lan {
             address: address(side, one.number),
             server: Some(one.path()),
             client: Some(two.path()),
+            before: Vec::new(),
         })
     }
 

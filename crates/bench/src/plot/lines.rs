@@ -63,6 +63,20 @@ pub fn via(
     })
 }
 
+/// A stream over a link of libfabric beside what libfabric does by itself; with copies.
+pub fn ofi(metrics: &[&Metric], name: &str, title: &str, by: &str, file: &Path) -> Result<()> {
+    let shown: Vec<&Metric> =
+        metrics.iter().copied().filter(|m| m.name == name && !m.row.contains(',')).collect();
+    let sides = taking_part(&shown);
+    let axis = if name == "bytes" { "bytes per second" } else { "time" };
+    picture(file, (1000, 720), |area| {
+        let legend: Vec<_> = sides.iter().map(|s| (s.title().to_string(), colour(*s))).collect();
+        let note = format!("{by}; logarithmic; median and range of the rounds");
+        let body = heading(area, title, &note, &legend)?;
+        panel(&body, &shown, &sides, "message size", axis)
+    })
+}
+
 /// One completion queue, or epoll set, with many connections: figure 7 of the same paper.
 pub fn load(metrics: &[&Metric], file: &Path) -> Result<()> {
     let shown: Vec<&Metric> = metrics.iter().copied().filter(|m| m.unit == Unit::PerSecond).collect();

@@ -9,7 +9,7 @@ mod lines;
 use crate::error::{Result, failed};
 use crate::results::{Metric, Results, Side, Unit};
 use crate::stats::Summary;
-use crate::{ether, via};
+use crate::{ether, ofi, via};
 use bars::{Bars, Series};
 use plotters::style::RGBColor;
 use std::path::{Path, PathBuf};
@@ -20,6 +20,10 @@ fn colour(side: Side) -> RGBColor {
         Side::Tcp => RGBColor(127, 127, 127),
         Side::Shunt => RGBColor(213, 94, 0),
         Side::Unix => RGBColor(86, 160, 211),
+        Side::Ofi => RGBColor(213, 94, 0),
+        Side::FiPingpong => RGBColor(0, 60, 150),
+        Side::FiWrites => RGBColor(0, 120, 90),
+        Side::FiMessages => RGBColor(170, 51, 119),
         Side::Raw | Side::Copy => RGBColor(0, 120, 90),
         Side::Via => RGBColor(170, 51, 119),
         Side::Sovia => RGBColor(230, 171, 2),
@@ -58,6 +62,10 @@ pub fn draw_all(results: &Results, directory: &Path) -> Result<Vec<PathBuf>> {
             via::BANDWIDTH => {
                 lines::via(&metrics, "bytes", "Bandwidth", "message size", "bytes per second", &file)?
             }
+            ofi::LATENCY => {
+                lines::ofi(&metrics, "mean", "Half a round trip", &captions(results, group), &file)?
+            }
+            ofi::BANDWIDTH => lines::ofi(&metrics, "bytes", "One way", &captions(results, group), &file)?,
             via::LOAD => lines::load(&metrics, &file)?,
             via::STEPS => steps(&metrics, &file)?,
             "idle" => idle(&metrics, &file)?,
@@ -85,6 +93,12 @@ pub fn draw_all(results: &Results, directory: &Path) -> Result<Vec<PathBuf>> {
         files.push(file);
     }
     Ok(files)
+}
+
+/// What is said above a group's table.
+fn captions(results: &Results, group: &str) -> String {
+    let of_it = |(of, _): &&(String, String)| group.split('-').next() == Some(of);
+    results.captions.iter().filter(of_it).map(|(_, caption)| caption.as_str()).collect()
 }
 
 /// The picture of `shunt demo`.
@@ -243,6 +257,8 @@ mod tests {
             (via::BANDWIDTH, "64 B", "bytes", Unit::BytesPerSecond),
             (via::LOAD, "4 VIs", "polled", Unit::PerSecond),
             (via::LOAD, "4 VIs", "blocking", Unit::PerSecond),
+            (ofi::LATENCY, "64 B", "mean", Unit::Time),
+            (ofi::BANDWIDTH, "64 KB", "bytes", Unit::BytesPerSecond),
             ("ether-1450", "64 B", ether::HALF, Unit::Time),
             ("ether-1450", "64 B", ether::NETPIPE, Unit::BytesPerSecond),
             ("ether-1450", "64 B", ether::SWITCHES, Unit::Events),
@@ -259,7 +275,7 @@ mod tests {
         }
         let temp = TempDir::new().unwrap();
         let files = draw_all(&results, temp.path()).unwrap();
-        assert_eq!(files.len(), 12);
+        assert_eq!(files.len(), 14);
         for file in files {
             assert!(std::fs::read(&file).unwrap().starts_with(b"\x89PNG"), "{}", file.display());
         }

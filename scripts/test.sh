@@ -154,7 +154,7 @@ between() {
 
 # As much of it as there is; FAR_TESTS= for a choice (-k).
 far() {
-    PYTEST_PATHS="tests/test_far.py tests/test_ether_far.py" python_tests
+    PYTEST_PATHS="tests/test_far.py tests/test_ether_far.py tests/test_vipl_far.py" python_tests
     side_by_side --modes far -k "${FAR_TESTS-test_sockets or redis or web or memcached or postgres or ftp or rpc or runtimes}"
 }
 

@@ -1,12 +1,12 @@
 //! A VIPL program and a peer that are both out of their minds: the program posts descriptors of any content, and changes them while they are
 //! posted; the peer scribbles over its half of a connection's memory. The library must not panic, nor write anything but the registered
-//! buffers, the descriptors' results, and what belongs to the peer; and a descriptor is done once, in its turn.
+//! buffers, the descriptors' results, and what belongs to the peer; and a descriptor is done once, in its turn. The peer may be on another host, and ask for RDMA.
 #![no_main]
 
 use std::collections::VecDeque;
 use std::ffi::c_void;
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 
 use fabric::Local;
@@ -15,10 +15,11 @@ use libfuzzer_sys::fuzz_target;
 use via::abi::Descriptor;
 use via::arena::{Arena, Theirs};
 use via::descriptor::Posted;
+use via::far::{Peer, Wire};
 use via::memory::{Asker, Attributes, Regions, Rights, Table};
 use via::queue::{Manner, ReceiveQueue, SendQueue};
-use via::segment::{BYTES, Segment};
-use via::transfer::Memory;
+use via::segment::{BYTES, FAR_BYTES, Segment, at};
+use via::transfer::{self, Memory};
 
 /// Eight descriptors with room for all their segments, then eight buffers of 1,000 bytes with guards between them.
 #[repr(align(64))]
@@ -64,6 +65,66 @@ static WORLD: LazyLock<World> = LazyLock::new(|| {
     World { regions, area, handle, theirs }
 });
 
+/// The segments of both ends, between hosts.
+static FAR: LazyLock<[Map; 2]> = LazyLock::new(|| {
+    [(); 2].map(|()| {
+        let (map, memfd) = Map::create(c"fuzz", FAR_BYTES).expect("a memfd");
+        fabric::sys::close(memfd);
+        map
+    })
+});
+
+/// A link with a peer that answers when it likes to, and what it likes to.
+struct Whim(AtomicU64);
+
+impl Whim {
+    fn next(&self) -> u64 {
+        self.0.fetch_add(1, Ordering::Relaxed)
+    }
+}
+
+impl Wire for Whim {
+    fn mine(&self) -> Map {
+        FAR[0]
+    }
+    fn shadow(&self) -> Map {
+        FAR[1]
+    }
+    fn bytes(&self, offset: usize, len: usize) {
+        assert!(offset + len <= FAR_BYTES);
+    }
+    fn word(&self, offset: usize, _value: u64) {
+        assert!(offset % 8 == 0 && offset < FAR_BYTES);
+    }
+    fn stimulate(&self, _offset: usize, _interest: u64) {}
+    fn hold(&self) {}
+    fn let_go(&self) {}
+    fn look(&self) {}
+    fn ask(&self) -> u64 {
+        self.next()
+    }
+    fn answered(&self) -> u64 {
+        self.next()
+    }
+    fn request(&self) -> u64 {
+        self.next() | 1
+    }
+    fn replied(&self, _request: u64) -> Option<u64> {
+        let next = self.next();
+        (next % 2 == 0).then_some(next / 2 % 4)
+    }
+    fn requested(&self) -> Option<u64> {
+        None
+    }
+    fn reply(&self, _request: u64, _what: u64) {}
+    fn say(&self, _message: u32) {}
+    fn heard(&self) -> Option<u32> {
+        None
+    }
+    fn late(&self) {}
+    fn close(&self, _last: Option<u32>) {}
+}
+
 fuzz_target!(|input: &[u8]| {
     let world = &*WORLD;
     let start = world.area.0.as_ptr().cast_mut();
@@ -75,9 +136,17 @@ fuzz_target!(|input: &[u8]| {
     }
     let mut input = input.iter().copied();
     let mut next = || input.next();
-    let mine = Arc::new(Segment::new().expect("a memfd"));
-    let (theirs, memfd) = Map::create(c"fuzz", BYTES).expect("a memfd");
-    fabric::sys::close(memfd);
+    let choice = next().unwrap_or(0);
+    let far = choice & 2 != 0;
+    let wire: Arc<dyn Wire> = Arc::new(Whim(AtomicU64::new(1)));
+    let mine = Arc::new(if far { Segment::far(wire.clone()) } else { Segment::new().expect("a memfd") });
+    let theirs = if far {
+        Peer::far(wire)
+    } else {
+        let (theirs, memfd) = Map::create(c"fuzz", BYTES).expect("a memfd");
+        fabric::sys::close(memfd);
+        Peer::near(theirs)
+    };
     let regions = Map::create(c"fuzz", via::memory::TABLE).map(|(map, fd)| {
         fabric::sys::close(fd);
         map
@@ -87,15 +156,15 @@ fuzz_target!(|input: &[u8]| {
         theirs,
         pid: std::process::id(),
         direct: AtomicBool::new(false),
-        regions: Table::of(regions.expect("a memfd")).expect("a table"),
+        regions: Some(Table::of(regions.expect("a memfd")).expect("a table")),
         asker: ASKER,
         rights: Rights { write: true, read: true },
-        arena: Some(world.theirs.clone()),
+        arena: (!far).then(|| world.theirs.clone()),
         queues: [None; 2],
     });
     let (mut send, mut receive) = (SendQueue::default(), ReceiveQueue::default());
     let (mut sent, mut received) = (VecDeque::new(), VecDeque::new());
-    if next().unwrap_or(0) % 2 == 0 {
+    if choice % 2 == 0 {
         send.memory = Some(memory.clone());
         receive.connect(memory.clone());
     }
@@ -103,7 +172,7 @@ fuzz_target!(|input: &[u8]| {
         let mut number = || u64::from(next().unwrap_or(0));
         let which = number() as usize % DESCRIPTORS;
         let at = which * STRIDE;
-        match op % 8 {
+        match op % 9 {
             // A sane descriptor, or nearly.
             0 => {
                 let (length, handle) = (number() * 4, world.handle + 1 + which as u32);
@@ -123,7 +192,7 @@ fuzz_target!(|input: &[u8]| {
             2 | 3 => {
                 // SAFETY: inside the area.
                 let descriptor = unsafe { start.add(at) }.cast::<Descriptor>();
-                let receives = op % 8 == 3;
+                let receives = op % 9 == 3;
                 // SAFETY: what is registered is mapped.
                 let read = unsafe {
                     Posted::read(&world.regions, ASKER, descriptor, world.handle, receives, 1 << 20)
@@ -164,6 +233,19 @@ fuzz_target!(|input: &[u8]| {
                     assert_eq!(Some(done.descriptor), received.pop_front());
                 }
             }
+            // What the peer asks for, which is as likely as not to be allowed.
+            8 if far => {
+                let (handle, address) = (
+                    u64::from(world.handle) + 1 + number() % 9,
+                    (start.addr() + BUFFERS + which * BUFFER) as u64 + number(),
+                );
+                let length = number() << 32 | number() << (32 + number() % 24);
+                mine.map().set_word(at::ASKED, address);
+                mine.map().set_word(at::ASKED + 8, handle | length | number() << 63);
+                let rights = Rights { write: number() % 4 != 0, read: number() % 4 != 0 };
+                // SAFETY: as above.
+                let _ = unsafe { transfer::serve(&memory, &world.regions, ASKER, rights) };
+            }
             _ => {
                 let manner = manner(number());
                 // SAFETY: as above.
@@ -188,6 +270,9 @@ fuzz_target!(|input: &[u8]| {
     }
     assert!(received.is_empty() && sent.is_empty());
     world.theirs.map().discard(0, world.theirs.map().len());
+    if far {
+        FAR.iter().for_each(|map| map.discard(0, FAR_BYTES));
+    }
     for index in 0..DESCRIPTORS {
         let guard = &area[BUFFERS + index * BUFFER + USED..][..BUFFER - USED];
         assert!(guard.iter().all(|&byte| byte == GUARD), "a guard was written");

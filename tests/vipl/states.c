@@ -128,7 +128,7 @@ static void nothing_posted_client(void) {
         post_send(vi, &pool, 0, 100);
         EQUAL(take_send(vi, POLL, &d), wanted[i] ? VIP_DESCRIPTOR_ERROR : VIP_SUCCESS);
         EQUAL(d->CS.Status & VIP_STATUS_ERROR_MASK, wanted[i]);
-        EQUAL(state(vi), wanted[i] ? VIP_STATE_ERROR : VIP_STATE_CONNECTED);
+        wait_state(vi, wanted[i] ? VIP_STATE_ERROR : VIP_STATE_CONNECTED);
         meet();
         meet();
         OK(VipDisconnect(vi));
@@ -245,7 +245,7 @@ static void forbidden_client(void) {
             OK(VipPostSend(vi, d, pool.handle));
             EQUAL(take_send(vi, POLL, &d), i ? VIP_DESCRIPTOR_ERROR : VIP_SUCCESS);
             EQUAL(d->CS.Status & VIP_STATUS_ERROR_MASK, i ? VIP_STATUS_RDMA_PROT_ERROR : 0);
-            EQUAL(state(vi), i ? VIP_STATE_ERROR : VIP_STATE_CONNECTED);
+            wait_state(vi, i ? VIP_STATE_ERROR : VIP_STATE_CONNECTED);
             meet();
             meet();
             OK(VipDisconnect(vi));
@@ -291,7 +291,7 @@ static void wrong_client(void) {
             EQUAL((receive ? VipRecvDone : VipSendDone)(vi, &done), VIP_DESCRIPTOR_ERROR);
             CHECK(done == d);
             EQUAL(d->CS.Status & VIP_STATUS_ERROR_MASK, VIP_STATUS_FORMAT_ERROR);
-            EQUAL(state(vi), i ? VIP_STATE_ERROR : VIP_STATE_CONNECTED);
+            wait_state(vi, i ? VIP_STATE_ERROR : VIP_STATE_CONNECTED);
             meet();
             meet();
             OK(VipDisconnect(vi));

@@ -54,6 +54,7 @@ _Noreturn void fail(const char *file, int line, const char *what, long long got,
 
 extern bool is_server;
 extern pid_t other; /* the other process */
+extern bool far;    /* it is on another host: HOSTS=FILE:FILE in the environment, network namespaces of the server and of the client */
 extern VIP_NIC_HANDLE nic;
 extern VIP_NIC_ATTRIBUTES nic_attributes;
 
@@ -98,6 +99,7 @@ struct address {
     _Alignas(8) char bytes[64];
 };
 struct address address(const char *discriminator); /* of this host */
+struct address there(const char *discriminator);   /* of the other process's */
 #define NET(a) ((VIP_NET_ADDRESS *)(a).bytes)
 
 void connect_at(VIP_VI_HANDLE vi, const char *discriminator); /* the server waits, the client requests */

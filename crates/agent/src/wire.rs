@@ -10,6 +10,8 @@ pub const MOST: usize = 512;
 /// The most bytes of an address of a fabric, and of a provider's name.
 pub const ADDRESS: usize = 128;
 const PROVIDER: usize = 16;
+/// The most bytes of the name of a place where Virtual Interfaces meet.
+const PLACE: usize = 86;
 
 /// What an introduction is known by at both ends.
 pub type Ticket = [u8; 16];
@@ -68,12 +70,21 @@ pub enum Why {
     Other = 5,
     /// Too much is asked at once.
     TooMany = 6,
+    /// Nobody waits at that address for a Virtual Interface.
+    Nobody = 7,
 }
 
 impl Why {
     /// All, in order.
-    pub const ALL: [Why; 6] =
-        [Why::NotInCluster, Why::NoAgent, Why::WrongKey, Why::Unproved, Why::Other, Why::TooMany];
+    pub const ALL: [Why; 7] = [
+        Why::NotInCluster,
+        Why::NoAgent,
+        Why::WrongKey,
+        Why::Unproved,
+        Why::Other,
+        Why::TooMany,
+        Why::Nobody,
+    ];
 
     /// In words.
     pub fn text(self) -> &'static str {
@@ -84,6 +95,7 @@ impl Why {
             Why::Unproved => "the kernel does not confirm the end",
             Why::Other => "another provider or version there",
             Why::TooMany => "too many at once",
+            Why::Nobody => "nobody waits there",
         }
     }
 }
@@ -187,6 +199,15 @@ pub enum Between {
         /// Why.
         why: Why,
     },
+    /// Not an agent, but a program that wants a Virtual Interface of this host: its connection is to be handed over to who waits there.
+    Meet {
+        /// The user who is to be met.
+        uid: u32,
+        /// The place, as the crate `via` names it.
+        place: Vec<u8>,
+    },
+    /// It is handed over; what comes next does not come from the agent.
+    Met,
 }
 
 /// Writes a message.
@@ -383,6 +404,8 @@ impl Between {
             }
             Between::Not { id, why } => Writer::new(3).word(*id).byte(*why as u8),
             Between::Told { id } => Writer::new(4).word(*id),
+            Between::Meet { uid, place } => Writer::new(5).half(*uid).string(place),
+            Between::Met => Writer::new(6),
         }
         .0
     }
@@ -410,6 +433,8 @@ impl Between {
             },
             3 => Between::Not { id: from.word()?, why: from.why()? },
             4 => Between::Told { id: from.word()? },
+            5 => Between::Meet { uid: from.half()?, place: from.string(PLACE)? },
+            6 => Between::Met,
             _ => return None,
         };
         from.end(message)
@@ -469,7 +494,9 @@ mod tests {
         let ask =
             Between::Ask { id: 1, own, peer, reach: reach(), uid: 0, index: 2, cookie: 3, ticket: [4; 16] };
         let found = Between::Found { id: 1, reach: reach(), uid: 0, index: 2, cookie: 3 };
-        for message in [ask, found, Between::Not { id: 1, why: Why::TooMany }, Between::Told { id: 1 }] {
+        let meet = Between::Meet { uid: 1000, place: vec![b'd'; PLACE] };
+        let not = Between::Not { id: 1, why: Why::TooMany };
+        for message in [ask, found, not, Between::Told { id: 1 }, meet, Between::Met] {
             understood(&message, &message.bytes(), Between::parse);
         }
     }

@@ -6,7 +6,6 @@
 //! room in an outbox; and what links tell it (their owners are called in the middle of other things) it only notes, and does when it has nothing in hand ([`work`]).
 
 mod links;
-mod manners;
 mod work;
 
 use std::net::{IpAddr, Ipv6Addr};
@@ -15,7 +14,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::{Builder, JoinHandle};
 
 use fabric::sys;
-use ofi::{Library, Port};
+use ofi::{Library, Port, manners};
 use sockets::{far, log, thread};
 
 use crate::links::{Gatekeeper, lock};

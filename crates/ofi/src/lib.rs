@@ -10,6 +10,7 @@ mod abi;
 mod error;
 mod library;
 pub mod link;
+pub mod manners;
 mod nic;
 pub mod port;
 #[allow(missing_docs)]

@@ -414,8 +414,22 @@ impl Link {
     /// While this is there, what is told waits, and goes together when it goes; in its order, as ever. For a moment in which several things are told, and none is
     /// waited for: others who tell something wait with it.
     pub fn hold(&self) -> Held<'_> {
-        lock(&self.outgoing).held += 1;
+        self.take_hold();
         Held(self)
+    }
+
+    /// As [`Link::hold`], for who has no place for what it gives: [`Link::let_go`] must follow.
+    pub fn take_hold(&self) {
+        lock(&self.outgoing).held += 1;
+    }
+
+    /// Undoes [`Link::take_hold`].
+    pub fn let_go(&self) {
+        let mut outgoing = lock(&self.outgoing);
+        outgoing.held -= 1;
+        self.send_unless_held(&mut outgoing);
+        drop(outgoing);
+        self.tell_news();
     }
 
     /// Tells something, with all that waits for company.
@@ -765,11 +779,7 @@ pub struct Held<'a>(&'a Link);
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
-        let mut outgoing = lock(&self.0.outgoing);
-        outgoing.held -= 1;
-        self.0.send_unless_held(&mut outgoing);
-        drop(outgoing);
-        self.0.tell_news();
+        self.0.let_go();
     }
 }
 

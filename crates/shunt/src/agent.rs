@@ -2,7 +2,7 @@
 
 use std::io::{self, Write as _};
 use std::os::unix::process::CommandExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
@@ -43,7 +43,7 @@ fn run(matches: &ArgMatches) -> Result<(), String> {
             "no networks: set SHUNT_CLUSTER, or `cluster` in /etc/shunt.conf, to those of the cluster".into(),
         );
     }
-    let key = daemon::read_key(&key_file(&options)?)?;
+    let key = daemon::read_key(&daemon::key_file(&options)?)?;
     let idle = matches.get_one::<u64>("idle").map(|&seconds| Duration::from_secs(seconds));
     let config = Config { networks: options.cluster, key, port: options.agent_port, idle };
     daemon::run(config, || eprintln!("shunt agent: listens on port {}", options.agent_port))
@@ -51,26 +51,8 @@ fn run(matches: &ArgMatches) -> Result<(), String> {
 
 /// The file with the key, if it is as it must be.
 pub fn key() -> Result<PathBuf, String> {
-    let path = key_file(&settings::read(std::env::vars_os()).options)?;
+    let path = daemon::key_file(&settings::read(std::env::vars_os()).options)?;
     daemon::read_key(&path).map(|_| path)
-}
-
-/// Where the key is.
-fn key_file(options: &Options) -> Result<PathBuf, String> {
-    if let Some(path) = &options.cluster_key {
-        return Ok(settings::path_of(path));
-    }
-    let of_user = match std::env::var_os("XDG_CONFIG_HOME").filter(|dir| Path::new(dir).is_absolute()) {
-        Some(dir) => Some(PathBuf::from(dir)),
-        None => std::env::var_os("HOME").map(|home| Path::new(&home).join(".config")),
-    };
-    let of_user = of_user.map(|dir| dir.join("shunt.key")).filter(|path| path.exists());
-    let of_system = || Some(PathBuf::from("/etc/shunt.key")).filter(|path| path.exists());
-    of_user.or_else(of_system).ok_or_else(|| {
-        "there is no key, in ~/.config/shunt.key or /etc/shunt.key: make one (shunt agent new-key FILE), copy it to each host, or say \
-         where it is (SHUNT_CLUSTER_KEY)"
-            .into()
-    })
 }
 
 fn status(json: bool) -> Result<(), String> {

@@ -12,6 +12,7 @@ use fabric::sync::{AtomicPtr, Ordering};
 use fabric::sys;
 
 use crate::abi::{Descriptor, ErrorCode, ErrorDescriptor, ResourceCode, Return};
+use crate::far::Wire;
 use crate::queue::Done;
 use crate::segment::{at, wake};
 use crate::vi::{self, End, Taken};
@@ -35,8 +36,8 @@ pub enum Message {
     Break = 6,
 }
 
-/// A connection's socket. Its end is the connection's.
-pub struct Socket(OwnedFd);
+/// A connection's socket. Its end is the connection's. Between hosts nothing is said by it, but by the link.
+pub struct Socket(OwnedFd, Option<Arc<dyn Wire>>);
 
 /// The numbers of all sockets.
 static SOCKETS: Mutex<BTreeSet<i32>> = Mutex::new(BTreeSet::new());
@@ -65,13 +66,16 @@ impl Drop for Socket {
 
 impl Socket {
     /// One that is connected, and over which everything has been said that makes the connection.
-    pub fn new(fd: OwnedFd) -> Socket {
+    pub fn new(fd: OwnedFd, wire: Option<Arc<dyn Wire>>) -> Socket {
         sockets().insert(fd.as_raw_fd());
-        Socket(fd)
+        Socket(fd, wire)
     }
 
     /// Says something, if there is room for it.
     pub fn send(&self, message: Message) {
+        if let Some(wire) = &self.1 {
+            return wire.say(message as u32);
+        }
         let bytes = (message as u32).to_ne_bytes();
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
         let _ = sys::send(self.0.as_raw_fd(), bytes.as_ptr(), bytes.len(), flags);
@@ -79,6 +83,9 @@ impl Socket {
 
     /// What was said, if there is something; none at the end.
     fn receive(&self) -> Result<Option<u32>, sys::Errno> {
+        if let Some(wire) = &self.1 {
+            return wire.heard().map(Some).ok_or(sys::Errno::EAGAIN);
+        }
         let mut bytes = [0; 4];
         match sys::recv(self.0.as_raw_fd(), bytes.as_mut_ptr(), bytes.len(), libc::MSG_DONTWAIT)? {
             0 => Ok(None),
@@ -88,10 +95,15 @@ impl Socket {
 
     /// Ends the connection.
     pub fn close(&self, how: End) {
-        match how {
-            End::Disconnected => self.send(Message::Disconnect),
-            End::Broken => self.send(Message::Break),
-            End::Left | End::Lost => {}
+        let last = match how {
+            End::Disconnected => Some(Message::Disconnect),
+            End::Broken => Some(Message::Break),
+            End::Left | End::Lost => None,
+        };
+        match (&self.1, last) {
+            (Some(wire), last) => wire.close(last.map(|last| last as u32)),
+            (None, Some(last)) => self.send(last),
+            (None, None) => {}
         }
         let _ = sys::shutdown(self.0.as_raw_fd(), libc::SHUT_RDWR);
     }
@@ -150,6 +162,8 @@ struct Agent {
     bell: i32,
     calls: Mutex<Sender<Call>>,
     registered: Mutex<Registered>,
+    /// Virtual Interfaces whose peers on other hosts want something.
+    kicked: Mutex<Vec<usize>>,
 }
 
 #[derive(Default)]
@@ -186,8 +200,8 @@ fn agent() -> Result<&'static Agent, Return> {
     let bell = fabric::bell::create().map_err(|_| Return::ErrorResource)?;
     let _ = sys::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, bell, libc::EPOLLIN as u32, 0);
     let (calls, to_call) = channel();
-    let agent =
-        Agent { epoll, bell, calls: Mutex::new(calls), registered: Mutex::new(Registered::default()) };
+    let (calls, registered) = (Mutex::new(calls), Mutex::new(Registered::default()));
+    let agent = Agent { epoll, bell, calls, registered, kicked: Mutex::new(Vec::new()) };
     // Signals are the program's, for its own threads.
     let mask = sys::block_signals(u64::MAX);
     let began = std::thread::Builder::new().name("via-handlers".into()).spawn(move || {
@@ -214,6 +228,10 @@ impl Agent {
         self.registered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn kicked(&self) -> MutexGuard<'_, Vec<usize>> {
+        self.kicked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn call(&self, call: Call) {
         let _ = self.calls.lock().unwrap_or_else(PoisonError::into_inner).send(call);
     }
@@ -221,7 +239,9 @@ impl Agent {
 
 /// Begins to listen to a connection's socket. Before the program knows that there is a connection.
 pub fn listen_to(vi: *mut c_void, socket: &Socket) -> Result<(), Return> {
-    let events = (libc::EPOLLIN | libc::EPOLLRDHUP) as u32;
+    // Between hosts it tells of its end, once.
+    let once = if socket.1.is_some() { libc::EPOLLONESHOT } else { 0 };
+    let events = (libc::EPOLLIN | libc::EPOLLRDHUP | once) as u32;
     sys::epoll_ctl(agent()?.epoll, libc::EPOLL_CTL_ADD, socket.0.as_raw_fd(), events, vi as u64)
         .map_err(|_| Return::ErrorResource)
 }
@@ -233,15 +253,44 @@ fn listen(epoll: i32, bell: i32) {
         for event in &events[..count] {
             if event.u64 == 0 {
                 fabric::bell::silence(bell);
+                look_at_kicked();
                 look_at_all();
                 continue;
             }
             let vi = event.u64 as *mut c_void;
             let socket = vi::find(vi).ok().and_then(|found| found.socket());
             if let Some(socket) = socket {
+                if let Some(wire) = &socket.1 {
+                    wire.late();
+                }
                 hear(vi, &socket);
             }
         }
+    }
+}
+
+/// Has the agent look after a Virtual Interface whose peer is on another host. For whoever has locks.
+pub fn kick(handle: *mut c_void) {
+    let Some(agent) = running() else { return };
+    let mut kicked = agent.kicked();
+    if !kicked.contains(&handle.addr()) {
+        kicked.push(handle.addr());
+    }
+    drop(kicked);
+    fabric::bell::ring(agent.bell);
+}
+
+fn look_at_kicked() {
+    let Some(agent) = running() else { return };
+    let kicked = core::mem::take(&mut *agent.kicked());
+    for handle in kicked {
+        let handle = handle as *mut c_void;
+        if let Some(socket) = vi::find(handle).ok().and_then(|found| found.socket()) {
+            hear(handle, &socket);
+        }
+        vi::serve(handle);
+        vi::go_on_sending(handle);
+        look_at(handle);
     }
 }
 

@@ -5,13 +5,15 @@
 //! memory's descriptors), the server what it has when it accepts, the client confirms. Each has told the other of its posted
 //! descriptors before that, so either may send as soon as its call returns. The socket stays: its end is the connection's.
 //!
+//! At an address of another host the same is said, by the connection that [`far`] finds, without descriptors: the segments are a link's.
+//!
 //! Peers who both request meet likewise: of both addresses, the smaller one's owner connects; the other one calls it when it comes later.
 
 use core::ffi::c_void;
 use std::collections::HashMap;
 use std::mem::MaybeUninit;
 use std::net::{Ipv4Addr, UdpSocket};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use fabric::shm::Map;
@@ -27,10 +29,11 @@ use crate::abi::{Return, ViAttributes};
 use crate::agent::{self, Socket};
 use crate::arena::Theirs;
 use crate::cq::Until;
+use crate::far::{self, Peer, Watch};
 use crate::handles::{Found, Kind, Place, Pool};
 use crate::memory::{Asker, Rights, TABLE, Table};
-use crate::nic::{self, ADDRESS, MAX_DISCRIMINATOR};
-use crate::segment;
+use crate::nic::{self, ADDRESS, MAX_DISCRIMINATOR, MAX_TRANSFER};
+use crate::segment::{self, Segment};
 use crate::transfer::{Hints, Memory};
 use crate::vi::{self, Offer};
 
@@ -70,10 +73,30 @@ impl Address {
         &self.discriminator[..usize::from(self.length).min(MAX_DISCRIMINATOR)]
     }
 
+    fn ip(&self) -> Ipv4Addr {
+        let [_, _, a, b, c, d] = self.host;
+        Ipv4Addr::new(a, b, c, d)
+    }
+
     /// Whether it is an address of this host.
     fn is_here(&self) -> bool {
-        let [_, _, a, b, c, d] = self.host;
-        UdpSocket::bind((Ipv4Addr::new(a, b, c, d), 0)).is_ok()
+        UdpSocket::bind((self.ip(), 0)).is_ok()
+    }
+
+    /// As it goes between hosts.
+    fn append(&self, to: &mut Vec<u8>) {
+        to.extend(self.host);
+        to.push(self.length as u8);
+        to.extend(self.discriminator());
+    }
+
+    /// What was appended, taken from the front.
+    fn take(from: &mut &[u8]) -> Option<Address> {
+        let (host, rest) = from.split_first_chunk::<ADDRESS>()?;
+        let (&length, rest) = rest.split_first()?;
+        let (discriminator, rest) = rest.split_at_checked(usize::from(length))?;
+        *from = rest;
+        Address::new(host, discriminator).ok()
     }
 }
 
@@ -115,8 +138,8 @@ mod kind {
 }
 
 impl Hello {
-    fn new(kind: u32, offer: Option<&Offer>, from: &Address, to: &Address) -> Hello {
-        let mut hello = Hello {
+    fn bare(kind: u32, from: &Address, to: &Address) -> Hello {
+        Hello {
             magic: MAGIC,
             kind,
             level: 0,
@@ -126,10 +149,14 @@ impl Hello {
             bits: 0,
             slots: [0; 2],
             arena: [0; 2],
-            probe: probe(),
+            probe: [0; 2],
             from: *from,
             to: *to,
-        };
+        }
+    }
+
+    fn new(kind: u32, offer: Option<&Offer>, from: &Address, to: &Address) -> Hello {
+        let mut hello = Hello { probe: probe(), ..Hello::bare(kind, from, to) };
         if let Some(offer) = offer {
             let attributes = &offer.attributes;
             hello.level = attributes.reliability_level.into();
@@ -140,7 +167,7 @@ impl Hello {
                 | u64::from(offer.queues[0].is_some()) << 2
                 | u64::from(offer.queues[1].is_some()) << 3;
             hello.arena = nic::arena().map_or([0; 2], |arena| arena.place());
-            hello.slots = offer.queues.map(|queue| queue.map_or(0, |(_, slot)| slot as u64));
+            hello.slots = offer.queues.map(|queue| queue.map_or(0, |queue| queue.slot as u64));
         }
         hello
     }
@@ -154,6 +181,42 @@ impl Hello {
     /// Bytes are placed directly only if each can reach the other: so both use their memory alike.
     fn agree(&self, memory: &Memory) {
         memory.direct.fetch_and(self.bits >> 4 & 1 != 0, Ordering::Relaxed);
+    }
+
+    /// As it goes between hosts: what concerns one host's memory is left out.
+    fn bytes(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        bytes.extend(self.kind.to_le_bytes());
+        bytes.extend(self.level.to_le_bytes());
+        bytes.extend(self.most.to_le_bytes());
+        bytes.push(self.bits as u8 & 3);
+        self.from.append(&mut bytes);
+        self.to.append(&mut bytes);
+        bytes
+    }
+
+    /// What came from another host; none if it cannot be.
+    fn parse(mut bytes: &[u8]) -> Option<Hello> {
+        fn some<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
+            let (first, rest) = bytes.split_first_chunk::<N>()?;
+            *bytes = rest;
+            Some(*first)
+        }
+        let kind = u32::from_le_bytes(some(&mut bytes)?);
+        let level = u32::from_le_bytes(some(&mut bytes)?);
+        let most = u64::from_le_bytes(some(&mut bytes)?);
+        let [bits] = some(&mut bytes)?;
+        let (from, to) = (Address::take(&mut bytes)?, Address::take(&mut bytes)?);
+        let can_be = (kind::REQUEST..=kind::MISMATCH).contains(&kind)
+            && level <= u32::from(u16::MAX)
+            && most <= MAX_TRANSFER as u64
+            && bits <= 3;
+        let bits = u64::from(bits);
+        (can_be && bytes.is_empty()).then(|| Hello { level, most, bits, ..Hello::bare(kind, &from, &to) })
+    }
+
+    fn rights(&self) -> Rights {
+        Rights { write: self.bits & 1 != 0, read: self.bits & 2 != 0 }
     }
 
     fn attributes(&self) -> ViAttributes {
@@ -185,17 +248,52 @@ struct Heard {
     fds: Vec<OwnedFd>,
 }
 
-/// A socket over which a connection is made.
-struct Line(OwnedFd);
+/// What is understood of a hello of another host, as it would be said again. For the fuzzer.
+#[doc(hidden)]
+pub fn understood(bytes: &[u8]) -> Option<Vec<u8>> {
+    Hello::parse(bytes).map(|hello| hello.bytes())
+}
+
+/// That over which a connection is made.
+enum Line {
+    /// A socket, on one host.
+    Near(OwnedFd),
+    Far(Box<dyn far::Line>),
+}
 
 impl Line {
-    fn connect(name: &[u8]) -> Result<Line, Errno> {
-        let socket = socket()?;
-        rustix::net::connect(&socket, &SocketAddrUnix::new_abstract_name(name)?)?;
-        Ok(Line(socket))
+    /// Connects to whoever listens at a place that `to` names. `NoMatch` if nobody does, `NotReachable` if it is another host's that is not
+    /// to be reached.
+    fn connect(to: &Address, place: &[u8], until: Until) -> Result<Line, Return> {
+        if !to.is_here() {
+            return far::envoy().ok_or(Return::NotReachable)?.call(to.ip(), place, until).map(Line::Far);
+        }
+        let connected = || {
+            let socket = socket()?;
+            rustix::net::connect(&socket, &SocketAddrUnix::new_abstract_name(&name(place))?)?;
+            Ok(Line::Near(socket))
+        };
+        connected().map_err(|_: Errno| Return::NoMatch)
+    }
+
+    /// Hears what somebody has to say who has connected, or whose connection from another host this host's agent hands over.
+    fn accept(socket: OwnedFd) -> Result<Option<(Line, Heard)>, Return> {
+        let until = Until::after(PATIENCE_MS);
+        let Some((bytes, mut fds)) = receive(&socket, until)? else { return Ok(None) };
+        if bytes != far::HANDED_OVER {
+            return Ok(near(&bytes, fds).map(|heard| (Line::Near(socket), heard)));
+        }
+        let connection = fds.pop().filter(|_| far::is_trusted(&socket));
+        let line = connection.zip(far::envoy()).and_then(|(connection, envoy)| envoy.accept(connection));
+        let Some(line) = line.map(Line::Far) else { return Ok(None) };
+        Ok(line.receive(until)?.map(|heard| (line, heard)))
     }
 
     fn send(&self, hello: &Hello, offer: Option<&Offer>) -> bool {
+        let socket = match self {
+            Line::Near(socket) => socket,
+            Line::Far(line) => return line.send(&hello.bytes()),
+        };
         // SAFETY: a Hello has no padding: the kernel reads as many bytes as it has.
         let bytes = unsafe { core::slice::from_raw_parts(core::ptr::from_ref(hello).cast::<u8>(), BYTES) };
         let mut fds = Vec::new();
@@ -203,7 +301,7 @@ impl Line {
             let Ok(regions) = nic::regions() else { return false };
             let arena = nic::arena().map(|arena| arena.memfd());
             let numbers = [Some(offer.segment.memfd()), Some(regions.memfd()), arena];
-            let queues = offer.queues.map(|queue| queue.map(|(memfd, _)| memfd));
+            let queues = offer.queues.map(|queue| queue.map(|queue| queue.memfd()));
             fds.extend(numbers.into_iter().chain(queues).flatten().map(|fd| {
                 // SAFETY: it is open: the segment and the queues are held by the Virtual Interface, which the caller has.
                 unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) }
@@ -215,56 +313,45 @@ impl Line {
             return false;
         }
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-        let sent = rustix::net::sendmsg(&self.0, &[std::io::IoSlice::new(bytes)], &mut control, flags);
+        let sent = rustix::net::sendmsg(socket, &[std::io::IoSlice::new(bytes)], &mut control, flags);
         sent == Ok(BYTES)
     }
 
     /// The next hello. None if there is no more: the other end is gone, or speaks another language.
     fn receive(&self, until: Until) -> Result<Option<Heard>, Return> {
-        wait_for(&[self.0.as_raw_fd()], until)?;
-        let mut bytes = [0u8; BYTES];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(5))];
-        let mut control = RecvAncillaryBuffer::new(&mut space);
-        let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
-        let read =
-            rustix::net::recvmsg(&self.0, &mut [std::io::IoSliceMut::new(&mut bytes)], &mut control, flags);
-        let fds: Vec<OwnedFd> = control
-            .drain()
-            .filter_map(|message| match message {
-                RecvAncillaryMessage::ScmRights(fds) => Some(fds),
-                _ => None,
-            })
-            .flatten()
-            .collect();
-        if read.map(|message| message.bytes) != Ok(BYTES) {
-            return Ok(None);
+        match self {
+            Line::Near(socket) => Ok(receive(socket, until)?.and_then(|(bytes, fds)| near(&bytes, fds))),
+            Line::Far(line) => {
+                let hello = line.receive(until)?.and_then(|bytes| Hello::parse(&bytes));
+                Ok(hello.map(|hello| Heard { hello, fds: Vec::new() }))
+            }
         }
-        // SAFETY: plain words, any bytes are some.
-        let hello = unsafe { bytes.as_ptr().cast::<Hello>().read_unaligned() };
-        Ok((hello.magic == MAGIC).then_some(Heard { hello, fds }))
     }
 
     /// Whether the other end has given up.
     fn is_over(&self) -> bool {
+        let socket = match self {
+            Line::Near(socket) => socket,
+            Line::Far(line) => return line.is_over(),
+        };
         let events = libc::POLLIN | libc::POLLRDHUP;
-        let mut poll = [libc::pollfd { fd: self.0.as_raw_fd(), events, revents: 0 }];
+        let mut poll = [libc::pollfd { fd: socket.as_raw_fd(), events, revents: 0 }];
         sys::ppoll(&mut poll, Some(0)).unwrap_or(0) > 0
             && poll[0].revents & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) != 0
     }
 
     /// Opens the memory of the other end. None if it is not what it must be.
-    fn open(&self, heard: Heard, offer: &Offer) -> Option<Arc<Memory>> {
+    fn open(&self, heard: Heard, handle: *mut c_void, offer: &Offer) -> Option<Arc<Memory>> {
         let Heard { hello, fds } = heard;
-        let peer = rustix::net::sockopt::socket_peercred(&self.0).ok()?;
+        let socket = match self {
+            Line::Near(socket) => socket,
+            Line::Far(line) => return open_far(line.as_ref(), &hello, handle, offer),
+        };
+        let peer = rustix::net::sockopt::socket_peercred(socket).ok()?;
         let pid = peer.pid.as_raw_nonzero().get() as u32;
         let mut fds = fds.into_iter();
-        let theirs = open_map(fds.next()?, segment::BYTES)?;
-        let regions = fds.next().and_then(|fd| Table::of(open_map(fd, TABLE)?));
-        let Some(regions) = regions else {
-            // SAFETY: nobody has it.
-            unsafe { theirs.unmap() };
-            return None;
-        };
+        let theirs = Peer::near(open_map(fds.next()?, segment::BYTES)?);
+        let regions = Some(Table::of(open_map(fds.next()?, TABLE)?)?);
         let mut memory = Memory {
             mine: offer.segment.clone(),
             theirs,
@@ -273,7 +360,7 @@ impl Line {
             regions,
             arena: None,
             asker: Asker { nic: hello.nic as *mut c_void, ptag: hello.ptag as *mut c_void },
-            rights: Rights { write: hello.bits & 1 != 0, read: hello.bits & 2 != 0 },
+            rights: hello.rights(),
             queues: [None; 2],
         };
         if hello.arena[1] != 0 {
@@ -288,6 +375,57 @@ impl Line {
         }
         Some(Arc::new(memory))
     }
+}
+
+/// A message of a socket, and the descriptors with it.
+type Message = (Vec<u8>, Vec<OwnedFd>);
+
+/// The next one. None at the end.
+fn receive(socket: &OwnedFd, until: Until) -> Result<Option<Message>, Return> {
+    wait_for(&[socket.as_raw_fd()], until)?;
+    let mut bytes = vec![0u8; BYTES + 1];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(5))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+    let read = rustix::net::recvmsg(socket, &mut [std::io::IoSliceMut::new(&mut bytes)], &mut control, flags);
+    let fds: Vec<OwnedFd> = control
+        .drain()
+        .filter_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(fds) => Some(fds),
+            _ => None,
+        })
+        .flatten()
+        .collect();
+    let Ok(message) = read else { return Ok(None) };
+    bytes.truncate(message.bytes);
+    Ok(Some((bytes, fds)))
+}
+
+/// The hello of a process of this host, if it is one.
+fn near(bytes: &[u8], fds: Vec<OwnedFd>) -> Option<Heard> {
+    // SAFETY: so many bytes; plain words, any bytes are some.
+    let hello = (bytes.len() == BYTES).then(|| unsafe { bytes.as_ptr().cast::<Hello>().read_unaligned() })?;
+    (hello.magic == MAGIC).then_some(Heard { hello, fds })
+}
+
+/// A link with a peer on another host. Nothing but the segments is in reach there; what RDMA is for is asked for.
+fn open_far(line: &dyn far::Line, hello: &Hello, handle: *mut c_void, offer: &Offer) -> Option<Arc<Memory>> {
+    let wire = line.open(Watch::of(handle, offer))?;
+    let mine = Arc::new(Segment::far(wire.clone()));
+    let nobody = Asker { nic: core::ptr::null_mut(), ptag: core::ptr::null_mut() };
+    vi::exchange(handle, offer, &mine).then(|| {
+        Arc::new(Memory {
+            mine,
+            theirs: Peer::far(wire),
+            pid: 0,
+            direct: AtomicBool::new(false),
+            regions: None,
+            arena: None,
+            asker: nobody,
+            rights: hello.rights(),
+            queues: [None; 2],
+        })
+    })
 }
 
 fn open_map(fd: OwnedFd, len: usize) -> Option<Map> {
@@ -323,15 +461,20 @@ fn wait_for(fds: &[i32], until: Until) -> Result<(), Return> {
     }
 }
 
-/// The abstract name of a meeting place: users do not meet each other.
-fn name(what: u8, parts: &[&[u8]]) -> Vec<u8> {
-    let mut name = format!("shunt-via-{}-", sys::geteuid()).into_bytes();
-    name.push(what);
+/// What a meeting place is called.
+fn place(what: u8, parts: &[&[u8]]) -> Vec<u8> {
+    let mut place = vec![what];
     for part in parts {
-        name.push(part.len() as u8);
-        name.extend_from_slice(part);
+        place.push(part.len() as u8);
+        place.extend_from_slice(part);
     }
-    name
+    debug_assert!(place.len() <= far::PLACE);
+    place
+}
+
+/// The abstract name of one of this user's.
+fn name(place: &[u8]) -> Vec<u8> {
+    far::name(sys::geteuid(), place)
 }
 
 /// How long a process that was found may take for its part of the handshake.
@@ -377,7 +520,7 @@ pub struct Asked {
 /// `VipConnectWait`: waits at an address for a client. `ErrorResource` if another process waits there.
 pub fn wait(nic: *mut c_void, at: &Address, until: Until) -> Result<Asked, Return> {
     nic::check(nic)?;
-    let name = name(b'd', &[at.discriminator()]);
+    let name = name(&place(b'd', &[at.discriminator()]));
     let listener = listen_at(&name)?;
     let asked = (|| loop {
         let fd = lock(&listener).socket.as_raw_fd();
@@ -389,8 +532,7 @@ pub fn wait(nic: *mut c_void, at: &Address, until: Until) -> Result<Asked, Retur
         };
         // Another thread may have been faster.
         let Ok(socket) = accepted else { continue };
-        let line = Line(socket);
-        let Ok(Some(heard)) = line.receive(Until::after(PATIENCE_MS)) else { continue };
+        let Ok(Some((line, heard))) = Line::accept(socket) else { continue };
         if heard.hello.kind != kind::REQUEST {
             continue;
         }
@@ -454,7 +596,7 @@ pub fn accept(request: *mut c_void, handle: *mut c_void) -> Result<(), Return> {
             return Err(Return::Timeout);
         }
         let taken = heard.take().ok_or(Return::Timeout)?;
-        let memory = line.open(taken, &offer).ok_or(Return::ErrorResource)?;
+        let memory = line.open(taken, handle, &offer).ok_or(Return::ErrorResource)?;
         answer(handle, line, &offer, &hello, memory)
     })();
     if let Err(error) = accepted {
@@ -492,10 +634,22 @@ fn answer(
 
 /// Both have everything.
 fn connected(handle: *mut c_void, line: &Line, memory: Arc<Memory>) -> Result<(), Return> {
-    let socket = line.0.try_clone().map_err(|_| Return::ErrorResource)?;
-    let socket = Arc::new(Socket::new(socket));
+    let socket = match line {
+        Line::Near(socket) => socket.as_fd().try_clone_to_owned().ok(),
+        Line::Far(line) => line.descriptor(),
+    };
+    let wire = memory.theirs.wire().cloned();
+    let is_far = wire.is_some();
+    let socket = Arc::new(Socket::new(socket.ok_or(Return::ErrorResource)?, wire));
     agent::listen_to(handle, &socket)?;
-    if vi::established(handle, memory, socket) { Ok(()) } else { Err(Return::InvalidState) }
+    if !vi::established(handle, memory, socket) {
+        return Err(Return::InvalidState);
+    }
+    if is_far {
+        // What it has said before is heard now.
+        agent::kick(handle);
+    }
+    Ok(())
 }
 
 /// `VipConnectReject`.
@@ -522,7 +676,7 @@ fn matches(hello: &Hello, own: &ViAttributes) -> Result<(), Return> {
 }
 
 /// `VipConnectRequest`: asks whoever waits at `to`, and waits for the answer; the attributes of the Virtual Interface there. `NoMatch` if
-/// nobody waits, `NotReachable` if it is another host's address.
+/// nobody waits, `NotReachable` if it is another host's address, and that one is not reached.
 pub fn request(
     handle: *mut c_void,
     from: &Address,
@@ -532,13 +686,11 @@ pub fn request(
     let offer = vi::begin(handle)?;
     let mut seen = false;
     let asked = (|| {
-        if !to.is_here() {
-            return Err(Return::NotReachable);
-        }
-        let Ok(line) = Line::connect(&name(b'd', &[to.discriminator()])) else {
-            let _ = sys::ppoll(&mut [], Some(NOBODY_NS));
-            return Err(Return::NoMatch);
-        };
+        let line = Line::connect(to, &place(b'd', &[to.discriminator()]), until).inspect_err(|error| {
+            if *error == Return::NoMatch {
+                let _ = sys::ppoll(&mut [], Some(NOBODY_NS));
+            }
+        })?;
         seen = true;
         ask(handle, &line, &offer, &Hello::new(kind::REQUEST, Some(&offer), from, to), until)
     })();
@@ -567,7 +719,7 @@ fn ask(
         _ => return Err(Return::NoMatch),
     };
     let accepted = heard.hello;
-    let memory = line.open(heard, offer).ok_or(Return::ErrorResource)?;
+    let memory = line.open(heard, handle, offer).ok_or(Return::ErrorResource)?;
     accepted.agree(&memory);
     let confirm = Hello::new(kind::CONFIRM, None, &hello.from, &hello.to).reaching(&memory);
     if !vi::prepare(handle, &memory) {
@@ -617,7 +769,7 @@ static PENDING: Mutex<Option<HashMap<usize, Arc<Pending>>>> = Mutex::new(None);
 /// `VipConnectPeerRequest`: asks for a connection with whoever asks for one with the addresses the other way round, until `until`.
 pub fn request_peer(handle: *mut c_void, from: &Address, to: &Address, until: Until) -> Result<(), Return> {
     let parts = |one: &Address, other: &Address| {
-        name(b'p', &[one.host(), one.discriminator(), other.host(), other.discriminator()])
+        place(b'p', &[one.host(), one.discriminator(), other.host(), other.discriminator()])
     };
     let (own, theirs) = (parts(from, to), parts(to, from));
     if own == theirs {
@@ -625,7 +777,7 @@ pub fn request_peer(handle: *mut c_void, from: &Address, to: &Address, until: Un
     }
     let offer = vi::begin(handle)?;
     let begun = (|| {
-        let listener = bind(&own)?;
+        let listener = bind(&name(&own))?;
         let bell = fabric::bell::create().map_err(|_| Return::ErrorResource)?;
         let pending = Arc::new(Pending { result: Mutex::new(None), told: Condvar::new(), bell });
         let (from, to) = (*from, *to);
@@ -660,6 +812,7 @@ pub fn request_peer(handle: *mut c_void, from: &Address, to: &Address, until: Un
 struct Meeting {
     listener: OwnedFd,
     bell: i32,
+    /// What both listen at.
     own: Vec<u8>,
     theirs: Vec<u8>,
     from: Address,
@@ -669,9 +822,6 @@ struct Meeting {
 
 impl Meeting {
     fn meet(&self, handle: *mut c_void, offer: &Offer, seen: &mut bool) -> Result<ViAttributes, Return> {
-        if !self.to.is_here() {
-            return Err(Return::NotReachable);
-        }
         if self.own < self.theirs {
             self.connect(handle, offer, seen)
         } else {
@@ -682,14 +832,15 @@ impl Meeting {
     /// Connects as soon as the other one is there.
     fn connect(&self, handle: *mut c_void, offer: &Offer, seen: &mut bool) -> Result<ViAttributes, Return> {
         loop {
-            if let Ok(line) = Line::connect(&self.theirs) {
+            let asked = Line::connect(&self.to, &self.theirs, self.until).and_then(|line| {
                 *seen = true;
                 let hello = Hello::new(kind::PEER, Some(offer), &self.from, &self.to);
-                match ask(handle, &line, offer, &hello, self.until) {
-                    // It has given up just now; another one may come.
-                    Err(Return::NoMatch) => {}
-                    asked => return asked,
-                }
+                ask(handle, &line, offer, &hello, self.until)
+            });
+            match asked {
+                // Not there, or it has given up just now; another one may come.
+                Err(Return::NoMatch) => {}
+                asked => return asked,
             }
             // A call from the other one, or the end of the program's patience.
             drop(self.next()?);
@@ -698,10 +849,12 @@ impl Meeting {
 
     /// Waits for the other one, whom it calls, in case that it was there before.
     fn listen(&self, handle: *mut c_void, offer: &Offer, seen: &mut bool) -> Result<ViAttributes, Return> {
-        drop(Line::connect(&self.theirs));
+        match Line::connect(&self.to, &self.theirs, self.until) {
+            Err(Return::NotReachable) => return Err(Return::NotReachable),
+            called => drop(called),
+        }
         loop {
-            let line = Line(self.next()?);
-            let Ok(Some(heard)) = line.receive(Until::after(PATIENCE_MS)) else { continue };
+            let Ok(Some((line, heard))) = Line::accept(self.next()?) else { continue };
             let hello = heard.hello;
             if hello.kind != kind::PEER {
                 continue;
@@ -713,7 +866,7 @@ impl Meeting {
                 return Err(error);
             }
             *seen = true;
-            let memory = line.open(heard, offer).ok_or(Return::ErrorResource)?;
+            let memory = line.open(heard, handle, offer).ok_or(Return::ErrorResource)?;
             answer(handle, &line, offer, &hello, memory)?;
             return Ok(hello.attributes());
         }
@@ -770,4 +923,46 @@ pub(crate) fn cancel(handle: *mut c_void) {
 
 fn lock<T>(what: &Mutex<T>) -> MutexGuard<'_, T> {
     what.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hello_of_another_host_is_understood_and_nothing_else_is() {
+        let from = Address::new(&[0, 0, 10, 1, 0, 2], b"me").unwrap();
+        let to = Address::new(&[0, 0, 10, 1, 0, 1], &[7; MAX_DISCRIMINATOR]).unwrap();
+        let hello =
+            |kind, level, most, bits| Hello { level, most, bits, ..Hello::bare(kind, &from, &to) }.bytes();
+        let bytes = hello(kind::REQUEST, 2, MAX_TRANSFER as u64, 3);
+        assert!(bytes.len() <= 128, "what `envoy` takes");
+        let understood = Hello::parse(&bytes).unwrap();
+        assert_eq!((understood.from, understood.to, understood.bits), (from, to, 3));
+        assert_eq!(understood.bytes(), bytes);
+        for len in 0..bytes.len() {
+            assert!(Hello::parse(&bytes[..len]).is_none());
+        }
+        assert!(Hello::parse(&[&bytes[..], &[0]].concat()).is_none());
+        for wrong in [
+            hello(0, 2, 1, 0),
+            hello(kind::MISMATCH + 1, 2, 1, 0),
+            hello(kind::REQUEST, 1 << 16, 1, 0),
+            hello(kind::REQUEST, 2, MAX_TRANSFER as u64 + 1, 0),
+        ] {
+            assert!(Hello::parse(&wrong).is_none());
+        }
+        let mut long = bytes;
+        long[17 + ADDRESS] = 33;
+        assert!(Hello::parse(&long).is_none(), "a discriminator that is too long");
+    }
+
+    #[test]
+    fn places_are_short_enough_for_a_name() {
+        let long = Address::new(&[255; ADDRESS], &[255; MAX_DISCRIMINATOR]).unwrap();
+        let parts = [long.host(), long.discriminator(), long.host(), long.discriminator()];
+        let place = place(b'p', &parts);
+        assert!(place.len() <= far::PLACE);
+        assert!(SocketAddrUnix::new_abstract_name(&far::name(u32::MAX, &place)).is_ok());
+    }
 }

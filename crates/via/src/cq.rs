@@ -244,6 +244,8 @@ pub struct Bound {
 
 // SAFETY: handles are numbers.
 unsafe impl Send for Bound {}
+// SAFETY: as above.
+unsafe impl Sync for Bound {}
 
 impl Bound {
     /// The completion queue's memory, for peers.

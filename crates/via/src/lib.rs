@@ -15,6 +15,8 @@ pub mod cq;
 pub mod descriptor;
 #[cfg(not(loom))]
 mod engine;
+#[cfg(not(loom))]
+pub mod far;
 pub mod gate;
 #[cfg(not(loom))]
 pub mod handles;

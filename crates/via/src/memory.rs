@@ -270,6 +270,18 @@ impl Regions {
         record.has_tag(asker).then(|| record.region())
     }
 
+    /// As [`Regions::hold`], for a peer on another host, if it may write to (or read from) that memory by RDMA.
+    pub fn lend(&self, asker: Asker, handle: u32, address: u64, length: usize, write: bool) -> bool {
+        if self.hold(asker, handle).is_none() {
+            return false;
+        }
+        let may = self.table.allows(asker, handle, address, length, write);
+        if !may {
+            self.release(handle);
+        }
+        may
+    }
+
     /// Gives back what [`Regions::hold`] has held.
     #[inline(always)]
     pub fn release(&self, handle: u32) {
@@ -434,6 +446,23 @@ mod tests {
         }
         assert_eq!(regions.deregister(NIC, start, handle), Ok(()));
         assert!(regions.hold(asks(TAG), handle).is_none() && regions.find(asks(TAG), handle).is_none());
+    }
+
+    #[test]
+    fn what_peers_on_other_hosts_may_use_is_held_meanwhile() {
+        let regions = Regions::new().unwrap();
+        let memory = vec![0u8; 10_000];
+        let start = memory.as_ptr() as usize;
+        let handle = regions.register(NIC, start, memory.len(), tagged()).unwrap();
+        let address = start as u64;
+        assert!(!regions.lend(asks(TAG), handle, address, 10_000, false), "it may be written only");
+        assert!(!regions.lend(asks(TAG), handle, address + 1, 10_000, true));
+        assert!(!regions.lend(asks(NIC), handle, address, 1, true), "another tag");
+        assert!(!regions.lend(asks(TAG), handle ^ 1, address, 1, true));
+        assert!(regions.lend(asks(TAG), handle, address, 10_000, true));
+        assert_eq!(regions.deregister(NIC, start, handle), Err(Return::ErrorResource));
+        regions.release(handle);
+        assert_eq!(regions.deregister(NIC, start, handle), Ok(()));
     }
 
     #[test]

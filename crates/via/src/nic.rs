@@ -13,7 +13,7 @@ use crate::abi::{NicAttributes, Return, reliability};
 use crate::arena::Arena;
 use crate::handles::{Found, Kind, Place, Pool};
 use crate::memory::{self, Attributes, Regions};
-use crate::{agent, cq, vi};
+use crate::{agent, cq, far, vi};
 
 /// Bytes of a NIC's address.
 pub const ADDRESS: usize = 6;
@@ -73,7 +73,9 @@ pub fn open(device: &[u8]) -> Result<*mut c_void, Return> {
     let mut opened = nic.lock();
     opened.name = [0; 64];
     opened.name[..device.len()].copy_from_slice(device);
-    let host = if kind == b"via_lo" { Ipv4Addr::LOCALHOST } else { host_address() };
+    let in_cluster = || far::envoy().and_then(|envoy| envoy.own_address());
+    let host =
+        if kind == b"via_lo" { Ipv4Addr::LOCALHOST } else { in_cluster().unwrap_or_else(host_address) };
     opened.address[2..].copy_from_slice(&host.octets());
     Ok(handle)
 }

@@ -65,6 +65,8 @@ pub struct SendQueue {
     pub finished: Finished,
     waiting: VecDeque<Posted>,
     sender: Sender,
+    /// Between hosts, the last question whether the peer has posted a descriptor, and for which message.
+    asked: (u64, u64),
     /// While connected.
     pub memory: Option<Arc<Memory>>,
 }
@@ -110,6 +112,12 @@ impl SendQueue {
     /// Whether some wait for the peer.
     pub fn is_deferred(&self) -> bool {
         !self.waiting.is_empty()
+    }
+
+    /// Whether the peer is on another host.
+    #[inline(always)]
+    pub fn is_far(&self) -> bool {
+        self.memory.as_ref().is_some_and(|memory| memory.theirs.wire().is_some())
     }
 
     /// Takes a descriptor, and sends what it says.
@@ -192,6 +200,18 @@ impl SendQueue {
     /// The buffers must be mapped.
     #[inline(always)]
     unsafe fn transfer(&mut self, posted: &Posted, manner: Manner) -> Sent {
+        // SAFETY: the caller vouches for the buffers.
+        match unsafe { self.try_transfer(posted, manner) } {
+            // SAFETY: as above.
+            Sent::NoDescriptor if !manner.patient => unsafe { self.transfer_if_asked(posted, manner) },
+            sent => sent,
+        }
+    }
+
+    /// # Safety
+    /// The buffers must be mapped.
+    #[inline(always)]
+    unsafe fn try_transfer(&mut self, posted: &Posted, manner: Manner) -> Sent {
         let Some(memory) = &self.memory else { return Sent::Lost };
         // SAFETY: the caller vouches for the buffers.
         unsafe {
@@ -201,6 +221,44 @@ impl SendQueue {
                 Operation::Read(from) => self.sender.read(memory, posted, from),
             }
         }
+    }
+
+    /// The peer has posted no descriptor, as far as is known here.
+    ///
+    /// # Safety
+    /// The buffers must be mapped.
+    #[cold]
+    unsafe fn transfer_if_asked(&mut self, posted: &Posted, manner: Manner) -> Sent {
+        loop {
+            if let Some(sent) = self.ask() {
+                return sent;
+            }
+            // SAFETY: the caller vouches for the buffers.
+            match unsafe { self.try_transfer(posted, manner) } {
+                Sent::NoDescriptor => {}
+                sent => return sent,
+            }
+        }
+    }
+
+    /// Between hosts the peer may have posted one, before the message would have been there, and we are not told yet: so it is asked. None if it has.
+    fn ask(&mut self) -> Option<Sent> {
+        let Some(memory) = &self.memory else { return Some(Sent::Lost) };
+        let Some(wire) = memory.theirs.wire() else { return Some(Sent::NoDescriptor) };
+        let message = self.sender.count() + 1;
+        if self.asked.1 != message {
+            self.asked = (wire.ask(), message);
+        }
+        if wire.answered() < self.asked.0 {
+            return Some(Sent::NoRoom);
+        }
+        self.asked = (0, 0);
+        if self.sender.has_cookie(memory) { None } else { Some(Sent::NoDescriptor) }
+    }
+
+    /// Whether the peer is to be told of a part of a message whose rest has not gone. Once.
+    pub fn take_untold(&mut self) -> bool {
+        self.sender.take_untold()
     }
 
     /// It is ended by [`SendQueue::end_failed`].
@@ -234,6 +292,7 @@ impl SendQueue {
     /// The connection is over: what waits is done, flushed.
     pub fn flush(&mut self, regions: &Regions) {
         self.memory = None;
+        self.asked = (0, 0);
         self.sender = Sender::default();
         while let Some(mut posted) = self.waiting.pop_front() {
             posted.errors |= status::DESC_FLUSHED_ERROR;
@@ -262,6 +321,12 @@ impl ReceiveQueue {
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// Whether the peer is on another host.
+    #[inline(always)]
+    pub fn is_far(&self) -> bool {
+        self.memory.as_ref().is_some_and(|memory| memory.theirs.wire().is_some())
     }
 
     /// Takes a descriptor, and tells the peer of it.

@@ -1,10 +1,13 @@
-//! What one end of a connection keeps in memory that the other one writes into: its *segment*, a sealed memfd. Both ends map both.
+//! What one end of a connection keeps in memory that the other one writes into: its *segment*, a sealed memfd. Both ends map both. Between
+//! hosts it is memory of the link ([`crate::far`]).
 
 use core::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Arc;
 
 use fabric::shm::Map;
 use fabric::{Local, Remote, sys, trip};
 
+use crate::far::Wire;
 use crate::wire;
 
 /// Where everything is in a segment, in bytes from its beginning. What the peer writes often has a line of its own.
@@ -27,6 +30,10 @@ pub mod at {
     pub const TRANSFERS: usize = (COOKIES + wire::COOKIE_QUEUE).next_multiple_of(4096);
     /// Bytes of messages that do not fit into their entries.
     pub const EAGER: usize = TRANSFERS + wire::TRANSFER_QUEUE;
+    /// Between hosts, what the peer asks for by RDMA: where, what and how much in two words, and behind these the bytes that it writes.
+    pub const ASKED: usize = super::BYTES;
+    /// The bytes that the peer was asked for.
+    pub const GOT: usize = ASKED + 64 + crate::nic::MAX_TRANSFER;
 }
 
 /// Who is to be woken by a tripwire, in its word beside [`trip::RX`].
@@ -45,6 +52,8 @@ pub const EAGER: usize = 128 << 10;
 pub const EAGER_ALL: usize = 2 * crate::nic::MAX_TRANSFER;
 /// Bytes of a segment. What is not used is no memory.
 pub const BYTES: usize = at::EAGER + EAGER_ALL;
+/// The same between hosts.
+pub const FAR_BYTES: usize = at::GOT + crate::nic::MAX_TRANSFER;
 
 /// The segment of one end, for one connection: a peer that is gone, or does not keep to the rules, has no way to the next one's.
 pub struct Segment {
@@ -52,13 +61,20 @@ pub struct Segment {
     memfd: i32,
     /// Where the next cookie is, or will be.
     next_cookie: AtomicUsize,
+    /// Between hosts, what has the memory.
+    wire: Option<Arc<dyn Wire>>,
 }
 
 impl Segment {
     /// A new one, zeroed.
     pub fn new() -> Result<Segment, sys::Errno> {
         let (map, memfd) = Map::create(c"via-segment", BYTES)?;
-        Ok(Segment { map, memfd, next_cookie: AtomicUsize::new(at::COOKIES) })
+        Ok(Segment { map, memfd, next_cookie: AtomicUsize::new(at::COOKIES), wire: None })
+    }
+
+    /// That of a link between hosts.
+    pub fn far(wire: Arc<dyn Wire>) -> Segment {
+        Segment { map: wire.mine(), memfd: -1, next_cookie: AtomicUsize::new(at::COOKIES), wire: Some(wire) }
     }
 
     /// For the peer.
@@ -133,8 +149,10 @@ pub fn wake_sleepers(map: &Map, at: usize) {
 
 impl Drop for Segment {
     fn drop(&mut self) {
-        sys::close(self.memfd);
-        // SAFETY: whoever uses the memory borrows it from here.
-        unsafe { self.map.unmap() };
+        if self.wire.is_none() {
+            sys::close(self.memfd);
+            // SAFETY: whoever uses the memory borrows it from here.
+            unsafe { self.map.unmap() };
+        }
     }
 }

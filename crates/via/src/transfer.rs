@@ -3,7 +3,8 @@
 //! *Programmed I/O* for small messages: into the entry of the transfer queue, or, when they are longer than that, into the eager buffer
 //! beside it; the receiver copies them on. *DMA* for large ones: one copy by the kernel, straight from the sender's buffers into the posted
 //! ones, wherever the program has them (process_vm_writev); RDMA goes the same way. Registered memory needs not be shared for that. Where
-//! the kernel refuses it, large messages go the way of small ones, and wait for room; there is no RDMA then.
+//! the kernel refuses it, large messages go the way of small ones, and wait for room; there is no RDMA then. Messages go so between hosts, too; what RDMA asks for the
+//! peer's library does there ([`serve`]), and the send queue waits for it.
 //!
 //! Buffers that the program has of the library ([`crate::arena`]) are mapped by the peer: messages that do not fit into their entries, and
 //! RDMA, are copied straight to them, and from them, by the sender's processor.
@@ -20,10 +21,11 @@ use crate::abi::{Segment as Buffer, status};
 use crate::arena::Theirs;
 use crate::descriptor::{self, Posted};
 use crate::engine;
+use crate::far::{Peer, Wire, reply};
 use crate::gate;
-use crate::memory::{self, Asker};
-use crate::nic::MAX_SEGMENTS;
-use crate::segment::{self, EAGER, EAGER_ALL, Segment, at, wake};
+use crate::memory::{self, Asker, Regions, Rights};
+use crate::nic::{MAX_SEGMENTS, MAX_TRANSFER};
+use crate::segment::{EAGER, EAGER_ALL, Segment, at, wake};
 use crate::wire::{
     Broken, Cookie, CookieReader, CookieWriter, INLINE, Kind, SLOTS, Transfer, TransferReader, TransferWriter,
 };
@@ -36,13 +38,13 @@ pub struct Memory {
     /// Own segment.
     pub mine: Arc<Segment>,
     /// The peer's.
-    pub theirs: Map,
-    /// The peer's process.
+    pub theirs: Peer,
+    /// The peer's process; 0 between hosts.
     pub pid: u32,
     /// Whether the kernel lets either at the memory of the other one.
     pub direct: AtomicBool,
-    /// The peer's region table.
-    pub regions: memory::Table,
+    /// The peer's region table; between hosts none.
+    pub regions: Option<memory::Table>,
     /// The peer's memory that is mapped here as well.
     pub arena: Option<Theirs>,
     /// The peer's Virtual Interface: what it may touch, in its own process.
@@ -76,6 +78,16 @@ impl Memory {
         Some((arena.map(), arena.offset(address, length)?))
     }
 
+    /// Waits until the peer writes to, and reads from, no buffers of this process that it found registered before. Between hosts it never does.
+    pub fn await_transfers(&self) {
+        while self.theirs.wire().is_none()
+            && gate::is_busy(self.mine.map(), at::BUSY)
+            && sys::process_lives(self.pid)
+        {
+            sys::yield_now();
+        }
+    }
+
     /// How much is used of either end's eager buffer.
     #[inline]
     fn eager(&self) -> usize {
@@ -85,10 +97,9 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: whoever uses the memory borrows it from here.
-        unsafe {
-            self.theirs.unmap();
-            self.regions.unmap();
+        if let Some(regions) = self.regions {
+            // SAFETY: whoever uses the memory borrows it from here.
+            unsafe { regions.unmap() };
         }
         for queue in self.queues.iter().flatten() {
             // SAFETY: as above.
@@ -125,6 +136,10 @@ pub struct Sender {
     eager: u64,
     /// Bytes of the message that is being sent that have gone into earlier descriptors.
     part: usize,
+    /// There are such that the peer may not be told of, as the rest was to come with them.
+    untold: bool,
+    /// What the peer does by RDMA just now, on another host; 0: nothing.
+    request: u64,
 }
 
 impl Default for Sender {
@@ -137,6 +152,8 @@ impl Default for Sender {
             cookies: CookieReader::default(),
             eager: 0,
             part: 0,
+            untold: false,
+            request: 0,
         }
     }
 }
@@ -151,6 +168,11 @@ struct Entry {
 }
 
 impl Sender {
+    /// Messages sent so far, or parts of them.
+    pub fn count(&self) -> u64 {
+        self.transfers.count()
+    }
+
     /// Whether the peer has posted a descriptor for the next message.
     pub fn has_cookie(&mut self, memory: &Memory) -> bool {
         self.cookies.look(memory.mine.map(), at::COOKIES).is_some()
@@ -205,6 +227,7 @@ impl Sender {
         match unsafe { self.send_part(memory, cookie, buffers, length, immediate, continues) } {
             Sent::Done if continues => {
                 self.part += length;
+                self.untold = true;
                 None
             }
             // What has gone stays gone: it goes on with the same part.
@@ -214,6 +237,11 @@ impl Sender {
                 Some(sent)
             }
         }
+    }
+
+    /// Whether a part of a message has gone whose rest did not: the peer is to be told. Once.
+    pub fn take_untold(&mut self) -> bool {
+        core::mem::take(&mut self.untold)
     }
 
     /// The message that was being sent is given up: the next one begins at its beginning.
@@ -293,7 +321,7 @@ impl Sender {
             None => None,
         };
         // SAFETY: the caller vouches for the buffers.
-        match unsafe { rdma(memory, posted, to, true) } {
+        match unsafe { self.rdma(memory, posted, to, true) } {
             Sent::Done => {}
             other => return other,
         }
@@ -310,7 +338,67 @@ impl Sender {
     /// The buffers must be mapped.
     pub unsafe fn read(&mut self, memory: &Memory, posted: &Posted, from: descriptor::Remote) -> Sent {
         // SAFETY: the caller vouches for the buffers.
-        unsafe { rdma(memory, posted, from, false) }
+        unsafe { self.rdma(memory, posted, from, false) }
+    }
+
+    /// # Safety
+    /// The buffers must be mapped.
+    unsafe fn rdma(
+        &mut self,
+        memory: &Memory,
+        posted: &Posted,
+        remote: descriptor::Remote,
+        write: bool,
+    ) -> Sent {
+        match memory.theirs.wire() {
+            // SAFETY: the caller vouches for the buffers.
+            None => unsafe { rdma(memory, posted, remote, write) },
+            // SAFETY: as above.
+            Some(wire) => unsafe { self.ask(memory, wire.as_ref(), posted, remote, write) },
+        }
+    }
+
+    /// RDMA between hosts: the peer is asked for it, and the descriptor waits until it has answered.
+    ///
+    /// # Safety
+    /// The buffers must be mapped.
+    unsafe fn ask(
+        &mut self,
+        memory: &Memory,
+        wire: &dyn Wire,
+        posted: &Posted,
+        remote: descriptor::Remote,
+        write: bool,
+    ) -> Sent {
+        if self.request == 0 {
+            if !(if write { memory.rights.write } else { memory.rights.read }) {
+                return Sent::Forbidden;
+            }
+            let what = u64::from(remote.handle) | (posted.length as u64) << 32 | u64::from(write) << 63;
+            if write {
+                // SAFETY: the caller vouches for the buffers; no descriptor has more than there is room for.
+                unsafe { put_all(&memory.theirs, at::ASKED + 64, posted.segments()) };
+            }
+            memory.theirs.put_word(at::ASKED, remote.address);
+            memory.theirs.put_word(at::ASKED + 8, what);
+            self.request = wire.request();
+        }
+        let Some(what) = wire.replied(self.request) else { return Sent::NoRoom };
+        self.request = 0;
+        match what {
+            reply::DONE if !write => {
+                // SAFETY: the caller vouches for the buffers.
+                unsafe {
+                    scatter(posted.segments(), posted.length, |from, to, count| {
+                        memory.mine.map().get(at::GOT + from, to, count);
+                    });
+                }
+                Sent::Done
+            }
+            reply::DONE => Sent::Done,
+            reply::FORBIDDEN => Sent::Forbidden,
+            _ => Sent::Lost,
+        }
     }
 
     #[inline(always)]
@@ -422,7 +510,7 @@ unsafe fn gather(from: &[Buffer], mut to: *mut u8) {
 /// # Safety
 /// The buffers must be mapped.
 #[inline]
-unsafe fn put_all(map: &Map, mut to: usize, buffers: &[Buffer]) {
+unsafe fn put_all<R: Remote>(map: &R, mut to: usize, buffers: &[Buffer]) {
     for buffer in buffers {
         // SAFETY: the caller vouches for the buffer.
         unsafe { map.put(to, buffer.address as *const u8, buffer.length as usize) };
@@ -473,9 +561,10 @@ unsafe fn rdma(memory: &Memory, posted: &Posted, remote: descriptor::Remote, wri
     }
     let may = if write { memory.rights.write } else { memory.rights.read };
     // Looked up behind the gate: whoever takes a region back waits for those who are through.
-    let sent = if !may
-        || !memory.regions.allows(memory.asker, remote.handle, remote.address, posted.length, write)
-    {
+    let allows = |regions: memory::Table| {
+        regions.allows(memory.asker, remote.handle, remote.address, posted.length, write)
+    };
+    let sent = if !may || !memory.regions.is_some_and(allows) {
         Sent::Forbidden
     } else if let Some((map, offset)) = mapped {
         if write {
@@ -501,6 +590,34 @@ unsafe fn rdma(memory: &Memory, posted: &Posted, remote: descriptor::Remote, wri
     };
     gate::leave(&memory.theirs, at::BUSY);
     sent
+}
+
+/// Does what the peer on another host asks for by RDMA; what comes of it, as [`reply`] has it. `asker` and `rights` are the Virtual Interface's here, whose connection must
+/// stay as long.
+///
+/// # Safety
+/// Registered memory must be mapped.
+pub unsafe fn serve(memory: &Memory, regions: &Regions, asker: Asker, rights: Rights) -> u64 {
+    let mine = memory.mine.map();
+    // Rule F2: read once, and checked.
+    let (address, what) = (mine.word(at::ASKED), mine.word(at::ASKED + 8));
+    let (handle, length, write) = (what as u32, (what >> 32) as usize & 0x7fff_ffff, what >> 63 != 0);
+    if length > MAX_TRANSFER {
+        return reply::WRONG;
+    }
+    let may = if write { rights.write } else { rights.read };
+    if !may || !regions.lend(asker, handle, address, length, write) {
+        return reply::FORBIDDEN;
+    }
+    if write {
+        // SAFETY: all of it is in a region, which stays registered meanwhile.
+        unsafe { mine.get(at::ASKED + 64, address as *mut u8, length) };
+    } else {
+        // SAFETY: as above.
+        unsafe { memory.theirs.put(at::GOT, address as *const u8, length) };
+    }
+    regions.release(handle);
+    reply::DONE
 }
 
 /// Copies `length` bytes between buffers here and there, by the kernel. False if not all of it could be.
@@ -615,6 +732,9 @@ impl Receiver {
         let Some(transfer) = self.transfers.look(mine, at::TRANSFERS, slot)? else {
             // The answer to what comes needs a cookie, which the peer writes meanwhile.
             memory.mine.foresee_cookie();
+            if let Some(wire) = memory.theirs.wire() {
+                wire.look();
+            }
             return Ok(None);
         };
         memory.mine.foresee_cookie();
@@ -692,7 +812,7 @@ unsafe fn scatter(to: &[Buffer], length: usize, mut copy: impl FnMut(usize, *mut
 }
 
 /// Tells whoever waits at the peer that something has come: a message, or a cookie.
-#[inline]
+#[inline(always)]
 pub fn notify(memory: &Memory, trip: usize) -> u64 {
-    segment::fire(&memory.theirs, trip)
+    memory.theirs.fire(trip)
 }

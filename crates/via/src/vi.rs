@@ -9,7 +9,6 @@ use core::ffi::c_void;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fabric::sync::{AtomicU32, Ordering};
-use fabric::sys;
 
 use crate::abi::{Descriptor, ErrorCode, Return, State, ViAttributes, reliability, status};
 use crate::agent::{self, Event, Socket};
@@ -18,7 +17,7 @@ use crate::descriptor::Posted;
 use crate::gate;
 use crate::handles::{Found, Kind, Place, Pool};
 use crate::lock::{Guard, Lock};
-use crate::memory::{Asker, Regions};
+use crate::memory::{Asker, Regions, Rights};
 use crate::nic::{self, MAX_DESCRIPTORS, MAX_TRANSFER, MAX_VIS};
 use crate::queue::{Done, Manner, Outcome, ReceiveQueue, SendQueue};
 use crate::segment::{Segment, at, wake};
@@ -72,6 +71,7 @@ impl Queue<SendQueue> {
 }
 
 mod work;
+pub(crate) use work::serve;
 pub use work::{
     Taken, Told, go_on_sending, post_receive, post_send, receive_done, receive_wait, send_done, send_wait,
     tell,
@@ -314,11 +314,11 @@ pub(crate) fn end(handle: *mut c_void, vi: &Found<Vi>, how: End) {
 /// The peer has no way to our buffers any more; what it has sent is received, and the rest done.
 fn flush(regions: &Regions, send: &mut Queue<SendQueue>, receive: &mut Queue<ReceiveQueue>) {
     if let Some(list) = &mut receive.list {
-        if let Some(memory) = list.memory.clone() {
+        if let Some(memory) = list.memory.clone()
+            && memory.theirs.wire().is_none()
+        {
             gate::shut(&memory.theirs, at::SHUT);
-            while gate::is_busy(memory.mine.map(), at::BUSY) && sys::process_lives(memory.pid) {
-                sys::yield_now();
-            }
+            memory.await_transfers();
         }
         // SAFETY: the buffers lie in registered memory.
         unsafe { list.flush(regions) };
@@ -337,10 +337,25 @@ fn new_segment(send: &mut Queue<SendQueue>, receive: &mut Queue<ReceiveQueue>) {
     }
 }
 
-/// Wakes those who sleep for either queue of a segment that is not used any more.
-fn wake_own(segment: &Segment) {
-    segment.fire(at::TRIP);
-    segment.fire(at::COOKIE_TRIP);
+/// Wakes those who sleep for either queue of a segment that is not used any more; who else was to be woken.
+fn wake_own(segment: &Segment) -> u64 {
+    segment.fire(at::TRIP) | segment.fire(at::COOKIE_TRIP)
+}
+
+/// Between hosts the peer writes into the link's segment: it takes the place of the one that was offered. False if it is not pending any more.
+pub(crate) fn exchange(handle: *mut c_void, offer: &Offer, segment: &Arc<Segment>) -> bool {
+    let Ok(vi) = find(handle) else { return false };
+    let (_own, mut send, mut receive) = vi.all();
+    let same = send.segment.as_ref().is_some_and(|segment| Arc::ptr_eq(segment, &offer.segment));
+    if !vi.stands() || vi.state() != State::ConnectPending || !same {
+        return false;
+    }
+    (send.segment, receive.segment) = (Some(segment.clone()), Some(segment.clone()));
+    // Who waits for it looks again, and waits at the new one.
+    if wake_own(&offer.segment) & wake::AGENT != 0 {
+        agent::look_later();
+    }
+    true
 }
 
 /// What a Virtual Interface that is to be connected brings with it.
@@ -348,8 +363,8 @@ pub(crate) struct Offer {
     pub nic: *mut c_void,
     pub attributes: ViAttributes,
     pub segment: Arc<Segment>,
-    /// Memory of its completion queues, and the number in each: of the receive queue's, of the send queue's.
-    pub queues: [Option<(i32, usize)>; 2],
+    /// Its completion queues: of the receive queue, of the send queue.
+    pub queues: [Option<Bound>; 2],
 }
 
 // SAFETY: handles are numbers; the attributes' pointers are handles, or null.
@@ -368,8 +383,7 @@ pub(crate) fn begin(handle: *mut c_void) -> Result<Offer, Return> {
     let attributes = own.attributes.ok_or(Return::InvalidParameter)?;
     let segment = send.segment.clone().ok_or(Return::ErrorResource)?;
     vi.set_state(State::ConnectPending);
-    let place = |bound: &Option<Bound>| bound.map(|bound| (bound.memfd(), bound.slot));
-    let queues = [place(&receive.bound), place(&send.bound)];
+    let queues = [receive.bound, send.bound];
     Ok(Offer { nic: own.nic, attributes, segment, queues })
 }
 
@@ -443,9 +457,7 @@ pub(crate) fn await_transfers() {
     for (_, vi) in VIS.all() {
         let memory = vi.receive().list.as_ref().and_then(|list| list.memory.clone());
         if let Some(memory) = memory {
-            while gate::is_busy(memory.mine.map(), at::BUSY) && sys::process_lives(memory.pid) {
-                sys::yield_now();
-            }
+            memory.await_transfers();
         }
     }
 }

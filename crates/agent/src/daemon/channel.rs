@@ -1,6 +1,6 @@
 //! The encrypted connection of two agents: Noise (noiseprotocol.org), the pattern NNpsk0. The first message can only be made, and understood, by who has the cluster's key; the keys
 //! of the connection are made anew each time, so what somebody has recorded is of no use to him. Messages of the handshake carry nothing. What is said when it is open is its
-//! user's business ([`Said`]): agents have [`Between`], and the daemons of an Ethernet between hosts (crate `ether`) words of their own.
+//! user's business ([`Said`]): agents have [`Between`], the daemons of an Ethernet between hosts (crate `ether`), and Virtual Interfaces that meet (crate `envoy`), words of their own.
 //!
 //! On the wire: frames, two bytes of length before each.
 
@@ -88,6 +88,12 @@ impl<M: Said> Channel<M> {
         Ok(Channel::new(socket.into(), ip, true, State::Connecting, key))
     }
 
+    /// The same by a connection that stands.
+    pub fn over(stream: TcpStream, ip: [u8; 16], key: &Key) -> io::Result<Channel<M>> {
+        stream.set_nonblocking(true)?;
+        Ok(Channel::new(stream, ip, true, State::Connecting, key))
+    }
+
     /// One that was accepted.
     pub fn accept(stream: TcpStream, ip: [u8; 16], key: &Key) -> io::Result<Channel<M>> {
         stream.set_nonblocking(true)?;
@@ -115,6 +121,11 @@ impl<M: Said> Channel<M> {
     /// Its descriptor.
     pub fn as_raw_fd(&self) -> RawFd {
         self.stream.as_raw_fd()
+    }
+
+    /// The connection itself.
+    pub fn stream(&self) -> &TcpStream {
+        &self.stream
     }
 
     /// What is left when nothing more is to be said: a connection whose end is the other's.

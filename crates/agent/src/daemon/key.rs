@@ -1,9 +1,13 @@
 //! The cluster's key: a file with 32 random bytes in hexadecimal, which only its owner may read. Whoever has it can introduce processes.
 
+use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+use options::Options;
 
 /// The key.
 pub type Key = [u8; 32];
@@ -21,6 +25,24 @@ pub fn make(path: &Path) -> Result<(), String> {
             format!("{}: is there already; remove it if no host uses it any more", path.display())
         }
         _ => format!("{}: {error}", path.display()),
+    })
+}
+
+/// Where it is, as the options say.
+pub fn file(options: &Options) -> Result<PathBuf, String> {
+    if let Some(path) = &options.cluster_key {
+        return Ok(OsStr::from_bytes(path.as_bytes()).into());
+    }
+    let of_user = match std::env::var_os("XDG_CONFIG_HOME").filter(|dir| Path::new(dir).is_absolute()) {
+        Some(dir) => Some(PathBuf::from(dir)),
+        None => std::env::var_os("HOME").map(|home| Path::new(&home).join(".config")),
+    };
+    let of_user = of_user.map(|dir| dir.join("shunt.key")).filter(|path| path.exists());
+    let of_system = || Some(PathBuf::from("/etc/shunt.key")).filter(|path| path.exists());
+    of_user.or_else(of_system).ok_or_else(|| {
+        "there is no key, in ~/.config/shunt.key or /etc/shunt.key: make one (shunt agent new-key FILE), copy it to each host, or say \
+         where it is (SHUNT_CLUSTER_KEY)"
+            .into()
     })
 }
 

@@ -12,7 +12,7 @@ mod status;
 use std::collections::HashMap;
 use std::io;
 use std::net::{Ipv6Addr, SocketAddr, TcpListener};
-use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd, RawFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, FromRawFd as _, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
 use fabric::sys;
@@ -20,11 +20,12 @@ use options::Networks;
 use socket2::{Domain, Protocol, Socket, Type};
 use sockets::conn::Addr;
 use sockets::diag;
+use via::far;
 
 use crate::client;
 use crate::wire::{Between, FromAgent, MOST, Reach, Ticket, ToAgent, Why};
 use channel::{Channel, End, octets};
-pub use key::{Key, make as make_key, read as read_key};
+pub use key::{Key, file as key_file, make as make_key, read as read_key};
 use status::Counts;
 pub use status::Report;
 
@@ -460,6 +461,8 @@ impl Agent {
                 Between::Found { id: question, reach, uid, index, cookie } => {
                     self.found(id, question, reach, uid, index, cookie);
                 }
+                Between::Meet { uid, place } => return self.meet(id, uid, &place),
+                Between::Met => {}
                 Between::Told { id: question } => {
                     if let Some(held) = self.held.remove(&(id, question)) {
                         self.tell(held.process, &held.message);
@@ -476,6 +479,26 @@ impl Agent {
         }
         if let Err(end) = done {
             self.agent_is_gone(id, end);
+        }
+    }
+
+    /// A program of another host wants to meet one of this host's: the two prove to each other once more that they have the key, and need no agent for what comes then.
+    fn meet(&mut self, id: Id, uid: u32, place: &[u8]) {
+        self.needed = Instant::now();
+        let Some(mut channel) = self.channels.remove(&id) else { return };
+        // SAFETY: no memory is passed.
+        let own = unsafe { libc::geteuid() };
+        let there = (own == 0 || own == uid).then(|| far::knock(uid, place)).flatten();
+        let Some(there) = there else {
+            if channel.say(Between::Not { id: 0, why: Why::Nobody }).is_ok() {
+                self.channels.insert(id, channel);
+            }
+            return;
+        };
+        self.counts.met += 1;
+        // It says nothing before it has heard that.
+        if channel.say(Between::Met).is_ok() {
+            far::hand_over(&there, channel.stream().as_fd());
         }
     }
 

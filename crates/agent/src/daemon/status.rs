@@ -25,6 +25,9 @@ pub struct Counts {
     pub outside: u64,
     /// Processes of other users.
     pub foreign: u64,
+    /// Connections that were handed over to programs that wait for a Virtual Interface.
+    #[serde(default)]
+    pub met: u64,
 }
 
 /// Another agent.
@@ -92,6 +95,9 @@ impl fmt::Display for Report {
         }
         let counts = &self.counts;
         writeln!(f, "introduced: {}", counts.introduced)?;
+        if counts.met > 0 {
+            writeln!(f, "handed over, to Virtual Interfaces: {}", counts.met)?;
+        }
         for (why, count) in &counts.refused {
             writeln!(f, "refused, {why}: {count}")?;
         }

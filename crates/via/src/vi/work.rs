@@ -30,9 +30,17 @@ pub unsafe fn post_send(handle: *mut c_void, descriptor: *mut Descriptor, region
         return Err(Return::InvalidParameter);
     };
     let tells = posted.tells_the_peer();
+    let far = list.is_far();
+    if far {
+        hold(list.memory.as_ref(), true);
+    }
     // SAFETY: the buffers lie in registered memory.
     let outcome = unsafe { list.post(regions, queue.asker, posted, manner(queue.level)) };
-    let told = if tells && outcome == Outcome::Done { tell_peer(list.memory.as_ref()) } else { false };
+    let told =
+        if outcome == Outcome::Done { tells && tell_peer(list.memory.as_ref()) } else { tell_untold(list) };
+    if far {
+        hold(list.memory.as_ref(), false);
+    }
     send_done_now(queue);
     if outcome == Outcome::Done && !told {
         return Ok(());
@@ -40,6 +48,20 @@ pub unsafe fn post_send(handle: *mut c_void, descriptor: *mut Descriptor, region
     drop(send);
     after_send(handle, &vi, outcome, told);
     Ok(())
+}
+
+/// Between hosts: what is put goes together, until it does not any more.
+#[cold]
+fn hold(memory: Option<&Arc<Memory>>, hold: bool) {
+    if let Some(wire) = memory.and_then(|memory| memory.theirs.wire()) {
+        if hold { wire.hold() } else { wire.let_go() }
+    }
+}
+
+/// As [`tell_peer`], of the parts of a message that waits.
+#[cold]
+fn tell_untold(list: &mut SendQueue) -> bool {
+    list.take_untold() && tell_peer(list.memory.as_ref())
 }
 
 /// What is seldom to be done behind a send.
@@ -121,14 +143,38 @@ pub fn go_on_sending(handle: *mut c_void) {
         memory.mine.arm(at::COOKIE_TRIP, wake::AGENT);
         // SAFETY: the buffers lie in registered memory.
         let outcome = unsafe { list.go_on(regions, manner(queue.level)) };
-        let Some(outcome) = outcome else { return };
-        let kick = outcome == Outcome::Done && tell_peer(Some(&memory));
+        let tells = list.take_untold() || outcome == Some(Outcome::Done);
+        let kick = tells && tell_peer(Some(&memory));
+        let Some(outcome) = outcome else {
+            // It stays armed.
+            drop(send);
+            if kick {
+                vi.kick();
+            }
+            return;
+        };
         send_done_now(queue);
         drop(send);
-        if outcome == Outcome::Deferred {
-            return;
-        }
         after_send(handle, &vi, outcome, kick);
+    }
+}
+
+/// Does what the peer on another host asks for by RDMA.
+pub(crate) fn serve(handle: *mut c_void) {
+    let (Ok(vi), Ok(regions)) = (find(handle), nic::regions()) else { return };
+    let Some(attributes) = vi.own().attributes else { return };
+    let rights = Rights { write: attributes.enable_rdma_write != 0, read: attributes.enable_rdma_read != 0 };
+    // Whoever ends the connection waits for the lock: afterwards the memory is the program's.
+    let receive = vi.receive();
+    if !vi.stands() || vi.state() != State::Connected {
+        return;
+    }
+    let Some(memory) = receive.list.as_ref().and_then(|list| list.memory.as_ref()) else { return };
+    let Some(wire) = memory.theirs.wire() else { return };
+    while let Some(request) = wire.requested() {
+        // SAFETY: the regions are the program's, registered memory, which is mapped.
+        let what = unsafe { transfer::serve(memory, regions, receive.asker, rights) };
+        wire.reply(request, what);
     }
 }
 
@@ -229,6 +275,10 @@ pub unsafe fn post_receive(
     if lost {
         posted.errors |= status::DESC_FLUSHED_ERROR;
     }
+    let far = list.is_far();
+    if far {
+        hold(list.memory.as_ref(), true);
+    }
     list.post(posted);
     let mut kick = false;
     // Nobody else waits for cookies.
@@ -237,6 +287,9 @@ pub unsafe fn post_receive(
     {
         let armed = transfer::notify(memory, at::COOKIE_TRIP);
         kick = armed != 0 && tell_others(memory, armed, 1);
+    }
+    if far {
+        hold(list.memory.as_ref(), false);
     }
     if wrong || lost {
         // SAFETY: the buffers lie in registered memory.

@@ -21,6 +21,7 @@ def programs(tmp_path_factory):
     return out
 
 
+@pytest.mark.alone("it measures, with four processes that wait for one another")
 def test_filters(tmp_path, programs):
     # A Python without packages has neither Shunt's own nor what it is compared with.
     bare = tmp_path / "python"

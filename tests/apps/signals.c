@@ -89,6 +89,7 @@ static void partly_received(int fd) {
     handle(SIGALRM, count_signal, 0);
     for (int i = 0; i < 3; i++) {
         ask(SEND, 300);
+        wait_queued(fd, 300);
         alarms_every(50);
         EQUAL(recv(fd, data, sizeof data, MSG_WAITALL), 300);
         alarm_in(0);

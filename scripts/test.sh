@@ -37,7 +37,7 @@ main() {
     stage filters "wheel, types, filter streams from Python" filters
     stage blackbox "pytest tests" blackbox
     stage over-vipl "sockets and programs by Virtual Interfaces" over_vipl
-    stage between "sockets between processes that have no board in common" between
+    stage between "sockets between hosts" between
     stage perturb "soak, deaths, sets and signals with threads held up at random, ${PERTURB_SECONDS:-30} s" perturb
     stage models "loom, short form" env MODELS="${MODELS:-short}" scripts/models.sh
     stage fuzz "fuzzers, short form" scripts/fuzz.sh "${FUZZ_SHORT_SECONDS:-5}"
@@ -147,7 +147,7 @@ checked() {
     PYTEST_PATHS=tests/test_vipl.py CHECKED=full python_tests -k "valgrind or asan"
 }
 
-# As if each process were on a host of its own: introduced by agents, and by libfabric's tcp provider. Hosts as network namespaces are in blackbox.
+# Each process on a host of its own: introduced by agents, and by libfabric's tcp provider; tests/apps in two network namespaces. More hosts than two are in blackbox.
 between() {
     PYTEST_PATHS="tests/test_sockets.py tests/test_forking.py tests/test_exec.py tests/test_death.py" side_by_side --modes far
 }

@@ -48,8 +48,8 @@ def pytest_configure(config):
         if hasattr(config, "workerinput") and not system.own_net():
             pytest.exit("tests that run beside one another need networks of their own: be root, or leave -n away", 4)
         if "far" in chosen and (hasattr(config, "workerinput") or config.getoption("numprocesses", None) is None):
-            config.agent = modes.start_agent()
-            system.OF_THE_RUN.add(config.agent.pid)
+            config.hosts = modes.Hosts()
+            system.OF_THE_RUN.update(agent.pid for agent in config.hosts.agents)
 
 
 def pytest_report_header(config):
@@ -159,8 +159,7 @@ def need():
 
 
 def pytest_unconfigure(config):
-    if agent := getattr(config, "agent", None):
-        agent.kill()
-        agent.wait()
+    if hosts := getattr(config, "hosts", None):
+        hosts.stop()
     if getattr(config, "staged", None):
         shutil.rmtree(config.staged, ignore_errors=True)

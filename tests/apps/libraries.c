@@ -96,13 +96,16 @@ static void deep_before_server(int listener) {
  * own, whichever library is initialised first. */
 static void at_start(int unused) {
     (void)unused;
-    char port[16], both[2 * PATH_MAX];
+    char address[INET_ADDRSTRLEN], port[16], both[2 * PATH_MAX];
     const char *others = getenv("LD_PRELOAD");
-    snprintf(port, sizeof port, "%d", ntohs(((struct sockaddr_in *)&listener_address)->sin_port));
+    struct sockaddr_in *to = (void *)&listener_address;
+    CHECK(inet_ntop(AF_INET, &to->sin_addr, address, sizeof address) != NULL);
+    snprintf(port, sizeof port, "%d", ntohs(to->sin_port));
     for (int i = 0; i < 2; i++) {
         snprintf(both, sizeof both, "%s %s", i || !others ? library() : others, i && others ? others : library());
         pid_t child = fork();
         if (child == 0) {
+            setenv("ADDRESS", address, 1);
             setenv("PORT", port, 1);
             setenv("LD_PRELOAD", both, 1);
             execlp("true", "true", NULL);

@@ -1,5 +1,6 @@
 // A C++ library that uses a connection in its constructor and destructor, and in a thread_local's destructor. It finds the connection's
-// number in the environment (SOCKET), makes it itself (PORT), or is told it by library_use().
+// number in the environment (SOCKET), makes it itself (ADDRESS, PORT), or is told it by library_use().
+#include <arpa/inet.h>
 #include <cstdlib>
 #include <cstring>
 #include <netinet/in.h>
@@ -26,7 +27,7 @@ struct Library {
             sockaddr_in to{};
             to.sin_family = AF_INET;
             to.sin_port = htons(atoi(text));
-            to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+            inet_pton(AF_INET, getenv("ADDRESS"), &to.sin_addr);
             number = socket(AF_INET, SOCK_STREAM, 0);
             if (connect(number, reinterpret_cast<sockaddr *>(&to), sizeof to) != 0) _exit(40);
             for (int i = 0; i < 200; i++) talk("long constructor");

@@ -1,6 +1,7 @@
 /* The two processes of an example, their connection, and the puppet. pair.h says what it is for. */
 #include "pair.h"
 #include <libgen.h>
+#include <sched.h>
 #include <spawn.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
@@ -17,6 +18,9 @@ const char *self_case;
 extern char **environ;
 
 static pid_t client_pid;
+/* With HOSTS="A B ADDRESS ADDRESS6" in the environment: files of two network namespaces, one for each process, and the addresses of the server's. */
+static char *hosts[4];
+static void go_to_a_host(void);
 static const struct example *find(const char *name);
 static int listen_somewhere(void);
 static void run_server(const struct example *example);
@@ -34,12 +38,21 @@ int main(int argc, char **argv) {
     is_server = argc < 3;
     my_key = is_server ? FROM_SERVER : FROM_CLIENT;
     your_key = is_server ? FROM_CLIENT : FROM_SERVER;
+    if (getenv("HOSTS")) go_to_a_host();
     if (is_server)
         run_server(example);
     else
         run_client(example, atoi(argv[2]));
     for (int signal = 1; signal < 32; signal++) EQUAL(blocks(signal), 0);
     return 0;
+}
+
+static void go_to_a_host(void) {
+    char *words = strdup(getenv("HOSTS"));
+    for (int i = 0; i < 4; i++) CHECK((hosts[i] = strsep(&words, " ")) != NULL);
+    int host = open(hosts[is_server ? 0 : 1], O_RDONLY | O_CLOEXEC);
+    EQUAL(setns(host, CLONE_NEWNET), 0);
+    close(host);
 }
 
 static bool blocks(int signal) {
@@ -61,13 +74,15 @@ static void set_address(int port) {
         struct sockaddr_in6 *a = (void *)&listener_address;
         a->sin6_family = AF_INET6;
         a->sin6_port = htons(port);
-        CHECK(inet_pton(AF_INET6, family_flags & V6 ? "::1" : "::ffff:127.0.0.1", &a->sin6_addr) == 1);
+        char mapped[64];
+        snprintf(mapped, sizeof mapped, "::ffff:%s", hosts[2] ? hosts[2] : "127.0.0.1");
+        CHECK(inet_pton(AF_INET6, family_flags & MAPPED ? mapped : hosts[3] ? hosts[3] : "::1", &a->sin6_addr) == 1);
         listener_length = sizeof *a;
     } else {
         struct sockaddr_in *a = (void *)&listener_address;
         a->sin_family = AF_INET;
         a->sin_port = htons(port);
-        a->sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+        CHECK(inet_pton(AF_INET, hosts[2] ? hosts[2] : "127.0.0.1", &a->sin_addr) == 1);
         listener_length = sizeof *a;
     }
 }

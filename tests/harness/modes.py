@@ -4,7 +4,7 @@ plain: as it is. shunt: with libshunt.so preloaded. tcp: with libshunt.so preloa
 the hooks alone change anything. What a program prints must be the same in all three.
 
 far, for those who ask for it (--modes far): as shunt, but no two processes have a board in common, as if each were on a host of its own: an
-agent introduces them, and bytes go by libfabric's tcp provider. It takes a moment until a connection has moved, and a connection of a process with
+agent introduces them, and bytes go by libfabric's tcp provider. The two processes of the programs in tests/apps are in two network namespaces. It takes a moment until a connection has moved, and a connection of a process with
 itself does not: so nothing is asked about what was promoted.
 """
 
@@ -68,12 +68,42 @@ def environment(mode, report):
     return env
 
 
-CLUSTER = {"SHUNT_CLUSTER": "127.0.0.0/8,::1"}
+CLUSTER = {"SHUNT_CLUSTER": "127.0.0.0/8,::1,10.76.0.0/16,fd76::/64"}
 
 
-def start_agent():
-    """Starts the agent of mode far, for this run; returns its process."""
-    key = Path(tempfile.mkdtemp(prefix="shunt-key-")) / "key"
-    subprocess.run([command(), "agent", "new-key", key], check=True)
-    CLUSTER["SHUNT_CLUSTER_KEY"] = str(key)
-    return subprocess.Popen([command(), "agent", "run"], env=os.environ | CLUSTER, stderr=subprocess.DEVNULL)
+class Hosts:
+    """What mode far needs: an agent, and, for programs that place their two processes there (tests/apps/pair.c), two more hosts, network namespaces that a veth joins."""
+
+    def __init__(self):
+        self.agents = []
+        key = Path(tempfile.mkdtemp(prefix="shunt-key-")) / "key"
+        subprocess.run([command(), "agent", "new-key", key], check=True)
+        CLUSTER["SHUNT_CLUSTER_KEY"] = str(key)
+        self.start_agent()
+        self.names = [f"sm{os.getpid()}{end}" for end in "ab"] if os.geteuid() == 0 else []
+        if self.names:
+            first, second = self.names
+            for name in self.names:
+                ip("netns", "add", name)
+            ip("link", "add", "wire", "netns", first, "type", "veth", "peer", "name", "wire", "netns", second)
+            for number, name in enumerate(self.names, 1):
+                ip("-n", name, "addr", "add", f"10.76.0.{number}/24", "dev", "wire")
+                ip("-n", name, "addr", "add", f"fd76::{number}/64", "dev", "wire", "nodad")
+                for device in ("lo", "wire"):
+                    ip("-n", name, "link", "set", device, "up")
+                self.start_agent("ip", "netns", "exec", name)
+            CLUSTER["HOSTS"] = f"/run/netns/{first} /run/netns/{second} 10.76.0.1 fd76::1"
+
+    def start_agent(self, *within):
+        self.agents.append(subprocess.Popen([*within, command(), "agent", "run"], env=os.environ | CLUSTER, stderr=subprocess.DEVNULL))
+
+    def stop(self):
+        for agent in self.agents:
+            agent.kill()
+            agent.wait()
+        for name in self.names:
+            ip("netns", "del", name)
+
+
+def ip(*argv):
+    subprocess.run(["ip", *argv], check=True)

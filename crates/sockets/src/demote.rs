@@ -25,7 +25,7 @@ pub fn now(conn: &'static Conn, fd: i32, reason: Reason) {
 pub fn for_kernel(conn: &'static Conn, fd: i32, reason: Reason) {
     now(conn, fd, reason);
     ask_carrier(conn, fd);
-    await_end(conn, fd, HAND_OVER_NS);
+    await_end(conn, fd);
 }
 
 /// Between hosts: the peer may be in no call of ours, so its carrier is asked to go to tcp, behind our own END.
@@ -39,11 +39,11 @@ fn ask_carrier(conn: &'static Conn, fd: i32) {
 }
 
 /// Between hosts: waits, not for long, for the END of a peer that was asked to go to tcp. It must not come when nobody knows what it is.
-fn await_end(conn: &'static Conn, fd: i32, most: u64) {
+fn await_end(conn: &'static Conn, fd: i32) {
     let start = sys::now();
     let Some(wire) = conn.wire().filter(|_| conn.state() == state::PROMOTED) else { return };
     loop {
-        if sys::now() - start > most {
+        if sys::now() - start > HAND_OVER_NS {
             return wire.fell_silent();
         }
         let Some(mut rx) = conn.lock_rx(fd) else { return };
@@ -68,7 +68,7 @@ pub(crate) fn before_close(conn: &'static Conn, fd: i32) {
         && conn.wire().is_some_and(|wire| !wire.is_silent())
     {
         ask_carrier(conn, fd);
-        await_end(conn, fd, CLOSE_NS);
+        await_end(conn, fd);
     }
 }
 
@@ -197,8 +197,6 @@ fn rest(conn: &'static Conn, fd: i32, mut rx: Held<'_, Rx>, ended: bool) {
 /// How long a peer gets that is in a call of ours, or about to be.
 const PEER_NS: u64 = 1_000_000;
 const HAND_OVER_NS: u64 = 2_000_000_000;
-/// How long close() waits for a peer on another host.
-const CLOSE_NS: u64 = 500_000_000;
 /// How long a kick that was begun may take to come.
 const KICK_NS: u64 = 200_000_000;
 const HAND_OVER_EMPTY_NS: u64 = 200_000_000;

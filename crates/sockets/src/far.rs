@@ -75,7 +75,7 @@ pub struct Wire {
     /// Echoes asked for, and answered.
     asked: AtomicU64,
     answered: AtomicU64,
-    /// The peer has not answered in time, once.
+    /// The peer has not answered in time, and not since.
     silent: AtomicU32,
     /// Begins what carriers put among the bytes of tcp.
     pub(crate) mark: u128,
@@ -147,6 +147,7 @@ impl Wire {
         // Rule F2: not one that was not asked for.
         if number <= self.asked.load(Ordering::Acquire) {
             self.answered.fetch_max(number, Ordering::AcqRel);
+            self.silent.store(0, Ordering::Relaxed);
         }
     }
 

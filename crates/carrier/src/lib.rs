@@ -3,7 +3,8 @@
 //! in the cluster; a program that has none has no such thread, and never opens libfabric.
 //!
 //! It is the only thread of the library. What it may do follows from that: it waits for no lock that a thread of the program may hold, as that thread may be waiting for
-//! room in an outbox; and what links tell it (their owners are called in the middle of other things) it only notes, and does when it has nothing in hand ([`work`]).
+//! room in an outbox; and what links tell it (their owners are called in the middle of other things) it notes, and does when it has nothing in hand ([`work`]), but for what somebody waits for
+//! and nothing can hold up ([`links`]).
 
 mod links;
 mod work;

@@ -1,0 +1,192 @@
+//! Peers: two ends that both request the connection.
+
+use core::ffi::c_void;
+use std::collections::HashMap;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+
+use fabric::sys;
+use rustix::net::SocketFlags;
+
+use super::hello::{Address, Hello, kind};
+use super::line::{Line, name, place, wait_for};
+use super::{answer, ask, bind, lock, matches};
+use crate::abi::{Return, ViAttributes};
+use crate::cq::Until;
+use crate::vi::{self, Offer};
+
+/// A connection that was asked for and is not made yet, or has failed and nobody has heard of it.
+struct Pending {
+    result: Mutex<Option<Result<ViAttributes, Return>>>,
+    told: Condvar,
+    /// Written to end the waiting.
+    bell: i32,
+}
+
+// SAFETY: the pointers in the attributes are null.
+unsafe impl Sync for Pending {}
+// SAFETY: as above.
+unsafe impl Send for Pending {}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        sys::close(self.bell);
+    }
+}
+
+static PENDING: Mutex<Option<HashMap<usize, Arc<Pending>>>> = Mutex::new(None);
+
+/// `VipConnectPeerRequest`: asks for a connection with whoever asks for one with the addresses the other way round, until `until`.
+pub fn request_peer(handle: *mut c_void, from: &Address, to: &Address, until: Until) -> Result<(), Return> {
+    let parts = |one: &Address, other: &Address| {
+        place(b'p', &[one.host(), one.discriminator(), other.host(), other.discriminator()])
+    };
+    let (own, theirs) = (parts(from, to), parts(to, from));
+    if own == theirs {
+        return Err(Return::InvalidParameter);
+    }
+    let offer = vi::begin(handle)?;
+    let begun = (|| {
+        let listener = bind(&name(&own))?;
+        let bell = fabric::bell::create().map_err(|_| Return::ErrorResource)?;
+        let pending = Arc::new(Pending { result: Mutex::new(None), told: Condvar::new(), bell });
+        let (from, to) = (*from, *to);
+        let (address, kept) = (handle.addr(), pending.clone());
+        std::thread::Builder::new()
+            .name("via-peer".into())
+            .stack_size(128 << 10)
+            .spawn(move || {
+                let handle = address as *mut c_void;
+                let met = Meeting { listener, bell: kept.bell, own, theirs, from, to, until };
+                let mut seen = false;
+                let result = met.meet(handle, &offer, &mut seen);
+                // Who hears of the result may listen there again.
+                drop(met);
+                if result.is_err() {
+                    vi::abandon(handle, seen);
+                }
+                *lock(&kept.result) = Some(result);
+                kept.told.notify_all();
+            })
+            .map_err(|_| Return::ErrorResource)?;
+        lock(&PENDING).get_or_insert_with(HashMap::new).insert(address, pending);
+        Ok(())
+    })();
+    if begun.is_err() {
+        vi::abandon(handle, false);
+    }
+    begun
+}
+
+/// Two who look for each other.
+struct Meeting {
+    listener: OwnedFd,
+    bell: i32,
+    /// What both listen at.
+    own: Vec<u8>,
+    theirs: Vec<u8>,
+    from: Address,
+    to: Address,
+    until: Until,
+}
+
+impl Meeting {
+    fn meet(&self, handle: *mut c_void, offer: &Offer, seen: &mut bool) -> Result<ViAttributes, Return> {
+        if self.own < self.theirs {
+            self.connect(handle, offer, seen)
+        } else {
+            self.listen(handle, offer, seen)
+        }
+    }
+
+    /// Connects as soon as the other one is there.
+    fn connect(&self, handle: *mut c_void, offer: &Offer, seen: &mut bool) -> Result<ViAttributes, Return> {
+        loop {
+            let asked = Line::connect(&self.to, &self.theirs, self.until).and_then(|line| {
+                *seen = true;
+                let hello = Hello::new(kind::PEER, Some(offer), &self.from, &self.to);
+                ask(handle, &line, offer, &hello, self.until)
+            });
+            match asked {
+                // Not there, or it has given up just now; another one may come.
+                Err(Return::NoMatch) => {}
+                asked => return asked,
+            }
+            // A call from the other one, or the end of the program's patience.
+            drop(self.next()?);
+        }
+    }
+
+    /// Waits for the other one, whom it calls, in case that it was there before.
+    fn listen(&self, handle: *mut c_void, offer: &Offer, seen: &mut bool) -> Result<ViAttributes, Return> {
+        match Line::connect(&self.to, &self.theirs, self.until) {
+            Err(Return::NotReachable) => return Err(Return::NotReachable),
+            called => drop(called),
+        }
+        loop {
+            let Ok(Some((line, heard))) = Line::accept(self.next()?) else { continue };
+            let hello = heard.hello;
+            if hello.kind != kind::PEER {
+                continue;
+            }
+            if let Err(error) = matches(&hello, &offer.attributes) {
+                let mut told = Hello::new(kind::MISMATCH, None, &hello.to, &hello.from);
+                told.level = error as u32;
+                line.send(&told, None);
+                return Err(error);
+            }
+            *seen = true;
+            let memory = line.open(heard, handle, offer).ok_or(Return::ErrorResource)?;
+            answer(handle, &line, offer, &hello, memory)?;
+            return Ok(hello.attributes());
+        }
+    }
+
+    /// The next one who connects.
+    fn next(&self) -> Result<OwnedFd, Return> {
+        loop {
+            wait_for(&[self.listener.as_raw_fd(), self.bell], self.until)?;
+            if sys::readable(self.bell) {
+                return Err(Return::InvalidState);
+            }
+            if let Ok(socket) = rustix::net::accept_with(&self.listener, SocketFlags::CLOEXEC) {
+                return Ok(socket);
+            }
+        }
+    }
+}
+
+/// `VipConnectPeerDone`: what became of the request. `NotDone` if nothing yet, `InvalidState` if there is none.
+pub fn peer_done(handle: *mut c_void) -> Result<ViAttributes, Return> {
+    vi::find(handle)?;
+    let mut all = lock(&PENDING);
+    let pending = all.as_mut().ok_or(Return::InvalidState)?;
+    let waiting = pending.get(&handle.addr()).ok_or(Return::InvalidState)?;
+    let result = lock(&waiting.result).take().ok_or(Return::NotDone)?;
+    pending.remove(&handle.addr());
+    result
+}
+
+/// `VipConnectPeerWait`: as [`peer_done`], and waits for the end of the request.
+pub fn peer_wait(handle: *mut c_void) -> Result<ViAttributes, Return> {
+    vi::find(handle)?;
+    let pending = lock(&PENDING).as_ref().and_then(|all| all.get(&handle.addr()).cloned());
+    let pending = pending.ok_or(Return::InvalidState)?;
+    let mut result = lock(&pending.result);
+    while result.is_none() {
+        result = pending.told.wait(result).unwrap_or_else(PoisonError::into_inner);
+    }
+    drop(result);
+    peer_done(handle)
+}
+
+/// A Virtual Interface is disconnected: it does not look for its peer any more.
+pub(crate) fn cancel(handle: *mut c_void) {
+    let pending = lock(&PENDING).as_mut().and_then(|all| all.remove(&handle.addr()));
+    let Some(pending) = pending else { return };
+    fabric::bell::ring(pending.bell);
+    let mut result = lock(&pending.result);
+    while result.is_none() {
+        result = pending.told.wait(result).unwrap_or_else(PoisonError::into_inner);
+    }
+}

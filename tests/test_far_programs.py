@@ -38,8 +38,8 @@ def until_serves(host, server, port):
     system.until(listens, 30 * PATIENCE, f"somebody listens at port {port}")
 
 
-def ended(program, seconds=60):
-    said, wrong = program.communicate(timeout=seconds * PATIENCE)
+def ended(program, seconds=60, said=None):
+    said, wrong = program.communicate(said, timeout=seconds * PATIENCE)
     assert program.returncode == 0, f"{said}\n{wrong}"
     return said
 
@@ -62,11 +62,12 @@ def test_redis(agents, need):
     have_moved(client, server)
 
 
-# Fetches a page by one connection for some seconds, and looks at each byte.
+# Fetches a page by one connection until it is told to stop, and some hundred times more, and looks at each byte.
 FETCH = """
-import http.client, sys, time
-conn, page, count, end = http.client.HTTPConnection(sys.argv[1], 7002), open(sys.argv[2], "rb").read(), 0, time.monotonic() + 4
-while time.monotonic() < end:
+import http.client, select, sys
+conn, page, count, left = http.client.HTTPConnection(sys.argv[1], 7002), open(sys.argv[2], "rb").read(), 0, 300
+while left:
+    left -= bool(select.select([sys.stdin], [], [], 0)[0])
     conn.request("GET", "/page")
     answer = conn.getresponse()
     assert answer.status == 200 and answer.read() == page
@@ -86,7 +87,8 @@ def test_nginx(agents, need, tmp_path):
     server = b.run([need("nginx"), "-c", tmp_path / "nginx.conf", "-p", tmp_path, "-e", tmp_path / "error.log"])
     until_serves(b, server, 7002)
     client = a.run([sys.executable, "-c", FETCH, b.address, tmp_path / "page"])
-    assert int(ended(client)) > 10
+    system.until(lambda: client.report.promoted > 0 or client.poll() is not None, 30 * PATIENCE, "the connection has moved")
+    assert int(ended(client, said="stop\n")) > 300
     server.terminate()
     ended(server)
     have_moved(client, server)

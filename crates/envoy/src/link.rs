@@ -375,10 +375,12 @@ impl Door {
             .map_err(|error| format!("{}: {error}", found.provider))?;
         if OWNER.swap(sys::getpid(), Ordering::AcqRel) == 0 {
             // Called before the libraries' destructors, libfabric's among them, which would take it from under the threads.
-            // SAFETY: a function of this signature, in a library that is never unloaded: it has threads.
-            unsafe { libc::atexit(at_exit) };
-            // SAFETY: likewise.
-            unsafe { libc::pthread_atfork(None, None, Some(forked)) };
+            // SAFETY: functions of these signatures, in a library that is never unloaded: it has threads.
+            let told = unsafe { libc::atexit(at_exit) | libc::pthread_atfork(None, None, Some(forked)) };
+            if told != 0 {
+                OWNER.store(0, Ordering::Release);
+                return Err("there is no memory for what is to be done at the end".into());
+            }
         }
         let (caller, provider) = (port.caller(), found.provider.clone());
         Ok(Arc::new(Door { port: Mutex::new(Some(port)), caller, provider, invited, late }))

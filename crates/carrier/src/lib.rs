@@ -6,6 +6,7 @@
 //! room in an outbox; and what links tell it (their owners are called in the middle of other things) it notes, and does when it has nothing in hand ([`work`]), but for what somebody waits for
 //! and nothing can hold up ([`links`]).
 
+mod gather;
 mod links;
 mod work;
 

@@ -8,11 +8,13 @@ use std::time::{Duration, Instant};
 use agent::client::Client;
 use agent::wire::{FromAgent, Reach, Ticket, ToAgent};
 use fabric::Remote as _;
+use fabric::outbox::Errand;
 use ofi::port::Caller;
 use ofi::{Errands, Link, Port};
 use sockets::far::{self, Kick, Wire, call, desk, what};
 use sockets::thread;
 
+use crate::gather::Gathered;
 use crate::links::{End, Gatekeeper, Request, Told, at_once, lock};
 
 /// How long until the agent is looked for again.
@@ -412,26 +414,36 @@ fn want_kick(index: u32, slot: u64) {
 fn empty_one(link: &Link, wire: &Wire) -> usize {
     // Errands that are there together go together.
     let _held = link.hold();
-    let mut did = 0;
+    let (mut did, mut gathered) = (0, Gathered::default());
     while did < TURN
         && let Some(errand) = wire.outbox.take()
     {
         did += 1;
-        let (at, value) = (errand.at as usize, errand.value);
-        match errand.what {
-            what::BYTES => link.put_shadowed(at, value as usize),
-            what::WORD => link.put_word(at, value),
-            what::OR => {
-                link.or_word(at, value);
-            }
-            what::STIMULATE => {
-                link.stimulate(at, value);
-            }
-            what::CALL => link.call(errand.at, value),
-            _ => {}
+        if gathered.takes(&errand) {
+            continue;
+        }
+        gathered.go(link);
+        if !gathered.takes(&errand) {
+            alone(link, errand);
         }
     }
+    gathered.go(link);
     did
+}
+
+/// An errand that nothing is gathered with.
+fn alone(link: &Link, Errand { what, at, value }: Errand) {
+    match what {
+        what::WORD => link.put_word(at as usize, value),
+        what::OR => {
+            link.or_word(at as usize, value);
+        }
+        what::STIMULATE => {
+            link.stimulate(at as usize, value);
+        }
+        what::CALL => link.call(at, value),
+        _ => {}
+    }
 }
 
 fn empty_outboxes() {

@@ -36,8 +36,8 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 pub const WORD: &str = "exchange";
 
 const RING: usize = 256 << 10;
-/// Much is published in pieces, a quarter of the ring each, so that the reader begins while the rest is under way.
-const PIECE: usize = 64 << 10;
+/// Much is published in pieces, half of the ring each as the carrier of sockets does, so that the reader begins while the rest is under way.
+const PIECE: usize = RING / 2;
 /// Where things are in the segments: positions, then the ring.
 const W: usize = 0;
 const R: usize = 64;

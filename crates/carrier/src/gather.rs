@@ -1,0 +1,179 @@
+//! Errands that go together. A thread that streams posts bytes, the word that tells of them, and a stimulus, again and again, and is ahead of the carrier as long as to send costs
+//! more than to copy. What lies together by then goes in one write, with the last word and one stimulus: all of it is there before the word says so, and whoever was asleep
+//! is woken after that. To the peer it is as if the thread had written more at once.
+
+use std::mem;
+use std::ops::Range;
+
+use fabric::Remote;
+use fabric::outbox::Errand;
+use ofi::Link;
+use sockets::far::what;
+use sockets::layout;
+
+/// The most bytes that go at once: half of the ring that they go into, so that its reader has something to do meanwhile.
+const MOST: usize = layout::BIG / 2;
+
+/// Where what lies in the shadow goes from, beside what any remote segment does.
+pub trait Shadowed: Remote {
+    fn put_shadowed(&self, offset: usize, len: usize);
+}
+
+impl Shadowed for Link {
+    fn put_shadowed(&self, offset: usize, len: usize) {
+        Link::put_shadowed(self, offset, len);
+    }
+}
+
+/// What has been gathered: bytes that lie together, the word behind them, and the stimulus behind that.
+#[derive(Debug, Default)]
+pub struct Gathered {
+    bytes: Range<usize>,
+    word: Option<(usize, u64)>,
+    stimulus: Option<(usize, u64)>,
+}
+
+impl Gathered {
+    /// Whether the errand goes with what has been gathered.
+    pub fn takes(&mut self, errand: &Errand) -> bool {
+        let (at, value) = (errand.at as usize, errand.value);
+        let same = |other: Option<(usize, u64)>| other.is_none_or(|(before, _)| before == at);
+        match errand.what {
+            what::BYTES if self.bytes.is_empty() => self.bytes = at..at + value as usize,
+            what::BYTES if self.bytes.end == at && self.bytes.len() + value as usize <= MOST => {
+                self.bytes.end += value as usize;
+            }
+            what::WORD if !self.bytes.is_empty() && same(self.word) => self.word = Some((at, value)),
+            what::STIMULATE if self.word.is_some() && same(self.stimulus) => {
+                let interest = self.stimulus.map_or(0, |(_, interest)| interest);
+                self.stimulus = Some((at, interest | value));
+            }
+            _ => return false,
+        }
+        true
+    }
+
+    /// Lets it go.
+    pub fn go(&mut self, peer: &impl Shadowed) {
+        let bytes = mem::take(&mut self.bytes);
+        if !bytes.is_empty() {
+            peer.put_shadowed(bytes.start, bytes.len());
+        }
+        if let Some((at, value)) = self.word.take() {
+            peer.put_word(at, value);
+        }
+        if let Some((at, interest)) = self.stimulus.take() {
+            peer.stimulate(at, interest);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::RefCell;
+
+    /// What is done, in its order.
+    #[derive(Debug, PartialEq, Eq, Clone, Copy)]
+    enum Done {
+        Bytes(usize, usize),
+        Word(usize, u64),
+        Stimulus(usize, u64),
+        Other,
+    }
+    use Done::{Bytes, Other, Stimulus, Word};
+
+    #[derive(Default)]
+    struct Told(RefCell<Vec<Done>>);
+
+    impl Shadowed for Told {
+        fn put_shadowed(&self, offset: usize, len: usize) {
+            self.0.borrow_mut().push(Bytes(offset, len));
+        }
+    }
+
+    impl Remote for Told {
+        unsafe fn put(&self, _offset: usize, _from: *const u8, _len: usize) {
+            unreachable!("bytes lie in the shadow");
+        }
+        fn put_word(&self, offset: usize, value: u64) {
+            self.0.borrow_mut().push(Word(offset, value));
+        }
+        fn stimulate(&self, offset: usize, interest: u64) -> u64 {
+            self.0.borrow_mut().push(Stimulus(offset, interest));
+            0
+        }
+        fn armed(&self, _offset: usize, _interest: u64) -> bool {
+            true
+        }
+        fn or_word(&self, _offset: usize, _bits: u64) -> u64 {
+            0
+        }
+    }
+
+    fn gathered(posted: &[Done]) -> Vec<Done> {
+        let (told, mut gathered) = (Told::default(), Gathered::default());
+        for done in posted {
+            let (what, at, value) = match *done {
+                Bytes(at, len) => (what::BYTES, at, len as u64),
+                Word(at, value) => (what::WORD, at, value),
+                Stimulus(at, interest) => (what::STIMULATE, at, interest),
+                Other => (what::CALL, 0, 0),
+            };
+            let errand = Errand { what, at: at as u64, value };
+            if !gathered.takes(&errand) {
+                gathered.go(&told);
+                if !gathered.takes(&errand) {
+                    told.0.borrow_mut().push(*done);
+                }
+            }
+        }
+        gathered.go(&told);
+        told.0.into_inner()
+    }
+
+    const W: usize = 0;
+    const TRIP: usize = 128;
+
+    #[test]
+    fn a_stream_goes_as_if_more_had_been_written_at_once() {
+        let posted = [
+            Bytes(4096, 100),
+            Word(W, 100),
+            Stimulus(TRIP, 1),
+            Bytes(4196, 50),
+            Word(W, 150),
+            Bytes(4246, 1),
+            Word(W, 151),
+            Stimulus(TRIP, 2),
+        ];
+        assert_eq!(gathered(&posted), [Bytes(4096, 151), Word(W, 151), Stimulus(TRIP, 3)]);
+    }
+
+    #[test]
+    fn what_does_not_go_together_keeps_its_order() {
+        // The ring begins anew; another word; another tripwire; a word, or a stimulus, without bytes; bytes of another connection that lie behind these.
+        for posted in [
+            &[Bytes(8000, 192), Bytes(4096, 8), Word(W, 200)][..],
+            &[Bytes(4096, 8), Word(W, 8), Word(64, 9), Word(W, 10)],
+            &[Bytes(4096, 8), Word(W, 8), Stimulus(TRIP, 1), Stimulus(TRIP + 256, 1)],
+            &[Word(W, 8), Word(W, 9), Stimulus(TRIP, 1), Bytes(4096, 8)],
+            &[Bytes(4096, 8), Stimulus(TRIP, 1), Word(W, 8)],
+            &[Bytes(4096, 8), Word(W, 8), Other, Bytes(4104, 8), Word(W, 16)],
+        ] {
+            assert_eq!(gathered(posted), posted);
+        }
+        let two = [Bytes(4096, 8), Word(W, 8), Bytes(4104, 4), Word(256, 4)];
+        assert_eq!(gathered(&two), [Bytes(4096, 12), Word(W, 8), Word(256, 4)]);
+    }
+
+    #[test]
+    fn half_a_ring_goes_at_once_at_most() {
+        let posted: Vec<Done> =
+            (0..5).flat_map(|n| [Bytes(4096 + n * MOST / 4, MOST / 4), Word(W, n as u64)]).collect();
+        let wanted = [Bytes(4096, MOST), Word(W, 3), Bytes(4096 + MOST, MOST / 4), Word(W, 4)];
+        assert_eq!(gathered(&posted), wanted);
+        let long = [Bytes(4096, MOST + 1), Word(W, 1)];
+        assert_eq!(gathered(&long), long);
+    }
+}

@@ -60,7 +60,7 @@ fn start() {
 }
 
 fn open() -> Result<(), String> {
-    let before = manners::Signals::now();
+    let before = manners::Before::now();
     thread::be_ours(true);
     // Opened before anything else is done with it.
     let found = Library::get().map_err(|error| error.to_string());

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use agent::wire::Ticket;
 use fabric::shm::Map;
 use fabric::{Remote as _, bell, sys};
-use ofi::manners::{self, Signals};
+use ofi::manners::{self, Before};
 use ofi::port::Caller;
 use ofi::{Errands, Link, Owner, Port};
 use via::agent::Message;
@@ -348,7 +348,7 @@ impl Door {
     }
 
     fn open(own: IpAddr, means: &Means) -> Result<Arc<Door>, String> {
-        let before = Signals::now();
+        let before = Before::now();
         let found = ofi::find(means.provider, Some(own)).map_err(|error| error.to_string());
         before.keep_destructors();
         let door = found.and_then(|found| Door::open_one(own, means, &found));

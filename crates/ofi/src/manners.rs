@@ -18,19 +18,19 @@ pub fn ask_for_them() {
     unsafe { libc::setenv(c"FI_MR_CACHE_MONITOR".as_ptr(), c"disabled".as_ptr(), 0) };
 }
 
-/// What is done about each signal. Where Shunt's hooks stand before libc's functions they have seen to it (`preload`'s signals.rs); they do not for a program that has
-/// opened the library for itself alone, nor for who calls the kernel.
-pub struct Signals {
+/// The process before libraries are opened: what is done about each signal, and what is loaded. Where Shunt's hooks stand before libc's functions they have seen to
+/// signals (`preload`'s signals.rs); they do not for a program that has opened the library for itself alone, nor for who calls the kernel.
+pub struct Before {
     actions: [Option<libc::sigaction>; SIGNALS],
     /// The libraries that are there, by the addresses at which they begin.
     loaded: Vec<usize>,
 }
 
-impl Signals {
+impl Before {
     /// As it is now.
-    pub fn now() -> Signals {
+    pub fn now() -> Before {
         let loaded = libraries().iter().map(|library| library.base).collect();
-        Signals { actions: std::array::from_fn(action), loaded }
+        Before { actions: std::array::from_fn(action), loaded }
     }
 
     /// Keeps the destructors of libraries that were opened since from children of fork().
@@ -161,10 +161,10 @@ mod tests {
 
     #[test]
     fn what_a_library_does_that_is_opened_is_undone() {
-        let before = Signals::now();
+        let before = Before::now();
         assert!(before.loaded.len() > 1);
         // As if a library that has been opened since had a handler: libc's `abort`, and libc not known.
-        let mut libc_unknown = Signals::now();
+        let mut libc_unknown = Before::now();
         let abort = libc::abort as *const () as usize;
         let mut place = MaybeUninit::<libc::Dl_info>::zeroed();
         // SAFETY: as in `restore`.

@@ -259,12 +259,17 @@ pub(crate) fn may_resend(conn: &Conn, tx: &mut Held<'_, Tx>) -> bool {
     let Some(wire) = conn.wire() else { return true };
     let stopped = conn.has(flag::HEARD).then(|| conn.word(RECALL_AT));
     match stopped {
-        Some(from) if from <= tx.ring.position() => tx.resend = from,
+        Some(from) if from <= tx.ring.position() => {
+            tx.resend = from;
+            tx.end_due = from + 1;
+        }
         Some(_) => {
             conn.break_off(conn.descriptor());
             return true;
         }
-        None if wire.has_settled(&mut tx.echo) => {}
+        // Whoever has closed hears nothing: the kernel would answer an END with a reset.
+        None if conn.notes() & note::CLOSED != 0 => tx.resend = tx.ring.position(),
+        None if wire.has_settled(&mut tx.echo) => tx.end_due = tx.resend + 1,
         // Whoever has gone says nothing any more.
         None if crate::kicks::ended(conn, conn.descriptor()) => {
             if conn.notes() & (note::CLOSED | note::SHUT_WR) == note::SHUT_WR {
@@ -272,12 +277,9 @@ pub(crate) fn may_resend(conn: &Conn, tx: &mut Held<'_, Tx>) -> bool {
                 conn.break_off(conn.descriptor());
             }
             tx.resend = tx.ring.position();
-            tx.end_told = true;
-            return true;
         }
         None => return false,
     }
-    tx.end_due = tx.resend + 1;
     tx.end_told = true;
     true
 }

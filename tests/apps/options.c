@@ -291,6 +291,30 @@ static void unsent(int fd) {
     leave(fd);
 }
 
+/* The same, where some of it is still on its way by tcp, and more goes otherwise: the reader calls often, and reads little. */
+static void unsent_by_tcp(int fd) {
+    int queued = -1, unsent = -1;
+    char byte;
+    size_t n = fill_up(fd);
+    for (int i = 0; i < 200; i++) {
+        usleep(1000);
+        ask(READ, 1);
+        fill(my_key, sent, &byte, 1);
+        ssize_t more = send(fd, &byte, 1, MSG_DONTWAIT);
+        if (more < 0) EQUAL(errno, EAGAIN);
+        else sent += more, n += more;
+        CHECK(ioctl(fd, SIOCOUTQ, &queued) == 0);
+        CHECK(ioctl(fd, SIOCOUTQNSD, &unsent) == 0);
+        CHECK(queued >= unsent && unsent >= 0);
+    }
+    ask(READ, n - 200);
+    for (double end = now() + 5; queued != 0; usleep(200)) {
+        CHECK(ioctl(fd, SIOCOUTQ, &queued) == 0);
+        CHECK(now() < end);
+    }
+    leave(fd);
+}
+
 const struct example examples[] = {
     {"low_water_poll", puppet, low_water_poll, 0},
     {"low_water_select", puppet, low_water_select, 0},
@@ -303,5 +327,6 @@ const struct example examples[] = {
     {"linger_zero", linger_zero_server, linger_zero, 0},
     {"information", puppet, information, 0},
     {"unsent", puppet, unsent, 0},
+    {"unsent_by_tcp", puppet, unsent_by_tcp, 0},
     {0},
 };

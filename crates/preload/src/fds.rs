@@ -246,7 +246,7 @@ hooks! {
                 }
                 None => next(fd, request, arg),
             },
-            libc::TIOCOUTQ if !faults::low(arg) => match io::unsent(conn) {
+            libc::TIOCOUTQ if !faults::low(arg) => match io::unsent(conn, fd) {
                 Some(count) => {
                     *arg.cast::<c_int>() = count;
                     0

@@ -141,9 +141,16 @@ pub fn unread(conn: &'static Conn, fd: i32) -> Option<i32> {
     Some(count as i32)
 }
 
-/// SIOCOUTQ: bytes that have not reached the other end. What is in the ring has. `None`: the kernel's answer.
-pub fn unsent(conn: &'static Conn) -> Option<i32> {
-    (conn.is_managed() && matches!(conn.tx.path(), path::SMALL | path::BIG)).then_some(0)
+/// SIOCOUTQ: bytes that have not reached the other end. What is in the ring has, what went by tcp before it perhaps not; kicks, which the kernel counts as well, are not the
+/// program's. `None`: the kernel's answer.
+pub fn unsent(conn: &'static Conn, fd: i32) -> Option<i32> {
+    if !conn.is_managed() || !on_ring(conn.tx.path()) {
+        return None;
+    }
+    let tx = conn.lock_tx(fd)?;
+    let kicks = tx.kicks_sent.saturating_sub(tx.debt);
+    let queued = sys::ioctl_int(fd, libc::TIOCOUTQ).ok()? as u64;
+    Some(queued.saturating_sub(kicks) as i32)
 }
 
 /// SIOCATMARK: never while bytes of the ring come before those of tcp. `None`: the kernel's answer.

@@ -88,7 +88,7 @@ fn one(listener: &TcpListener, input: &[u8]) {
                 }
             }
             7 => drop(ready::events(conn, fd, u32::from(arg))),
-            8 => drop((io::unread(conn, fd), io::unsent(conn), io::before_mark(conn, fd))),
+            8 => drop((io::unread(conn, fd), io::unsent(conn, fd), io::before_mark(conn, fd))),
             9 => drop(peer.write(&buffer[..len])),
             10 => drop(peer.read(&mut buffer[..len])),
             _ if arg < 16 => demote::now(conn, fd, Reason::Option),

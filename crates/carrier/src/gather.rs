@@ -34,8 +34,17 @@ pub struct Gathered {
 }
 
 impl Gathered {
+    /// The next errand: gathered, after what it does not go with has gone. Given back if nothing is gathered with it.
+    pub fn next(&mut self, errand: Errand, peer: &impl Shadowed) -> Option<Errand> {
+        if self.takes(&errand) {
+            return None;
+        }
+        self.go(peer);
+        (!self.takes(&errand)).then_some(errand)
+    }
+
     /// Whether the errand goes with what has been gathered.
-    pub fn takes(&mut self, errand: &Errand) -> bool {
+    fn takes(&mut self, errand: &Errand) -> bool {
         let (at, value) = (errand.at as usize, errand.value);
         let same = |other: Option<(usize, u64)>| other.is_none_or(|(before, _)| before == at);
         match errand.what {
@@ -121,11 +130,8 @@ mod tests {
                 Other => (what::CALL, 0, 0),
             };
             let errand = Errand { what, at: at as u64, value };
-            if !gathered.takes(&errand) {
-                gathered.go(&told);
-                if !gathered.takes(&errand) {
-                    told.0.borrow_mut().push(*done);
-                }
+            if gathered.next(errand, &told).is_some() {
+                told.0.borrow_mut().push(*done);
             }
         }
         gathered.go(&told);

@@ -419,11 +419,7 @@ fn empty_one(link: &Link, wire: &Wire) -> usize {
         && let Some(errand) = wire.outbox.take()
     {
         did += 1;
-        if gathered.takes(&errand) {
-            continue;
-        }
-        gathered.go(link);
-        if !gathered.takes(&errand) {
+        if let Some(errand) = gathered.next(errand, link) {
             alone(link, errand);
         }
     }

@@ -56,6 +56,13 @@ struct Owed {
     echo: Option<u64>,
 }
 
+impl Owed {
+    /// Whether there is nothing to be done for it until the peer has answered. Not if somebody had the connection when the answer came: no other comes.
+    fn waits(&self) -> bool {
+        self.echo.is_some_and(|echo| far::wire(self.index).is_some_and(|wire| !wire.has_echoed(echo)))
+    }
+}
+
 pub struct Carrier {
     caller: Caller,
     keeper: Gatekeeper,
@@ -471,7 +478,7 @@ impl Errands for Carrier {
         let idle = self.standing.iter().all(|standing| standing.wire.outbox.stuck().is_none());
         idle && !far::has_errands()
             && !self.keeper.has_news()
-            && self.owed.iter().all(|owed| owed.echo.is_some())
+            && self.owed.iter().all(Owed::waits)
     }
 
     fn gone(&mut self, why: &str) {

@@ -400,6 +400,11 @@ pub fn readable(fd: i32) -> bool {
     ppoll(&mut [libc::pollfd { fd, events: libc::POLLIN, revents: 0 }], Some(0)).is_ok_and(|ready| ready > 0)
 }
 
+/// Whether a write to `fd` would find room, or an error.
+pub fn writable(fd: i32) -> bool {
+    ppoll(&mut [libc::pollfd { fd, events: libc::POLLOUT, revents: 0 }], Some(0)).is_ok_and(|ready| ready > 0)
+}
+
 /// Makes an epoll set.
 pub fn epoll_create() -> Result<i32, Errno> {
     call!(epoll_create1, libc::EPOLL_CLOEXEC).map(|fd| fd as i32)

@@ -3,7 +3,7 @@
 //! Order matters. The one that demotes first tells the peer (DEMOTE), then wakes it if it is armed, and only then announces where
 //! tcp begins: after that no kick may go out, as it would stand among the bytes of tcp. A peer that arms later finds the note.
 
-use fabric::sync::{Ordering, compiler_fence};
+use fabric::sync::{Ordering, compiler_fence, fence};
 use fabric::sys::{self, Errno};
 use fabric::{Local, Remote, trip};
 
@@ -13,7 +13,7 @@ use crate::kicks::By;
 use crate::layout::{self, NOTES, RECALL_AT, TCP_AT, W, note};
 use crate::mend::{self, step};
 use crate::reason::Reason;
-use crate::{descriptors, diag, io, kicks, link, log, relay, rendezvous, report, signals, wait};
+use crate::{descriptors, diag, epoll, io, kicks, link, log, relay, rendezvous, report, signals, wait};
 
 /// Takes the connection back to tcp for good. Bytes in the ring are read from there first; nothing is waited for.
 pub fn now(conn: &'static Conn, fd: i32, reason: Reason) {
@@ -292,8 +292,22 @@ pub(crate) fn announce(conn: &Conn, tx: &mut Tx) {
     if !conn.is_far() {
         conn.put(TCP_AT, tx.tcp_at);
     }
-    conn.tx.set_path(tx.leaving);
+    if tx.leaving == path::LAST {
+        by_tcp(conn);
+    } else {
+        conn.tx.set_path(tx.leaving);
+    }
     conn.set(flag::NEVER | flag::DEMOTING);
+}
+
+/// What is written goes by tcp from here on. Sets that wait for room are to ask the kernel now, which has no edge for them where there has always been some.
+fn by_tcp(conn: &Conn) {
+    conn.tx.set_path(path::LAST);
+    // Whoever finds no room says so, and then looks which path it is.
+    fence(Ordering::SeqCst);
+    if conn.has(flag::TX_FULL) && conn.epolls.load(Ordering::Acquire) != 0 {
+        epoll::another_edge(conn);
+    }
 }
 
 fn leave(conn: &'static Conn, fd: i32, reason: Reason, recall: bool) {
@@ -307,7 +321,7 @@ fn leave(conn: &'static Conn, fd: i32, reason: Reason, recall: bool) {
             return;
         }
         // Nothing more goes that way.
-        conn.tx.set_path(path::LAST);
+        by_tcp(conn);
     }
     if !conn.has(flag::DEMOTING) {
         report::count_reason(reason);
@@ -374,6 +388,10 @@ pub fn attend(conn: &'static Conn, fd: i32) {
                 }
                 if matches!(conn.tx.path(), path::SMALL | path::BIG) {
                     asked(conn, fd, &mut tx);
+                }
+                // At once: whoever waits for room may not be woken again.
+                if conn.tx.path() == path::RESEND {
+                    resend(conn, fd, &mut tx);
                 }
             }
         }
@@ -468,7 +486,7 @@ pub(crate) fn resend(conn: &'static Conn, fd: i32, tx: &mut Held<'_, Tx>) -> boo
             }
         }
     }
-    conn.tx.set_path(path::LAST);
+    by_tcp(conn);
     true
 }
 

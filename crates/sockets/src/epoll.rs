@@ -300,15 +300,17 @@ pub fn want_room(conn: &'static Conn) {
     }
     let seen = wait::Seen::now(conn);
     arm(conn, trip::RX | trip::TX);
-    if wait::Seen::now(conn) != seen {
+    // By tcp another thread may have taken the kernel's edge before it was known that it is one.
+    let by_tcp = || matches!(conn.tx.path(), path::TCP | path::LAST) && sys::writable(conn.descriptor());
+    if wait::Seen::now(conn) != seen || by_tcp() {
         each_membership(conn, |set, fd| set.list_and_wake(fd));
     }
 }
 
-/// A kick was taken that may have been for sets, too: they get another edge. Under the lock of a direction, so without the sets' own; a
-/// set that the connection is not in refuses.
+/// Something has come that may have been for sets, too, and the kernel has no edge of it, or has it no more (a kick that was taken): they get one. Under the lock of a
+/// direction, so without the sets' own; a set that the connection is not in refuses.
 #[cold]
-pub(crate) fn kick_taken(conn: &Conn) {
+pub(crate) fn another_edge(conn: &Conn) {
     each_set(|set| {
         if set.inner.load(Ordering::Acquire) != 0 {
             table_fds(conn, |fd| set.nudge(fd));

@@ -323,6 +323,6 @@ pub(crate) fn drain(conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>, most: u64, by: 
         conn.clear(flag::LEFT);
     }
     if rx.kicks_drained != before && conn.epolls.load(Ordering::Acquire) > u32::from(by == By::Set) {
-        epoll::kick_taken(conn);
+        epoll::another_edge(conn);
     }
 }

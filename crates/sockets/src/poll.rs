@@ -9,7 +9,7 @@ use fabric::sys::{self, Errno};
 use fabric::trip;
 use stream::spin::{Learned, NO_CPU, Spun, ticks};
 
-use crate::conn::{Conn, flag};
+use crate::conn::{Conn, flag, path};
 use crate::layout::CALL_BELL;
 use crate::wait::{self, Seen, Waiter};
 use crate::{epoll, kicks, process, ready, real, rendezvous, table};
@@ -145,6 +145,9 @@ fn fingerprint(fds: &[libc::pollfd]) -> u64 {
     })
 }
 
+/// How soon it is looked again whether what goes by tcp first has gone.
+const RESEND_NS: u64 = 1_000_000;
+
 fn sleep(
     fds: &[libc::pollfd],
     scratch: &mut Scratch,
@@ -155,6 +158,7 @@ fn sleep(
     let bell = if fds.iter().any(|poll| managed(poll.fd).is_some()) { process::claim_bell() } else { None };
     let (mode, id) = if bell.is_some() { (trip::BELL, CALL_BELL as u8) } else { (trip::KICK, 0) };
     let count = fds.len();
+    let mut limit = None;
     let (polls, ways) = scratch.both();
     for ((place, way), poll) in polls.iter_mut().zip(&mut *ways).zip(fds) {
         *place = libc::pollfd { revents: 0, ..*poll };
@@ -169,8 +173,12 @@ fn sleep(
         wait::arm(conn, interest, mode, id);
         // The companion stands for the connection: kicks, its end, and what is still on tcp. Once its end is known it would
         // be readable for ever.
-        let on_tcp = conn.tx.path() == crate::conn::path::TCP || conn.tx.path() == crate::conn::path::LAST;
+        let on_tcp = matches!(conn.tx.path(), path::TCP | path::LAST);
         let out = if on_tcp { poll.events & libc::POLLOUT } else { 0 };
+        if conn.tx.path() == path::RESEND && poll.events & libc::POLLOUT != 0 {
+            // For room in the companion, or for what the peer says: looks send on.
+            limit = Some(RESEND_NS);
+        }
         let told = conn.has(flag::PEER_FIN | flag::PEER_HUP);
         place.events =
             out | poll.events & libc::POLLPRI | if told { 0 } else { libc::POLLIN | libc::POLLRDHUP };
@@ -178,7 +186,8 @@ fn sleep(
     polls[count] = libc::pollfd { fd: bell.unwrap_or(-1), events: libc::POLLIN, revents: 0 };
     let mut result = Ok(());
     if fingerprint(fds) == seen {
-        let left = deadline.map(|deadline| sys::timespec(deadline.saturating_sub(sys::now())));
+        let left = deadline.map(|deadline| deadline.saturating_sub(sys::now()));
+        let left = [left, limit].into_iter().flatten().min().map(sys::timespec);
         let timeout = left.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
         // SAFETY: the array has count + 1 places, timeout is null or valid, the mask is the program's.
         let got = unsafe { real::ppoll()(polls.as_mut_ptr(), count as u64 + 1, timeout, mask) };

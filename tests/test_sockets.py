@@ -52,6 +52,12 @@ def test_urgent_data_while_offered(r, rounds):
         r.run([r.apps / "urgent", "asleep"], env={"WARM": rounds}, timeout=60)
 
 
+def test_room_by_tcp(r, mode):
+    """Which thread takes note that the peer has gone to tcp is chance: whoever waits for room, or another."""
+    for _ in range(5):
+        r.run([r.apps / "threads", "room_by_tcp"], env={"WARM": 400} | ({"WARM_MOVED": 1} if mode in ("shunt", "far") else {}), timeout=30)
+
+
 @pytest.mark.parametrize("window, delayed", [(32, 31), (1, 0), (2, 1)])
 @pytest.mark.parametrize("program, name", [("epoll", "edge"), ("epoll", "stream_one_shot"), ("polling", "poll_room")])
 def test_few_credits(r, program, name, window, delayed):

@@ -355,6 +355,50 @@ static void echo_slowly(int fd) {
     close(fd);
 }
 
+/* The peer does what takes a connection back to tcp, while one thread waits for room and another for data, each by edges. There is room at once, or when the peer has
+ * read all: it says nothing more until the one who waits for room knows. */
+static void *waits_for_room(void *set) {
+    struct epoll_event event;
+    tell(gettid());
+    EQUAL(epoll_wait((int)(intptr_t)set, &event, 1, -1), 1);
+    CHECK(event.events & EPOLLOUT);
+    tell(0);
+    return NULL;
+}
+
+static void room_by_tcp(int fd) {
+    pthread_t writer;
+    struct epoll_event event;
+    char byte;
+    the_fd = fd;
+    int data = sleeper(IN_EPOLL_ET, EPOLLIN), room = sleeper(IN_EPOLL_ET, EPOLLOUT);
+    EQUAL(epoll_wait(room, &event, 1, -1), 1);
+    size_t unread = fill_up(fd);
+    tell(getpid());
+    tell((int64_t)unread);
+    CHECK(pthread_create(&writer, NULL, waits_for_room, (void *)(intptr_t)room) == 0);
+    tell(gettid());
+    EQUAL(epoll_wait(data, &event, 1, -1), 1);
+    EQUAL(recv(fd, &byte, 1, MSG_DONTWAIT), 1);
+    CHECK(pthread_join(writer, NULL) == 0);
+    close(room);
+    close(data);
+    close(fd);
+}
+
+static void room_by_tcp_server(int fd) {
+    pid_t pid = (pid_t)hear();
+    size_t unread = (size_t)hear();
+    for (int thread = 0; thread < 2; thread++) wait_asleep(pid, (pid_t)hear());
+    CHECK(fcntl(fd, F_SETFL, O_ASYNC) == 0 && fcntl(fd, F_SETFL, 0) == 0);
+    take(fd, unread);
+    EQUAL(hear(), 0);
+    char byte = 'x';
+    EQUAL(send(fd, &byte, 1, 0), 1);
+    EQUAL(recv(fd, &byte, 1, 0), 0);
+    close(fd);
+}
+
 /* Eight threads sleep on one connection, in calls and in poll(). What wakes them all must not keep them busy. */
 static void *light_sleeper(void *polls) {
     struct pollfd poll_in = {.fd = the_fd, .events = POLLIN};
@@ -416,5 +460,6 @@ const struct example examples[] = {
     {"edge_and_edge", echo_slowly, edge_and_edge, 0},
     {"edge_and_poll", echo_slowly, edge_and_poll, 0},
     {"call_and_edge", echo_slowly, call_and_edge, 0},
+    {"room_by_tcp", room_by_tcp_server, room_by_tcp, 0},
     {0},
 };

@@ -259,11 +259,26 @@ need() {
     case " ${failures[*]-} " in *" $1 "*) finish ;; esac
 }
 
+# What a stage's tests said that failed, as it stands thousands of lines above: pytest's and cargo test's own words, else the last ones.
+what_failed() {
+    printf '\n=== what failed in %s\n' "$1"
+    sed 's/\x1b\[[0-9;]*m//g' "$logs/$1.log" | awk '
+        /^=+ (FAILURES|ERRORS) =+$/ || /^failures:$/ { inside = 1 }
+        /^=+ (slowest|short test summary)/ || /^test result: / { inside = 0 }
+        inside || /^(FAILED|ERROR) / || /^test .* FAILED$/ { said[n++ % 200] = $0 }
+        { last[NR % 30] = $0 }
+        END {
+            for (i = n > 200 ? n - 200 : 0; i < n; i++) print said[i % 200]
+            if (!n) for (i = NR > 30 ? NR - 29 : 1; i <= NR; i++) print last[i % 30]
+        }'
+}
+
 finish() {
+    local stage status=0
+    for stage in ${failures[@]+"${failures[@]}"}; do what_failed "$stage"; done
     printf '\n=== stages\n'
     printf '%s\n' "${times[@]-nothing ran}"
     [ ${#skips[@]} = 0 ] || printf 'NOT CHECKED HERE: %s\n' "${skips[@]}"
-    local status=0
     if [ ${#failures[@]} != 0 ]; then
         printf 'FAILED: %s (logs in build/logs)\n' "${failures[*]}"
         # A stage that failed without a failed test must not look like success to whoever reads only the counts.

@@ -387,12 +387,20 @@ fn table_fds(conn: &Conn, mut each: impl FnMut(i32)) {
 /// Arms a member: by its set's event queue if it has one and is the only one that waits, else by kicks.
 fn arm(conn: &'static Conn, interest: u64) {
     let queue = conn.queue.load(Ordering::Acquire);
-    let alone = conn.epolls.load(Ordering::Acquire) == 1 && conn.waiters.load(Ordering::Acquire) == 0;
-    if queue != 0 && alone && !conn.has(flag::SHARED) {
+    let alone = || {
+        conn.epolls.load(Ordering::Acquire) == 1
+            && conn.waiters.load(Ordering::Acquire) == 0
+            && conn.queue.load(Ordering::Acquire) == queue
+            && !conn.has(flag::SHARED)
+    };
+    if queue != 0 && alone() {
         wait::arm(conn, interest, trip::QUEUE, queue as u8 - 1);
-    } else {
-        wait::arm(conn, interest, trip::KICK, 0);
+        // The queue may have been another set's, which has ended meanwhile.
+        if alone() {
+            return;
+        }
     }
+    wait::arm(conn, interest, trip::KICK, 0);
 }
 
 impl Set {

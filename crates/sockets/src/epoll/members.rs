@@ -233,8 +233,9 @@ impl Set {
             self.on_tcp.fetch_sub(1, Ordering::AcqRel);
         }
         if let Some(conn) = member.conn {
-            conn.epolls.fetch_sub(1, Ordering::AcqRel);
+            // In this order: see `arm`.
             conn.queue.store(0, Ordering::Release);
+            conn.epolls.fetch_sub(1, Ordering::AcqRel);
         }
         let place = guard.member(fd);
         place.flags &= LISTED;

@@ -467,6 +467,8 @@ fn grown(conn: &Conn, fd: i32) -> bool {
 }
 
 const RESEND_NS: u64 = 200_000;
+/// How often it is looked whether an offer has been answered while the kernel has no room.
+const ANSWER_NS: u64 = 50_000_000;
 
 fn kernel_writable(conn: &'static Conn, fd: i32) -> Result<(), Errno> {
     let timeout = deadline(fd, libc::SO_SNDTIMEO);
@@ -484,9 +486,13 @@ fn kernel_writable(conn: &'static Conn, fd: i32) -> Result<(), Errno> {
             return Ok(());
         }
         let mut poll = [libc::pollfd { fd, events: libc::POLLOUT, revents: 0 }];
-        let step = sys::timespec(50_000_000);
+        // In one sleep if that can be: a signal that comes between two would not end the call, and an alarm comes once.
+        let offered = (conn.state() == state::OFFERED).then_some(ANSWER_NS);
+        let left = timeout.map(|deadline| nanos_of(deadline - now));
+        let step = [offered, left].into_iter().flatten().min().map(sys::timespec);
+        let step = step.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
         // SAFETY: the array and the timeout are valid.
-        let got = unsafe { real::ppoll()(poll.as_mut_ptr(), 1, &step, core::ptr::null()) };
+        let got = unsafe { real::ppoll()(poll.as_mut_ptr(), 1, step, core::ptr::null()) };
         if got > 0 {
             return Ok(());
         }

@@ -42,21 +42,28 @@ fn start() {
     // Called before the libraries' destructors, libfabric's among them, which would take it from under the threads.
     // SAFETY: a function of this signature, in a library that is never unloaded.
     if unsafe { libc::atexit(at_exit) } != 0 {
-        return far::unavailable();
+        return none("atexit() fails");
     }
     // Signals are for the program's own threads.
     let blocked = sys::block_signals(u64::MAX);
     let started = Builder::new().name("shunt-carrier".into()).spawn(|| {
-        if let Err(why) = open() {
-            far::unavailable();
-            log::note(options::LogLevel::Warn, format_args!("no connections between hosts: {why}"));
+        far::note("opens libfabric");
+        // A panic has been noted.
+        let done = std::panic::catch_unwind(open).unwrap_or_else(|_| Err("see above".into()));
+        if let Err(why) = done {
+            none(why);
         }
     });
     sys::block_signals(blocked);
     match started {
         Ok(thread) => *lock(&OPENING) = Some(thread),
-        Err(_) => far::unavailable(),
+        Err(error) => none(error),
     }
+}
+
+fn none(why: impl std::fmt::Display) {
+    far::unavailable();
+    log::note(options::LogLevel::Warn, format_args!("no connections between hosts: {why}"));
 }
 
 fn open() -> Result<(), String> {
@@ -73,8 +80,10 @@ fn open() -> Result<(), String> {
 }
 
 fn open_port() -> Result<(), String> {
-    // It would go to the program's standard error.
-    std::panic::set_hook(Box::new(|_| {}));
+    // To the log, as the program's standard error is its own.
+    std::panic::set_hook(Box::new(|panic| {
+        log::note(options::LogLevel::Warn, format_args!("please report this: {panic}"));
+    }));
     let provider = far::provider();
     let at = far::first_address().map(address).ok_or("it is over already")?;
     let found = ofi::find(provider, Some(at)).map_err(|error| error.to_string())?;

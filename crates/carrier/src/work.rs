@@ -476,9 +476,7 @@ impl Errands for Carrier {
     fn may_sleep(&mut self) -> bool {
         far::arm();
         let idle = self.standing.iter().all(|standing| standing.wire.outbox.stuck().is_none());
-        idle && !far::has_errands()
-            && !self.keeper.has_news()
-            && self.owed.iter().all(Owed::waits)
+        idle && !far::has_errands() && !self.keeper.has_news() && self.owed.iter().all(Owed::waits)
     }
 
     fn gone(&mut self, why: &str) {

@@ -38,7 +38,7 @@ main() {
     stage blackbox "pytest tests" blackbox
     stage over-vipl "sockets and programs by Virtual Interfaces" over_vipl
     stage between "sockets between hosts" between
-    stage perturb "soak, deaths, sets and signals with threads held up at random, ${PERTURB_SECONDS:-30} s" perturb
+    stage perturb "soak, deaths, sets, signals and threads between hosts, with threads held up at random, ${PERTURB_SECONDS:-30} s" perturb
     stage models "loom, short form" env MODELS="${MODELS:-short}" scripts/models.sh
     stage fuzz "fuzzers, short form" scripts/fuzz.sh "${FUZZ_SHORT_SECONDS:-5}"
     asked soak && stage soak "soak for ${SOAK_SECONDS:-600} s" soak
@@ -171,8 +171,12 @@ conformance() {
 # in a window of a few instructions then happens within a minute.
 perturb() {
     RUSTFLAGS="${RUSTFLAGS:-} --cfg perturb" CARGO_TARGET_DIR=$target/perturb "$cargo" build --release --locked -p preload
+    local status=0
     SHUNT_LIB=$target/perturb/release/libshunt.so SOAK_SECONDS=${PERTURB_SECONDS:-30} DEATHS=${DEATHS:-20} \
-        side_by_side --modes shunt -k "${PERTURB_TESTS-soak or epoll_sets or signals}"
+        side_by_side --modes shunt -k "${PERTURB_TESTS-soak or epoll_sets or signals}" || status=$?
+    SHUNT_LIB=$target/perturb/release/libshunt.so PYTEST_PATHS=tests/test_sockets.py \
+        side_by_side --modes far -k "${PERTURB_FAR_TESTS-threads and not many_sleepers}" || status=$?
+    return $status
 }
 
 # Tests wait more than they compute: TEST_JOBS of them run beside one another, each in a network and with a /dev/shm of its own (which takes

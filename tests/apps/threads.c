@@ -399,6 +399,40 @@ static void room_by_tcp_server(int fd) {
     close(fd);
 }
 
+/* A connection in two sets: who sleeps is woken by what wakes all, while the peer is in the middle of a long write, or has just ended it. */
+enum { BURSTS = 300, BURST = 200 * 1000 };
+
+static void bursts(int fd) {
+    static char data[BURST];
+    struct epoll_event event;
+    the_fd = fd;
+    int other = sleeper(IN_EPOLL_ET, EPOLLRDHUP), set = sleeper(IN_EPOLL_ET, EPOLLIN);
+    for (int i = 0; i < BURSTS; i++) {
+        for (uint64_t until = got + BURST; got < until;) {
+            ssize_t n = recv(fd, data, sizeof data, MSG_DONTWAIT);
+            if (n > 0) verify(your_key, got, data, (size_t)n), got += (uint64_t)n;
+            else {
+                EQUAL(errno, EAGAIN);
+                EQUAL(epoll_wait(set, &event, 1, -1), 1);
+            }
+        }
+        put(fd, 1);
+    }
+    close(other);
+    close(set);
+    close(fd);
+}
+
+static void bursts_server(int fd) {
+    for (int i = 0; i < BURSTS; i++) {
+        put(fd, BURST);
+        take(fd, 1);
+    }
+    char byte;
+    EQUAL(recv(fd, &byte, 1, 0), 0);
+    close(fd);
+}
+
 /* Eight threads sleep on one connection, in calls and in poll(). What wakes them all must not keep them busy. */
 static void *light_sleeper(void *polls) {
     struct pollfd poll_in = {.fd = the_fd, .events = POLLIN};
@@ -461,5 +495,6 @@ const struct example examples[] = {
     {"edge_and_poll", echo_slowly, edge_and_poll, 0},
     {"call_and_edge", echo_slowly, call_and_edge, 0},
     {"room_by_tcp", room_by_tcp_server, room_by_tcp, 0},
+    {"bursts", bursts_server, bursts, 0},
     {0},
 };

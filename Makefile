@@ -98,7 +98,7 @@ qemu: build ## two guests under QEMU with TIPC, bonds and `shunt ether`, all of 
 
 perturb: build ## all black-box tests and PERTURB_SECONDS of soak, with threads held up at random between steps on shared memory
 	@scripts/bootstrap.sh test
-	@PERTURB_SECONDS=$(PERTURB_SECONDS) DEATHS=$(or $(DEATHS),200) PERTURB_TESTS= TEST_ONLY=perturb scripts/test.sh
+	@PERTURB_SECONDS=$(PERTURB_SECONDS) DEATHS=$(or $(DEATHS),200) PERTURB_TESTS= PERTURB_FAR_TESTS= TEST_ONLY=perturb scripts/test.sh
 
 switched-off: ## switches one mechanism after the other off, and holds its tests to failing (MECHANISMS="exec fork" for some)
 	@scripts/bootstrap.sh test

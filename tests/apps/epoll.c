@@ -287,6 +287,48 @@ static void room_moved_part(int unused) { (void)unused, room_moved(part_of_much)
 static void room_moved_file(int unused) { (void)unused, room_moved(files); }
 static void answers(int listener) { puppet(answer(listener)); }
 
+/* The peer takes the connection back to tcp with bytes unread, and then sends what ends like the beginning of something that a library might send between the program's
+ * bytes. There is no more, so no edge for it, either. */
+static void last_bytes(int fd) {
+    static const unsigned char text[] = {'x', 0xf8, 0xff, 0xfe};
+    unsigned char data[64];
+    set_nonblocking(fd, true);
+    int set = set_of(fd, EPOLLIN | EPOLLET);
+    EQUAL(send(fd, "unread", 6, 0), 6);
+    tell(sizeof text);
+    for (size_t length = 1; length <= sizeof text; length++) {
+        for (size_t there = 0; there < length;) {
+            ssize_t n = recv(fd, data + there, sizeof data - there, 0);
+            if (n > 0) there += (size_t)n;
+            else {
+                EQUAL(errno, EAGAIN);
+                EQUAL(wait_set(set, 5000), EPOLLIN);
+            }
+        }
+        CHECK(memcmp(data, text, length) == 0);
+        tell((int64_t)length);
+    }
+    close(set);
+    EQUAL(hear(), 0);
+    close(fd);
+}
+
+static void last_bytes_server(int fd) {
+    static const unsigned char text[] = {'x', 0xf8, 0xff, 0xfe};
+    char data[6];
+    EQUAL(hear(), sizeof text);
+    CHECK(fcntl(fd, F_SETFL, O_ASYNC) == 0 && fcntl(fd, F_SETFL, 0) == 0);
+    for (size_t length = 1; length <= sizeof text; length++) {
+        EQUAL(send(fd, text, length, 0), length);
+        EQUAL(hear(), length);
+    }
+    recv_all(fd, data, sizeof data);
+    CHECK(memcmp(data, "unread", 6) == 0);
+    tell(0);
+    EQUAL(recv(fd, data, 1, 0), 0);
+    close(fd);
+}
+
 static void room_level(int fd) { room(fd, 0); }
 static void room_edge(int fd) { room(fd, EPOLLET); }
 
@@ -658,6 +700,7 @@ const struct example examples[] = {
     {"room_level", puppet, room_level, 0},
     {"room_edge", puppet, room_edge, 0},
     {"room_moved_send", answers, room_moved_send, RAW | SLOW},
+    {"last_bytes", last_bytes_server, last_bytes, 0},
     {"room_moved_part", answers, room_moved_part, RAW | SLOW},
     {"room_moved_file", answers, room_moved_file, RAW | SLOW},
     {"stream_level", stream_server, stream_level, 0},

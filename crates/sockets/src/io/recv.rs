@@ -573,7 +573,13 @@ fn before_record(conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>) -> Result<usize, T
         match records::hear(conn, fd, rx) {
             records::Next::Bytes(most) => return Ok(most),
             records::Next::Record => {}
-            records::Next::Wait => return Err(Tried::Not),
+            records::Next::Wait => {
+                // If it is none, nothing follows, and no edge tells of what is there: sets ask again as long as it is held.
+                if conn.epolls.load(Ordering::Acquire) != 0 {
+                    epoll::another_edge(conn);
+                }
+                return Err(Tried::Not);
+            }
         }
     }
     Ok(usize::MAX)

@@ -3,7 +3,7 @@
 HOW is how the client, which stays one process, uses its end:
   turns    one message at a time
   ahead    as turns, but at the end of a stage messages are already under way to the next image
-  threads  one thread writes, another one reads, all the time
+  threads  as turns for a while, then one thread writes, another one reads, all the time
   epoll    as turns, with a non-blocking socket in an epoll set
 DETAILS: "shared", the server has a child that holds the connection, too; "twice", it has it under two numbers; "inherited", it is one
 end of what its parent has accepted and closed; "failing", it tries to execute what is not there before; "set", it waits for
@@ -122,6 +122,10 @@ def ahead(connection, stages):
 
 
 def threads(connection, stages):
+    # In memory before the stream begins, whose threads are in calls of the kernel all the time.
+    for number in range(TURNS):
+        connection.sendall(block(number))
+        assert recv_all(connection, SIZE) == block(number)
     data = os.urandom(STREAM)
     hashes = [hashlib.sha256(data).digest()]
 

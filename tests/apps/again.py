@@ -169,9 +169,15 @@ def main():
         connection = listener.accept()[0]
         listener.close()
         if "inherited" in details:
+            closed, closing = os.pipe()
             if (child := os.fork()) != 0:
                 connection.close()
+                os.close(closing)
                 os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+            # As long as two have it, it stays on tcp: on a busy machine perhaps to the end.
+            os.close(closing)
+            os.read(closed, 1)
+            os.close(closed)
         serve(how, stages, details, connection.detach(), [])
     connection = socket.create_connection(listener.getsockname())
     listener.close()

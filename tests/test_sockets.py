@@ -54,8 +54,9 @@ def test_urgent_data_while_offered(r, rounds):
 
 def test_room_by_tcp(r, mode):
     """Which thread takes note that the peer has gone to tcp is chance: whoever waits for room, or another."""
+    moved = {"WARM_MOVED": 1} if mode in ("shunt", "far") else {}
     for _ in range(5):
-        r.run([r.apps / "threads", "room_by_tcp"], env={"WARM": 400} | ({"WARM_MOVED": 1} if mode in ("shunt", "far") else {}), timeout=30)
+        r.run([r.apps / "threads", "room_by_tcp"], env={"WARM": 400} | moved, timeout=30)
 
 
 @pytest.mark.parametrize("window, delayed", [(32, 31), (1, 0), (2, 1)])

@@ -105,6 +105,51 @@ static void low_water_recv(int fd) {
     leave(fd);
 }
 
+/* ---- options that were there before the connection ---- */
+
+static int dial_with(int level, int name, int value) {
+    int fd = socket(listener_address.ss_family, SOCK_STREAM, 0);
+    CHECK(fd >= 0);
+    set(fd, level, name, value);
+    CHECK(connect(fd, (void *)&listener_address, listener_length) == 0);
+    return fd;
+}
+
+static void puppet_for_one(int listener) { puppet(answer(listener)); }
+static void puppet_that_dials(int unused) {
+    (void)unused;
+    puppet(dial());
+}
+
+static void low_water_before(int unused) {
+    (void)unused;
+    int fd = dial_with(SOL_SOCKET, SO_RCVLOWAT, LOW);
+    echo_rounds(fd, 400, LOW);
+    EQUAL(value_of(fd, SOL_SOCKET, SO_RCVLOWAT), LOW);
+    ask(SEND, LOW - 1);
+    wait_queued(fd, LOW - 1);
+    EQUAL(ready_by_poll(fd, 20), 0);
+    ask(SEND, 1);
+    EQUAL(ready_by_poll(fd, 5000), 1);
+    take(fd, LOW);
+    leave(fd);
+}
+
+/* What accept() gives has it from the listener. */
+static void low_water_of_listener(int listener) {
+    char data[2 * LOW];
+    set(listener, SOL_SOCKET, SO_RCVLOWAT, LOW);
+    int fd = answer(listener);
+    EQUAL(value_of(fd, SOL_SOCKET, SO_RCVLOWAT), LOW);
+    echo_rounds(fd, 400, LOW);
+    order(SEND_ASLEEP, LOW - 100);
+    order(SEND_ASLEEP, 100);
+    EQUAL(recv(fd, data, sizeof data, 0), LOW);
+    verify(your_key, got, data, LOW);
+    got += LOW;
+    leave(fd);
+}
+
 /* ---- what is kept ---- */
 
 static void kept(int fd) {
@@ -173,7 +218,15 @@ static void cork(int fd) {
     leave(fd);
 }
 
-/* SO_PEEK_OFF, if TCP has it (Linux 6.9): each peek goes on behind the last one, and a read moves it back. */
+/* Whether TCP has SO_PEEK_OFF (Linux 6.9), as a socket says that no library follows. */
+static bool has_peek_offset(void) {
+    int at = 0, fd = socket(AF_INET, SOCK_STREAM, 0);
+    bool has = setsockopt(fd, SOL_SOCKET, SO_PEEK_OFF, &at, sizeof at) == 0;
+    close(fd);
+    return has;
+}
+
+/* Each peek goes on behind the last one, and a read moves it back. */
 static void peek_offset(int fd) {
     int at = 0, minus = -1;
     char data[100];
@@ -181,6 +234,7 @@ static void peek_offset(int fd) {
     wait_queued(fd, 50);
     if (setsockopt(fd, SOL_SOCKET, SO_PEEK_OFF, &at, sizeof at) != 0) {
         EQUAL(errno, EOPNOTSUPP);
+        CHECK(!has_peek_offset());
         take(fd, 50);
         echo_rounds(fd, 20, 100);
         leave(fd);
@@ -208,6 +262,32 @@ static void peek_offset(int fd) {
         verify(your_key, got, data, 10);
     }
     take(fd, 10);
+    leave(fd);
+}
+
+/* The same on a connection by which nothing has come yet, and from one who sleeps. */
+static void peek_offset_asleep(int unused) {
+    (void)unused;
+    int fd = dial(), at = 0;
+    char data[30];
+    for (int i = 0; i < 400; i++) {
+        order(READ, 64);
+        put(fd, 64);
+        hear();
+    }
+    if (setsockopt(fd, SOL_SOCKET, SO_PEEK_OFF, &at, sizeof at) != 0) {
+        EQUAL(errno, EOPNOTSUPP);
+        CHECK(!has_peek_offset());
+    } else {
+        for (int i = 0; i < 5; i++) {
+            order(SEND_ASLEEP, sizeof data);
+            EQUAL(recv(fd, data, sizeof data, MSG_PEEK), sizeof data);
+            verify(your_key, got + i * sizeof data, data, sizeof data);
+        }
+        take(fd, 5 * sizeof data);
+        EQUAL(value_of(fd, SOL_SOCKET, SO_PEEK_OFF), 0);
+    }
+    echo_rounds(fd, 20, 100);
     leave(fd);
 }
 
@@ -320,9 +400,12 @@ const struct example examples[] = {
     {"low_water_select", puppet, low_water_select, 0},
     {"low_water_epoll", puppet, low_water_epoll, 0},
     {"low_water_recv", puppet, low_water_recv, 0},
+    {"low_water_before", puppet_for_one, low_water_before, RAW | TCP_OK},
+    {"low_water_of_listener", low_water_of_listener, puppet_that_dials, RAW | TCP_OK},
     {"kept", puppet, kept, 0},
     {"cork", puppet, cork, 0},
     {"peek_offset", puppet, peek_offset, 0},
+    {"peek_offset_asleep", puppet_for_one, peek_offset_asleep, RAW | TCP_OK},
     {"linger_sends_all", linger_sends_all_server, linger_sends_all, 0},
     {"linger_zero", linger_zero_server, linger_zero, 0},
     {"information", puppet, information, 0},

@@ -9,6 +9,12 @@ static void set(int fd, int level, int name, int value) {
     EQUAL(setsockopt(fd, level, name, &value, sizeof value), 0);
 }
 
+static void puppet_for_one(int listener) { puppet(answer(listener)); }
+static void puppet_that_dials(int unused) {
+    (void)unused;
+    puppet(dial());
+}
+
 /* ---- MSG_ZEROCOPY ---- */
 
 /* The numbers of sends that the kernel has told to be complete. */
@@ -122,6 +128,26 @@ static void time_stamping_sent(int fd) {
     leave(fd);
 }
 
+/* Asked for before the connection is made. */
+static void time_stamp_before(int unused) {
+    (void)unused;
+    int fd = socket(listener_address.ss_family, SOCK_STREAM, 0);
+    CHECK(fd >= 0);
+    set(fd, SOL_SOCKET, SO_TIMESTAMP, 1);
+    CHECK(connect(fd, (void *)&listener_address, listener_length) == 0);
+    echo_rounds(fd, 400, 100);
+    char data[100], control[500];
+    struct iovec v = {data, sizeof data};
+    struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+    ask(SEND, sizeof data);
+    wait_queued(fd, sizeof data);
+    EQUAL(recvmsg(fd, &m, 0), sizeof data);
+    CHECK(stamped(&m, SO_TIMESTAMP));
+    verify(your_key, got, data, sizeof data);
+    got += sizeof data;
+    leave(fd);
+}
+
 /* ---- filters and layers ---- */
 
 static void filter(int fd) {
@@ -135,6 +161,27 @@ static void filter(int fd) {
     int none = 0;
     CHECK(setsockopt(fd, SOL_SOCKET, SO_DETACH_FILTER, &none, sizeof none) == 0);
     echo_rounds(fd, 50, 100);
+    leave(fd);
+}
+
+/* What accept() gives has its listener's filter: one that drops long segments. */
+static void filter_of_listener(int listener) {
+    struct sock_filter no_long[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_LEN, 0),
+        BPF_JUMP(BPF_JMP | BPF_JGT | BPF_K, 400, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, 0),
+        BPF_STMT(BPF_RET | BPF_K, 0xffffffff),
+    };
+    struct sock_fprog program = {4, no_long};
+    int none = 0;
+    CHECK(setsockopt(listener, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program) == 0);
+    int fd = answer(listener);
+    echo_rounds(fd, 400, 100);
+    ask(SEND, 1000);
+    struct pollfd p = {fd, POLLIN, 0};
+    EQUAL(poll(&p, 1, 50), 0);
+    CHECK(setsockopt(fd, SOL_SOCKET, SO_DETACH_FILTER, &none, sizeof none) == 0);
+    take(fd, 1000); /* sent again by the kernel */
     leave(fd);
 }
 
@@ -254,10 +301,12 @@ const struct example examples[] = {
     {"zero_copy_not_asked", puppet, zero_copy_not_asked, 0},
     {"time_stamp", puppet, time_stamp, 0},
     {"time_stamp_ns", puppet, time_stamp_ns, 0},
+    {"time_stamp_before", puppet_for_one, time_stamp_before, RAW | TCP_OK},
     {"time_stamping", puppet, time_stamping, 0},
     {"time_stamping_sent", puppet, time_stamping_sent, 0},
     {"filter", puppet, filter, 0},
     {"filter_drops", puppet, filter_drops, 0},
+    {"filter_of_listener", filter_of_listener, puppet_that_dials, RAW | TCP_OK},
     {"layer", puppet, layer, 0},
     {"driven_by_fcntl", puppet, driven_by_fcntl, 0},
     {"driven_by_ioctl", puppet, driven_by_ioctl, 0},

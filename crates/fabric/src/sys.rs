@@ -353,6 +353,24 @@ pub fn getsockopt<T: Copy>(fd: i32, level: i32, name: i32) -> Result<T, Errno> {
     Ok(unsafe { value.assume_init() })
 }
 
+/// Whether a filter is attached to a socket.
+pub fn has_filter(fd: i32) -> bool {
+    // How many instructions it has; one that is no classic program the kernel does not show.
+    let mut len = 0u32;
+    let got = call!(
+        getsockopt,
+        fd,
+        libc::SOL_SOCKET,
+        libc::SO_GET_FILTER,
+        core::ptr::null_mut::<u8>(),
+        &raw mut len
+    );
+    match got {
+        Ok(_) => len > 0,
+        Err(errno) => errno == Errno::EACCES,
+    }
+}
+
 /// Sets a socket option of fixed size.
 pub fn setsockopt<T: Copy>(fd: i32, level: i32, name: i32, value: T) -> Result<(), Errno> {
     call!(setsockopt, fd, level, name, &raw const value, size_of::<T>()).map(drop)

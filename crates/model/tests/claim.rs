@@ -1,5 +1,5 @@
 //! A recall whose bytes the reader may send in the writer's stead (`demote.rs`: `hand_over`, `send_for_peer`, `to_tcp`). The reader
-//! stopped with bytes unread in the ring and recalls them, so that a process that knows nothing of rings can go on with the
+//! stopped, perhaps where it has not come to the ring yet, and recalls what is unread in the ring, so that a process that knows nothing of rings can go on with the
 //! companion. The writer sends them by tcp when it finds the recall; a reader that does not want to wait for it takes a copy of its
 //! descriptor and sends them itself. Who does is decided by a word that both change in one step. Meanwhile the writer goes on writing, or
 //! leaves the ring for a reason of its own, and either may die between any two steps.

@@ -312,6 +312,11 @@ hooks! {
             }
             (libc::SOL_SOCKET, libc::SO_PEEK_OFF) if number >= 0 => {
                 demote::hand_over(conn, fd, Reason::Option, false);
+                if conn.is_managed() {
+                    // Looks of ours would move what is the program's. Kernels before 6.9 have no such option for tcp, and say so.
+                    real::set_errno(libc::EOPNOTSUPP);
+                    return -1;
+                }
             }
             _ => {}
         }

@@ -81,7 +81,36 @@ pub fn hand_over(conn: &'static Conn, fd: i32, reason: Reason, leaves: bool) -> 
     let whole = give_up_ring(conn, fd, reason, leaves);
     // Between hosts the peer must first know of it.
     crate::close::flush(conn, fd);
+    if whole {
+        await_finish(conn, fd);
+    }
     whole
+}
+
+/// Between hosts: waits, not for long, until the peer knows that we are on tcp, so that no record comes and the connection is the kernel's alone. Its program may be in no call of
+/// ours, and its carrier may have looked before our END came: so it is asked again.
+fn await_finish(conn: &'static Conn, fd: i32) {
+    let Some(wire) = conn.wire() else { return };
+    let (start, mut again) = (sys::now(), ASK_NS);
+    while conn.state() == state::PROMOTED && !finish(conn) {
+        let waited = sys::now() - start;
+        if waited > FINISH_NS || wire.is_silent() || kicks::ended(conn, fd) {
+            return;
+        }
+        if waited > again {
+            again *= 2;
+            ask_carrier(conn, fd);
+        }
+        {
+            let Some(mut rx) = conn.lock_rx(fd) else { return };
+            if matches!(conn.rx.path(), path::SMALL | path::BIG) {
+                kicks::look(conn, fd, &mut rx, By::Call);
+            }
+            while records::may_come(conn) && records::hear(conn, fd, &mut rx) == records::Next::Record {}
+            io::progress(conn, fd, &mut rx);
+        }
+        let _ = sys::ppoll(&mut [], Some(LOOK_NS));
+    }
 }
 
 fn give_up_ring(conn: &'static Conn, fd: i32, reason: Reason, leaves: bool) -> bool {
@@ -98,20 +127,25 @@ fn give_up_ring(conn: &'static Conn, fd: i32, reason: Reason, leaves: bool) -> b
             kicks::look(conn, fd, &mut rx, By::Call);
         }
         io::progress(conn, fd, &mut rx);
-        let on_ring = matches!(conn.rx.path(), path::SMALL | path::BIG);
-        // Behind what is unread of tcp there are bytes in the ring, or kicks.
-        let ahead = conn.rx.path() == path::TCP
-            && conn.word(layout::SMALL_AT) != 0
-            && (conn.word(W) != 0 || conn.word(layout::KICKS) != 0);
-        if !(on_ring || ahead) {
-            drop(rx);
-            finish(conn);
-            return true;
-        }
         // Asked before: what the end brought with it is there.
         let ended = kicks::ended(conn, fd) || conn.notes() & note::CLOSED != 0;
         let quiet = wait::quiet(conn);
         let waited = sys::now() - start;
+        let on_ring = matches!(conn.rx.path(), path::SMALL | path::BIG);
+        // Behind what is unread of tcp there are bytes in the ring, or kicks, perhaps one that is on the way.
+        let ahead = conn.rx.path() == path::TCP
+            && conn.word(layout::SMALL_AT) != 0
+            && (conn.word(W) != 0 || conn.word(layout::KICKS) != 0);
+        let kicked = conn.rx.path() == path::TCP && !conn.is_far() && !quiet && waited < KICK_NS;
+        if !(on_ring || ahead || kicked) {
+            // The writer has put nothing into the ring. When it does, it finds the recall and sends it by tcp.
+            if conn.rx.path() == path::TCP && !conn.is_far() && quiet && conn.has(flag::RECALLED) {
+                conn.rx.set_path(path::LAST);
+            }
+            drop(rx);
+            finish(conn);
+            return true;
+        }
         if on_ring {
             if waited > PEER_NS || ended {
                 kicks::drain(conn, fd, &mut rx, u64::MAX, By::Call);
@@ -153,7 +187,7 @@ fn give_up_ring(conn: &'static Conn, fd: i32, reason: Reason, leaves: bool) -> b
         let limit = if empty { HAND_OVER_EMPTY_NS } else { HAND_OVER_NS };
         // It sends no more what we have not read: it has gone another way behind it, or nothing comes from it any more.
         let unsendable = left > rx.ring.position() + 1 || ended && left == 0 || ahead && left != 0;
-        if (unsendable && (quiet || waited > KICK_NS)) || waited > limit {
+        if !kicked && ((unsendable && (quiet || waited > KICK_NS)) || waited > limit) {
             let here = reason == Reason::Duplicated
                 || !leaves && conn.epolls.load(Ordering::Acquire) != 0
                 || reason != Reason::Passed && fd > libc::STDERR_FILENO && relay::shared(conn);
@@ -197,6 +231,10 @@ fn rest(conn: &'static Conn, fd: i32, mut rx: Held<'_, Rx>, ended: bool) {
 /// How long a peer gets that is in a call of ours, or about to be.
 const PEER_NS: u64 = 1_000_000;
 const HAND_OVER_NS: u64 = 2_000_000_000;
+/// How long it may take until the peer has said that it knows, when it is asked again, and when it is looked.
+const FINISH_NS: u64 = 200_000_000;
+const ASK_NS: u64 = 2_000_000;
+const LOOK_NS: u64 = 100_000;
 /// How long a kick that was begun may take to come.
 const KICK_NS: u64 = 200_000_000;
 const HAND_OVER_EMPTY_NS: u64 = 200_000_000;

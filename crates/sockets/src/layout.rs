@@ -103,8 +103,8 @@ pub mod note {
     pub const GONE: u64 = 32;
     /// Its program has set a small receive buffer.
     pub const NARROW: u64 = 64;
-    /// Between hosts: it has come to where tcp goes on, and reads the ring no more.
-    pub const ARRIVED: u64 = 256;
+    /// Between hosts: it has found our END, and sends no STOP any more.
+    pub const END_HEARD: u64 = 256;
     /// Between hosts: its process ends. What it has put is there; its END comes by tcp, and whatever it may still say.
     pub const ENDING: u64 = 512;
     /// With [`RECALL`]: its program goes through exec(), and the next image may offer a slot for the connection again.

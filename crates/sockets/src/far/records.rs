@@ -7,7 +7,8 @@
 //!   that position, and the bytes from there on, by tcp: they lie in its shadow. It is a recall ([`crate::demote`]) that comes by another way.
 //!
 //! A writer has no END on its way unless the peer has echoed all that was put before: so whoever finds an END has the bytes up to it, also if it has just sent a STOP, which is
-//! void then. A connection goes back to the kernel alone (state PLAIN) when no STOP can come any more: the peer has told that it has come to tcp ([`note::ARRIVED`]), or has sent it.
+//! void then, and sends none any more. A connection goes back to the kernel alone (state PLAIN) when no STOP can come: the peer has told that it has found our END
+//! ([`note::END_HEARD`]), or has sent a STOP.
 
 use fabric::sys::{self, Errno};
 use fabric::{Local, Remote};
@@ -135,6 +136,8 @@ fn heard(conn: &Conn, rx: &mut Held<'_, Rx>, Record { kind, position, kicks }: R
         END if conn.word(TCP_AT) == 0 => {
             // As if the writer had put it. What it says is checked where it is used.
             mine.set_word(conn.at(TCP_AT), position.wrapping_add(1));
+            // At once, whatever is unread in the ring: a peer that does not know it has to look for a STOP before each read.
+            conn.theirs().or_word(conn.at(NOTES), note::END_HEARD);
             if conn.rx.path() == path::TCP && conn.word(SMALL_AT) == 0 {
                 // The announcement of the ring has been lost; nothing of it was read.
                 rx.tcp_left = None;
@@ -310,16 +313,9 @@ pub(crate) fn closed_unread(conn: &Conn) -> bool {
     unread
 }
 
-/// That the reader has come to tcp.
-pub(crate) fn arrived(conn: &Conn) {
-    if conn.is_far() {
-        conn.theirs().or_word(conn.at(NOTES), note::ARRIVED);
-    }
-}
-
 /// Whether it can be left to the kernel alone: no record can come any more.
 pub(crate) fn may_finish(conn: &Conn) -> bool {
-    !conn.is_far() || conn.has(flag::HEARD) || conn.notes() & note::ARRIVED != 0
+    !conn.is_far() || conn.has(flag::HEARD) || conn.notes() & note::END_HEARD != 0
 }
 
 #[cfg(test)]

@@ -517,7 +517,6 @@ fn end_of_ring(conn: &'static Conn, fd: i32, rx: &mut Held<'_, Rx>) -> Option<Tr
         });
     }
     conn.rx.set_path(path::LAST);
-    records::arrived(conn);
     None
 }
 

@@ -110,6 +110,35 @@ static void by_count_server(int fd) {
     close(fd);
 }
 
+/* The writer finds no room for long, while nobody reads, and never reads itself. What it has sent, by whatever way, is there for one read, whichever byte comes last. */
+static void after_stall(int fd) {
+    tell(0);
+    usleep(200000);
+    for (int i = 0; i < 5; i++) take(fd, 100000);
+    hear();
+    wait_queued(fd, 100000);
+    expect(fd, 100000, 0);
+    usleep(1000000);
+    tell(0);
+    hear();
+    wait_queued(fd, 1);
+    EQUAL(recv(fd, data, 1, MSG_DONTWAIT), 1);
+    EQUAL((uint8_t)data[0], 0xf8);
+    meet();
+    close(fd);
+}
+
+static void after_stall_server(int fd) {
+    hear();
+    put(fd, 600000);
+    tell(0);
+    hear();
+    send_all(fd, "\xf8", 1);
+    tell(0);
+    meet();
+    close(fd);
+}
+
 /* stdio writes without being seen, so what it writes comes another way than what was sent before. */
 static void through_stdio_server(int fd) {
     put(fd, 1000);
@@ -145,6 +174,7 @@ const struct example examples[] = {
     {"after_growing_peeked", puppet, after_growing_peeked, 0},
     {"after_growing_ended", puppet, after_growing_ended, 0},
     {"edges", puppet, edges, 0},
+    {"after_stall", after_stall_server, after_stall, 0},
     {"by_count", by_count_server, by_count, 0},
     {"in_pairs", puppet, in_pairs, 0},
     {"through_stdio", through_stdio_server, through_stdio, TCP_OK},

@@ -27,6 +27,8 @@ const PATIENCE: Duration = Duration::from_millis(200);
 const SOON: Duration = Duration::from_millis(1);
 /// Errands of one link that are done before another's turn.
 const TURN: usize = 256;
+/// So long it is looked for an END that was told. One that lies behind bytes that the program does not read it finds itself, when it reads them.
+const HEARD: Duration = Duration::from_secs(1);
 /// How long an errand may be begun and not told.
 const STUCK: Duration = Duration::from_secs(2);
 
@@ -79,6 +81,8 @@ pub struct Carrier {
     owed: Vec<Owed>,
     /// Links and slots of what peers want back by tcp.
     recalled: Vec<(u32, u64)>,
+    /// Those to which peers have sent an END, and when it is looked for no more.
+    ends: Vec<(u32, u64, Instant)>,
     /// Since when something is to be posted again.
     again: Option<Instant>,
     /// The device is gone: nobody is to be introduced any more.
@@ -100,6 +104,7 @@ impl Carrier {
             asked: HashMap::new(),
             owed: Vec::new(),
             recalled: Vec::new(),
+            ends: Vec::new(),
             again: None,
             gone: false,
         }
@@ -306,7 +311,11 @@ impl Carrier {
         }
         match what {
             call::KICK => self.owed.push(Owed { index, slot: value, echo: None }),
-            call::RECALL => self.recalled.push((index, value)),
+            call::RECALL if !self.recalled.contains(&(index, value)) => self.recalled.push((index, value)),
+            call::HEAR => {
+                self.ends.retain(|&(link, slot, _)| (link, slot) != (index, value));
+                self.ends.push((index, value, Instant::now() + HEARD));
+            }
             _ => {}
         }
     }
@@ -467,6 +476,9 @@ impl Errands for Carrier {
         }
         did += self.kick();
         self.recalled.retain(|&(index, slot)| far::attend(index, slot) == far::Attended::Later);
+        self.ends.retain(|&(index, slot, until)| {
+            far::hear(index, slot) == far::Attended::Later && Instant::now() < until
+        });
         self.look_for_stuck();
         self.look_for_full();
         self.end_links();
@@ -491,7 +503,7 @@ impl Errands for Carrier {
     }
 
     fn patience(&self) -> Option<Duration> {
-        if !self.recalled.is_empty() {
+        if !(self.recalled.is_empty() && self.ends.is_empty()) {
             return Some(SOON);
         }
         if self.standing.iter().any(|standing| standing.wire.is_over()) {

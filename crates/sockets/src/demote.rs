@@ -28,12 +28,25 @@ pub fn for_kernel(conn: &'static Conn, fd: i32, reason: Reason) {
     await_end(conn, fd);
 }
 
+/// As [`now`], for a reader that does not read. Between hosts its carrier goes to tcp for it: a reader that then finds bytes all the time attends to nothing, and looks for records
+/// before each read until it knows that we have found its END.
+pub(crate) fn stalled(conn: &'static Conn, fd: i32) {
+    now(conn, fd, Reason::Stalled);
+    call_carrier(conn);
+}
+
 /// Between hosts: the peer may be in no call of ours, so its carrier is asked to go to tcp, behind our own END.
 fn ask_carrier(conn: &'static Conn, fd: i32) {
+    if conn.state() == state::PROMOTED && conn.is_far() {
+        crate::close::flush(conn, fd);
+        call_carrier(conn);
+    }
+}
+
+fn call_carrier(conn: &Conn) {
     if conn.state() == state::PROMOTED
         && let Some(wire) = conn.wire()
     {
-        crate::close::flush(conn, fd);
         wire.call(far::call::RECALL, conn.slot.load(Ordering::Relaxed).into());
     }
 }
@@ -87,19 +100,13 @@ pub fn hand_over(conn: &'static Conn, fd: i32, reason: Reason, leaves: bool) -> 
     whole
 }
 
-/// Between hosts: waits, not for long, until the peer knows that we are on tcp, so that no record comes and the connection is the kernel's alone. Its program may be in no call of
-/// ours, and its carrier may have looked before our END came: so it is asked again.
+/// Between hosts: waits, not for long, until the peer has found our END, so that no record comes any more and the connection is the kernel's alone.
 fn await_finish(conn: &'static Conn, fd: i32) {
     let Some(wire) = conn.wire() else { return };
-    let (start, mut again) = (sys::now(), ASK_NS);
+    let start = sys::now();
     while conn.state() == state::PROMOTED && !finish(conn) {
-        let waited = sys::now() - start;
-        if waited > FINISH_NS || wire.is_silent() || kicks::ended(conn, fd) {
+        if sys::now() - start > FINISH_NS || wire.is_silent() || kicks::ended(conn, fd) {
             return;
-        }
-        if waited > again {
-            again *= 2;
-            ask_carrier(conn, fd);
         }
         {
             let Some(mut rx) = conn.lock_rx(fd) else { return };
@@ -231,9 +238,8 @@ fn rest(conn: &'static Conn, fd: i32, mut rx: Held<'_, Rx>, ended: bool) {
 /// How long a peer gets that is in a call of ours, or about to be.
 const PEER_NS: u64 = 1_000_000;
 const HAND_OVER_NS: u64 = 2_000_000_000;
-/// How long it may take until the peer has said that it knows, when it is asked again, and when it is looked.
+/// How long it may take until the peer has said that it has found our END, and how often it is looked.
 const FINISH_NS: u64 = 200_000_000;
-const ASK_NS: u64 = 2_000_000;
 const LOOK_NS: u64 = 100_000;
 /// How long a kick that was begun may take to come.
 const KICK_NS: u64 = 200_000_000;

@@ -21,7 +21,7 @@ use crate::layout::{self, FIRED, TRIP};
 use crate::link::{self, Link};
 use crate::peer::Peer;
 use crate::reason::Reason;
-use crate::{demote, kicks, log, process, rendezvous, report, signals, table, thread};
+use crate::{demote, epoll, kicks, log, process, rendezvous, report, signals, table, thread};
 
 pub(crate) mod records;
 
@@ -56,6 +56,8 @@ pub mod call {
     pub const KICKED: u64 = 4;
     /// The end on this slot wants the other one to go on by tcp, perhaps with what is unread in its ring, and waits for that.
     pub const RECALL: u64 = 5;
+    /// An END comes to the end on this slot by the companion.
+    pub const HEAR: u64 = 6;
 }
 
 /// What is to be done that is not of one link.
@@ -635,6 +637,36 @@ pub fn attend(index: u32, slot: u64) -> Attended {
     {
         kicks::look(conn, fd, &mut rx, kicks::By::Call);
         crate::io::progress(conn, fd, &mut rx);
+    }
+    Attended::Done
+}
+
+/// The peer's END is on its way by the companion, and the program may be in no call of ours that looks for it: looks, so that the peer is told soon that it has been found.
+pub fn hear(index: u32, slot: u64) -> Attended {
+    let Some((slot, conn)) =
+        usize::try_from(slot).ok().and_then(|slot| Some((slot, link::link(index).conn(slot)?)))
+    else {
+        return Attended::Done;
+    };
+    let Some(mut rx) = conn.rx.try_lock() else { return Attended::Later };
+    if !is_on(conn, index, slot) || conn.state() != state::PROMOTED || conn.word(layout::TCP_AT) != 0 {
+        return Attended::Done;
+    }
+    let fd = conn.descriptor();
+    crate::io::progress(conn, fd, &mut rx);
+    if matches!(conn.rx.path(), path::SMALL | path::BIG) {
+        kicks::look(conn, fd, &mut rx, kicks::By::Call);
+    } else {
+        records::hear(conn, fd, &mut rx);
+    }
+    if conn.word(layout::TCP_AT) == 0 {
+        return Attended::Later;
+    }
+    crate::io::progress(conn, fd, &mut rx);
+    drop(rx);
+    // Whoever the kernel has told of it would have found it.
+    if conn.epolls.load(Ordering::Acquire) != 0 {
+        epoll::another_edge(conn);
     }
     Attended::Done
 }

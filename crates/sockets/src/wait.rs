@@ -10,7 +10,6 @@ use stream::spin::{NO_CPU, Spun, cpu, nanos_of, ticks, ticks_of};
 
 use crate::conn::{Conn, flag, path, state};
 use crate::layout::{self, BIG_AT, CALL_BELL, CPU, FIRED, NOTES, R, SLOTS, SMALL_AT, STATE, TCP_AT, TRIP, W};
-use crate::reason::Reason;
 use crate::{demote, io, kicks, link, process, real, rendezvous, signals, table, thread};
 
 /// What a waiter looks at: any change of it is a reason to try again.
@@ -412,7 +411,7 @@ fn sleep_writable(conn: &'static Conn, fd: i32, seen: Seen) -> Result<(), Errno>
                 process::release_bell();
             }
             if !grown(conn, fd) {
-                demote::now(conn, fd, Reason::Stalled);
+                demote::stalled(conn, fd);
             }
             return Ok(());
         }

@@ -10,10 +10,12 @@
 //! void then, and sends none any more. A connection goes back to the kernel alone (state PLAIN) when no STOP can come: the peer has told that it has found our END
 //! ([`note::END_HEARD`]), or has sent a STOP.
 
+use fabric::sync::Ordering;
 use fabric::sys::{self, Errno};
 use fabric::{Local, Remote};
 use stream::spin::{ticks, ticks_of};
 
+use super::call;
 use crate::conn::{Conn, Held, Rx, Tx, flag, path, state};
 use crate::layout::{KICKS, NOTES, RECALL_AT, SMALL_AT, TCP_AT, note};
 use crate::reason::Reason;
@@ -86,8 +88,8 @@ pub(crate) enum Next {
 
 /// Whether records may come.
 pub(crate) fn may_come(conn: &Conn) -> bool {
-    // No STOP comes from a peer that has heard our END.
-    conn.is_far() && !(conn.rx.path() == path::LAST && may_finish(conn))
+    // No STOP comes from a peer that has heard our END, and nothing but bytes behind its own.
+    conn.is_far() && !((conn.word(TCP_AT) != 0 || conn.rx.path() == path::LAST) && may_finish(conn))
 }
 
 /// Looks what the companion has next, behind kicks if they have been taken, and takes a record.
@@ -194,6 +196,7 @@ pub(crate) fn send(conn: &Conn, fd: i32, tx: &mut Held<'_, Tx>) -> bool {
             tx.stop_due = 0;
         } else {
             tx.end_due = 0;
+            wire.call(call::HEAR, conn.slot.load(Ordering::Relaxed).into());
         }
     }
 }

@@ -169,11 +169,12 @@ pub fn keep_error(conn: &Conn, fd: i32, errno: i32) {
     }
 }
 
-/// Whether a read has come to the place where the path changes.
+/// Whether a read has come to the place where the path changes, or to where it was looked for records.
 #[inline(always)]
 fn at_turn(conn: &Conn, rx: &Held<'_, Rx>) -> bool {
     let next = rx.ring.position() + 1;
     match conn.rx.path() {
+        path::TCP | path::LAST if records::may_come(conn) => true,
         path::TCP => rx.tcp_left == Some(0),
         path::SMALL => conn.word(BIG_AT) == next || conn.word(TCP_AT) == next,
         path::BIG => conn.word(TCP_AT) == next,

@@ -25,6 +25,54 @@ static void peek(int fd) {
     leave(fd);
 }
 
+/* A look waits for all, too, but not beyond its time. */
+static void peek_all(int fd) {
+    char data[400];
+    struct timeval t = {0, 50000}, none = {0, 0};
+    for (int i = 0; i < 10; i++) {
+        ask(SEND, 100);
+        wait_queued(fd, 100);
+        order(SEND_ASLEEP, 150);
+        order(SEND_ASLEEP, 50);
+        EQUAL(recv(fd, data, 300, MSG_PEEK | MSG_WAITALL), 300);
+        verify(your_key, got, data, 300);
+        EQUAL(recv(fd, data, 400, MSG_PEEK | MSG_WAITALL | MSG_DONTWAIT), 300);
+        EQUAL(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &t, sizeof t), 0);
+        EQUAL(recv(fd, data, 400, MSG_PEEK | MSG_WAITALL), 300);
+        EQUAL(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &none, sizeof none), 0);
+        take(fd, 300);
+    }
+    leave(fd);
+}
+
+/* Nor beyond the end; and it sees all, by whatever ways it comes. */
+static void peek_all_to_the_end(int fd) {
+    static char data[40000];
+    tell(getpid());
+    EQUAL(recv(fd, data, sizeof data, MSG_PEEK | MSG_WAITALL), sizeof data);
+    verify(your_key, got, data, sizeof data);
+    take(fd, sizeof data);
+    tell(getpid());
+    EQUAL(recv(fd, data, 300, MSG_PEEK | MSG_WAITALL), 100);
+    verify(your_key, got, data, 100);
+    take(fd, 100);
+    close(fd);
+}
+
+static void peek_all_to_the_end_server(int fd) {
+    int one = 1;
+    pid_t pid = hear();
+    wait_asleep(pid, pid);
+    put(fd, 20000);
+    /* An option that only the kernel's tcp has: what follows goes by it. */
+    EQUAL(setsockopt(fd, SOL_SOCKET, SO_TIMESTAMP, &one, sizeof one), 0);
+    put(fd, 20000);
+    hear();
+    put(fd, 100);
+    wait_asleep(pid, pid);
+    close(fd);
+}
+
 /* What is peeked at the end of the stream. */
 static void peek_end(int fd) {
     char data[10];
@@ -177,6 +225,8 @@ static void bad_vector(int fd) {
 
 const struct example examples[] = {
     {"peek", puppet, peek, 0},
+    {"peek_all", puppet, peek_all, 0},
+    {"peek_all_to_the_end", peek_all_to_the_end_server, peek_all_to_the_end, 0},
     {"peek_end", puppet, peek_end, 0},
     {"wait_all", puppet, wait_all, 0},
     {"dont_wait", puppet, dont_wait, 0},

@@ -203,12 +203,43 @@ const WOKEN_NS: u64 = 1_000_000_000;
 /// was closed while it slept, so that [`Conn::descriptor`] is the one to go on with.
 #[cold]
 pub fn readable(conn: &'static Conn, fd: i32, orphan: &mut bool) -> Result<(), Errno> {
+    beyond(conn, fd, 0, orphan)
+}
+
+/// Likewise, until a look may find more than the `had` bytes that the last one has seen; until `deadline`, of SO_RCVTIMEO, at most.
+#[cold]
+pub fn more(
+    conn: &'static Conn,
+    fd: i32,
+    had: usize,
+    deadline: Option<u64>,
+    orphan: &mut bool,
+) -> Result<(), Errno> {
+    if deadline.is_some_and(|deadline| ticks() >= deadline) {
+        return Err(Errno::EAGAIN);
+    }
+    if matches!(conn.rx.path(), path::SMALL | path::BIG) && conn.word(TCP_AT) == 0 {
+        return beyond(conn, fd, had as u64, orphan);
+    }
+    // Some of it came, or comes, by tcp: the kernel wakes nobody who has seen bytes and wants more.
+    let nap = sys::timespec(NAP_NS);
+    // SAFETY: no array, and a valid timeout.
+    let got = unsafe { real::ppoll()(core::ptr::null_mut(), 0, &nap, core::ptr::null()) };
+    if got < 0 && real::errno() == libc::EINTR && (deadline.is_some() || !signals::restarts()) {
+        return Err(Errno::EINTR);
+    }
+    Ok(())
+}
+
+const NAP_NS: u64 = 500_000;
+
+fn beyond(conn: &'static Conn, fd: i32, had: u64, orphan: &mut bool) -> Result<(), Errno> {
     let (seen, ahead, mut learned) = {
         let Some(rx) = conn.lock_rx(fd) else { return Err(Errno::EINTR) };
         let seen = Seen::to_read(conn);
         let ring = matches!(conn.rx.path(), path::SMALL | path::BIG);
         if ring
-            && (seen.front != rx.ring.position()
+            && (seen.front != rx.ring.position() + had
                 || conn.word(TCP_AT) == rx.ring.position() + 1
                     && conn.word(layout::KICKS) == rx.kicks_drained)
         {
@@ -564,7 +595,7 @@ pub(crate) fn meet(conn: &Conn) -> u64 {
 }
 
 /// When a call with this timeout option gives up, in ticks.
-fn deadline(fd: i32, option: i32) -> Option<u64> {
+pub(crate) fn deadline(fd: i32, option: i32) -> Option<u64> {
     let time: libc::timeval = sys::getsockopt(fd, libc::SOL_SOCKET, option).ok()?;
     let nanos = time.tv_sec as u64 * 1_000_000_000 + time.tv_usec as u64 * 1000;
     (nanos != 0).then(|| ticks() + ticks_of(nanos))

@@ -47,7 +47,7 @@ fn receive(conn: &'static Conn, mut fd: i32, iov: &[libc::iovec], flags: i32, or
     }
     let peek = flags & libc::MSG_PEEK != 0;
     let all = flags & libc::MSG_WAITALL != 0 && !peek;
-    let mut done = 0;
+    let (mut done, mut ended, mut deadline) = (0, false, None);
     loop {
         if conn.state() == state::OFFERED {
             rendezvous::serve_offered();
@@ -57,7 +57,7 @@ fn receive(conn: &'static Conn, mut fd: i32, iov: &[libc::iovec], flags: i32, or
         let given = conn.is_far().then(|| rx.ring.given());
         let tried = match take(conn, fd, &mut rx, iov, done, flags) {
             Tried::Bytes(seen) if peek && seen < want => {
-                Tried::Bytes(look_on(conn, &mut rx, iov, seen, flags))
+                Tried::Bytes(look_on(conn, fd, &mut rx, iov, seen, flags))
             }
             tried => tried,
         };
@@ -92,6 +92,27 @@ fn receive(conn: &'static Conn, mut fd: i32, iov: &[libc::iovec], flags: i32, or
         };
         let or_done = |result| Way::Done(if done > 0 { Ok(done) } else { result });
         match tried {
+            // With MSG_WAITALL a look waits for all as well.
+            Tried::Bytes(count)
+                if peek
+                    && count < want
+                    && flags & (libc::MSG_WAITALL | libc::MSG_DONTWAIT) == libc::MSG_WAITALL
+                    && !(conn.has(flag::NONBLOCK) || ended) =>
+            {
+                // Asked before the next look, which sees what came before the end.
+                ended = kicks::ended(conn, fd) || conn.has(flag::BROKEN);
+                if !ended {
+                    demote::attend(conn, fd);
+                    let until = *deadline.get_or_insert_with(|| wait::deadline(fd, libc::SO_RCVTIMEO));
+                    let waited = wait::more(conn, fd, count, until, orphan);
+                    if *orphan {
+                        fd = conn.descriptor();
+                    }
+                    if waited.is_err() {
+                        return Way::Done(Ok(count));
+                    }
+                }
+            }
             Tried::Bytes(count) => {
                 done += count;
                 // A read that gives less than was asked for says that there is no more, which who polls for edges, or knows of the
@@ -230,9 +251,16 @@ fn take(
     }
 }
 
-/// What a look has `seen` on one path, and what it sees on the rings that come after that, all together.
+/// What a look has `seen` on one path, and what it sees on those that come after that, all together.
 #[cold]
-fn look_on(conn: &Conn, rx: &mut Held<'_, Rx>, iov: &[libc::iovec], mut seen: usize, flags: i32) -> usize {
+fn look_on(
+    conn: &Conn,
+    fd: i32,
+    rx: &mut Held<'_, Rx>,
+    iov: &[libc::iovec],
+    mut seen: usize,
+    flags: i32,
+) -> usize {
     // A copy: what is only looked at stays, whatever becomes of the one who looks.
     let mut ring = rx.ring;
     let mut path = conn.rx.path();
@@ -254,6 +282,15 @@ fn look_on(conn: &Conn, rx: &mut Held<'_, Rx>, iov: &[libc::iovec], mut seen: us
         look_out(conn, &ring, iov, seen, count, flags);
         ring.skip(count);
         seen += count;
+    }
+    if on_ring(path)
+        && seen < total(iov)
+        && conn.word(TCP_AT) == ring.position() + 1
+        && kicks::take(conn, fd, rx, u64::MAX, By::Call)
+        && conn.word(KICKS) == rx.kicks_drained
+        && let Ok(most) = before_record(conn, fd, rx)
+    {
+        seen += kernel_recv(fd, iov, seen, most, flags | libc::MSG_DONTWAIT).unwrap_or(0);
     }
     seen
 }

@@ -133,6 +133,61 @@ static void splice_in(int fd) {
     leave(fd);
 }
 
+/* What the other end sent before it went another way, or shut its half, is spliced before all that came later; by one that waits with epoll, as proxies do. */
+static void splice_in_waited_for(int fd) {
+    char data[15000];
+    int pipes[2], set = epoll_create1(0);
+    struct epoll_event event = {.events = EPOLLIN | EPOLLRDHUP};
+    CHECK(pipe(pipes) == 0);
+    EQUAL(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event), 0);
+    for (int round = 0; round < 2; round++) {
+        hear();
+        wait_queued(fd, sizeof data);
+        for (size_t have = 0; have < sizeof data;) {
+            EQUAL(epoll_wait(set, &event, 1, 20000), 1);
+            ssize_t n = splice(fd, NULL, pipes[1], NULL, sizeof data - have, SPLICE_F_NONBLOCK | SPLICE_F_MOVE);
+            CHECK(n > 0);
+            EQUAL(read(pipes[0], data, n), n);
+            verify(your_key, got, data, n);
+            got += n;
+            have += n;
+        }
+        tell(0);
+    }
+    EQUAL(splice(fd, NULL, pipes[1], NULL, 100, 0), 0);
+    close(set);
+    meet();
+    close(fd);
+}
+
+static void splice_in_other_way_server(int fd) {
+    int one = 1;
+    put(fd, 10000);
+    /* An option that only the kernel's tcp has: what follows goes by it. */
+    EQUAL(setsockopt(fd, SOL_SOCKET, SO_TIMESTAMP, &one, sizeof one), 0);
+    put(fd, 5000);
+    tell(0);
+    hear();
+    put(fd, 15000);
+    CHECK(shutdown(fd, SHUT_WR) == 0);
+    tell(0);
+    hear();
+    meet();
+    close(fd);
+}
+
+static void splice_in_ended_server(int fd) {
+    put(fd, 15000);
+    tell(0);
+    hear();
+    put(fd, 15000);
+    CHECK(shutdown(fd, SHUT_WR) == 0);
+    tell(0);
+    hear();
+    meet();
+    close(fd);
+}
+
 /* A splice that sleeps until data comes. */
 static void splice_asleep(int fd) {
     int pipes[2];
@@ -338,6 +393,8 @@ const struct example examples[] = {
     {"header_and_file", puppet, header_and_file, 0},
     {"splice_out", puppet, splice_out, 0},
     {"splice_in", puppet, splice_in, 0},
+    {"splice_in_other_way", splice_in_other_way_server, splice_in_waited_for, 0},
+    {"splice_in_ended", splice_in_ended_server, splice_in_waited_for, 0},
     {"splice_asleep", puppet, splice_asleep, 0},
     {"send_file_short", puppet, send_file_short, 0},
     {"send_file_cold", puppet, send_file_cold, 0},

@@ -1,12 +1,12 @@
 //! sendfile, splice and their kin. sendfile to a promoted connection reads from the page cache into the ring; the others go back to tcp.
 
 use core::ffi::{c_int, c_uint, c_void};
-use fabric::sys;
+use fabric::sys::{self, Errno};
 use libc::{iovec, loff_t, off_t, size_t, ssize_t};
 use sockets::conn::Conn;
 use sockets::io::{self, File, Way};
 use sockets::reason::Reason;
-use sockets::{demote, table};
+use sockets::{demote, real, table};
 
 use crate::files::{InKernel, is_short, owe_room};
 use crate::next::{answer, hooks};
@@ -22,15 +22,46 @@ fn by_kernel(fd: c_int, reads: bool) {
     }
 }
 
-/// The same for an aiocb, whose first member is the descriptor.
+/// The same for an aiocb, whose first member is the descriptor. False if it still has bytes that only we can read; errno says that nothing has been queued.
 ///
 /// # Safety
 /// `block` is null or a valid aiocb.
-unsafe fn by_kernel_of(block: *const c_void) {
+unsafe fn by_kernel_of(block: *const c_void) -> bool {
     // SAFETY: the caller vouches for it.
-    if let Some(&fd) = unsafe { block.cast::<c_int>().as_ref() } {
-        by_kernel(fd, true);
+    let Some(&fd) = (unsafe { block.cast::<c_int>().as_ref() }) else { return true };
+    by_kernel(fd, true);
+    let left = !table::conn(fd).is_some_and(Conn::is_managed);
+    if !left {
+        real::set_errno(libc::EAGAIN);
     }
+    left
+}
+
+/// From a connection into a pipe, where the connection could not be left to the kernel: bytes of the ring lie before those that it has. A page at a time, which a pipe has room
+/// for or not. `None`: it is the kernel's after all, or an error of the kernel's.
+fn by_hand(conn: &'static Conn, from: c_int, out: c_int, len: size_t, flags: c_uint) -> Option<ssize_t> {
+    let mut page = [0u8; libc::PIPE_BUF];
+    let waits = flags & libc::SPLICE_F_NONBLOCK == 0;
+    if len == 0 || sys::fcntl(out, libc::F_GETPIPE_SZ, 0).is_err() {
+        return None;
+    }
+    let mut pipe = [libc::pollfd { fd: out, events: libc::POLLOUT, revents: 0 }];
+    if !waits && sys::ppoll(&mut pipe, Some(0)) == Ok(0) {
+        return Some(answer(Err(Errno::EAGAIN)));
+    }
+    let (at, room) = (page.as_mut_ptr(), len.min(page.len()));
+    let place = |len| [iovec { iov_base: at.cast(), iov_len: len }];
+    let got = match io::recv(conn, from, &place(room), libc::MSG_PEEK) {
+        Way::Done(Ok(got)) if got > 0 => got,
+        Way::Done(result) => return Some(answer(result)),
+        Way::Kernel => return None,
+    };
+    // SAFETY: the buffer holds `got` bytes.
+    let put = unsafe { crate::files::write(out, at.cast(), got) };
+    if put > 0 {
+        io::recv(conn, from, &place(put as usize), libc::MSG_DONTWAIT);
+    }
+    Some(put)
 }
 
 unsafe fn send_file(
@@ -164,6 +195,14 @@ hooks! {
     fn splice(next; from: c_int, from_at: *mut loff_t, out: c_int, out_at: *mut loff_t, len: size_t, flags: c_uint) -> ssize_t {
         by_kernel(from, true);
         by_kernel(out, false);
+        if let Some(conn) = table::conn(from)
+            && conn.is_managed()
+            && from_at.is_null()
+            && out_at.is_null()
+            && let Some(put) = by_hand(conn, from, out, len, flags)
+        {
+            return put;
+        }
         next(from, from_at, out, out_at, len, flags)
     }
     fn tee(next; from: c_int, out: c_int, len: size_t, flags: c_uint) -> ssize_t {
@@ -182,30 +221,30 @@ hooks! {
     }
     // A thread of libc's would read and write the companion.
     fn aio_read(next; block: *mut c_void) -> c_int {
-        by_kernel_of(block);
-        next(block)
+        if by_kernel_of(block) { next(block) } else { -1 }
     }
     fn aio_read64(next; block: *mut c_void) -> c_int {
-        by_kernel_of(block);
-        next(block)
+        if by_kernel_of(block) { next(block) } else { -1 }
     }
     fn aio_write(next; block: *mut c_void) -> c_int {
-        by_kernel_of(block);
-        next(block)
+        if by_kernel_of(block) { next(block) } else { -1 }
     }
     fn aio_write64(next; block: *mut c_void) -> c_int {
-        by_kernel_of(block);
-        next(block)
+        if by_kernel_of(block) { next(block) } else { -1 }
     }
     fn lio_listio(next; mode: c_int, list: *const *mut c_void, count: c_int, event: *mut c_void) -> c_int {
         for index in 0..count.max(0) as usize {
-            by_kernel_of(*list.add(index));
+            if !by_kernel_of(*list.add(index)) {
+                return -1;
+            }
         }
         next(mode, list, count, event)
     }
     fn lio_listio64(next; mode: c_int, list: *const *mut c_void, count: c_int, event: *mut c_void) -> c_int {
         for index in 0..count.max(0) as usize {
-            by_kernel_of(*list.add(index));
+            if !by_kernel_of(*list.add(index)) {
+                return -1;
+            }
         }
         next(mode, list, count, event)
     }

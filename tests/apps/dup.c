@@ -1,6 +1,7 @@
 /* One connection under several numbers: dup, dup2, dup3, F_DUPFD, F_DUPFD_CLOEXEC. All of them are the same connection; it ends
  * when the last is closed; a number that dup2 overwrites loses what it was before. */
 #include "pair.h"
+#include <sys/prctl.h>
 
 static void use_both(int one, int two) {
     for (int i = 0; i < 50; i++) {
@@ -131,6 +132,57 @@ static void last_close(int fd) {
     leave(copies[49 * 29 % 50]);
 }
 
+/* A member of a set gets another number while bytes are unread, and the other end, which has done the same before, is busy with other things: what it has sent is there. */
+static void unread_member(int fd) {
+    struct epoll_event event = {.events = EPOLLIN};
+    int set = epoll_create1(0);
+    EQUAL(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event), 0);
+    for (int i = 0; i < 2; i++) {
+        ask(SEND, 5000);
+        wait_queued(fd, 5000);
+        int other = dup(fd);
+        CHECK(other >= 0);
+        close(fd);
+        fd = other;
+        wait_queued(fd, 5000);
+        take(fd, 3000);
+        ask(SEND, 100);
+        wait_queued(fd, 2100);
+        take(fd, 2100);
+    }
+    close(set);
+    echo_rounds(fd, 20, 100);
+    leave(fd);
+}
+
+static void unread_member_server(int fd) {
+    int other = dup(fd);
+    CHECK(other >= 0);
+    close(fd);
+    puppet(other);
+}
+
+/* Neither may look into the other, so neither can send what the other one has sent. */
+static void unlike(void) {
+    if (geteuid() == 0) CHECK(setresuid(65534, 65534, 65534) == 0);
+    CHECK(prctl(PR_SET_DUMPABLE, 0) == 0);
+}
+
+static void unread_member_alone(int unused) {
+    (void)unused;
+    unlike();
+    int fd = dial();
+    warm_client(fd);
+    unread_member(fd);
+}
+
+static void unread_member_alone_server(int listener) {
+    unlike();
+    int fd = answer(listener);
+    warm_server(fd);
+    puppet(fd);
+}
+
 const struct example examples[] = {
     {"by_dup", puppet, by_dup, 0},
     {"by_dup2", puppet, by_dup2, 0},
@@ -142,5 +194,7 @@ const struct example examples[] = {
     {"over_connection", over_server, over_client, RAW},
     {"before_connect", before_connect_server, before_connect, RAW},
     {"last_close", puppet, last_close, 0},
+    {"unread_member", unread_member_server, unread_member, 0},
+    {"unread_member_alone", unread_member_alone_server, unread_member_alone, RAW},
     {0},
 };

@@ -40,6 +40,10 @@ fn descriptor(conn: &'static Conn, fd: i32, last: bool) {
                 conn.fd.store(other as u32, Ordering::Relaxed);
             }
         });
+        // The peer takes a copy of it where it sends in our stead.
+        if conn.state() == state::PROMOTED && conn.slot_taken() && !conn.is_far() {
+            conn.put(layout::FD, conn.descriptor() as u64 + 1);
+        }
     }
 }
 

@@ -86,6 +86,8 @@ pub mod flag {
     pub const RESET_TOLD: u32 = 1 << 15;
     /// We have recalled what is unread in the ring, and do not read there.
     pub const RECALLED: u32 = 1 << 16;
+    /// We had recalled what is unread in the ring, and read it there after all: up to TCP_AT, whatever has been written behind that.
+    pub const REST: u32 = 1 << 24;
     /// Taken out of an epoll set, in whose inner set it still is.
     pub const PARKED: u32 = 1 << 17;
     /// A kick may have been left in the companion for those that are asleep: the last one awake takes it.

@@ -24,6 +24,8 @@ pub fn now(conn: &'static Conn, fd: i32, reason: Reason) {
 /// companion from where on it goes by tcp; on one host it knows at once.
 pub fn for_kernel(conn: &'static Conn, fd: i32, reason: Reason) {
     now(conn, fd, reason);
+    // What the peer has recalled goes before what the kernel is to send.
+    crate::close::flush(conn, fd);
     ask_carrier(conn, fd);
     await_end(conn, fd);
 }
@@ -126,6 +128,12 @@ fn give_up_ring(conn: &'static Conn, fd: i32, reason: Reason, leaves: bool) -> b
         return true;
     }
     ask_carrier(conn, fd);
+    // What is unread stays in the ring, and is ours: it may be a child that only happens to hold the connection, which ends us.
+    let stays_here = || {
+        reason == Reason::Duplicated
+            || !leaves && conn.epolls.load(Ordering::Acquire) != 0
+            || reason != Reason::Passed && fd > libc::STDERR_FILENO && relay::shared(conn)
+    };
     let start = sys::now();
     let mut tried = false;
     loop {
@@ -169,10 +177,12 @@ fn give_up_ring(conn: &'static Conn, fd: i32, reason: Reason, leaves: bool) -> b
         // Between hosts it says so among the bytes of tcp, which must not be taken for the program's.
         if settled && empty && left == 0 && !conn.is_far() || sends {
             conn.rx.set_path(path::LAST);
-        } else if settled && left == 0 && !ended && !tried && waited > PEER_NS {
+        } else if quiet && (settled || ahead) && left == 0 && !ended && !tried && waited > PEER_NS {
             tried = true;
-            if send_for_peer(conn, &rx) {
+            if settled && send_for_peer(conn, &rx) {
                 conn.rx.set_path(path::LAST);
+            } else if stays_here() && keep_rest(conn) {
+                return false;
             }
         }
         if conn.rx.path() == path::LAST {
@@ -195,11 +205,7 @@ fn give_up_ring(conn: &'static Conn, fd: i32, reason: Reason, leaves: bool) -> b
         // It sends no more what we have not read: it has gone another way behind it, or nothing comes from it any more.
         let unsendable = left > rx.ring.position() + 1 || ended && left == 0 || ahead && left != 0;
         if !kicked && ((unsendable && (quiet || waited > KICK_NS)) || waited > limit) {
-            let here = reason == Reason::Duplicated
-                || !leaves && conn.epolls.load(Ordering::Acquire) != 0
-                || reason != Reason::Passed && fd > libc::STDERR_FILENO && relay::shared(conn);
-            if here {
-                // A child that only happens to hold it, most likely: what is unread stays in the ring, and is ours.
+            if stays_here() {
                 report::count_reason(Reason::PeerGone);
             } else {
                 rest(conn, fd, rx, ended);
@@ -291,6 +297,23 @@ fn send_for_peer(conn: &'static Conn, rx: &Held<'_, Rx>) -> bool {
         conn.put(layout::RESENT_TO, ring.position() + 1);
     }
     descriptors::unhide(socket);
+    claimed
+}
+
+/// Takes a recall back whose writer does not come, and for which we cannot send: we read what there is in the ring ourselves. The writer is told that we have sent it by tcp, so
+/// that it sends what it has put, or puts, behind that. False if it has begun to send. Under the lock, when no kick is on the way.
+fn keep_rest(conn: &Conn) -> bool {
+    let claimed = !conn.is_far()
+        && conn.word(TCP_AT) == 0
+        && conn.mine().replace_word(conn.at(layout::CLAIM), 0, layout::BY_READER).is_ok();
+    if claimed {
+        let end = conn.word(W) + 1;
+        // As the writer will say, when it comes. Before that it is what bounds our reading.
+        conn.mine().set_word(conn.at(TCP_AT), end);
+        conn.set(flag::REST);
+        conn.clear(flag::RECALLED);
+        conn.put(layout::RESENT_TO, end);
+    }
     claimed
 }
 
@@ -552,7 +575,8 @@ pub(crate) fn finish(conn: &'static Conn) -> bool {
 /// Its slot it keeps until it gets another one ([`crate::close::leave_slot`]).
 fn begin_anew(conn: &'static Conn) {
     const ENDED: u32 = flag::SHUT_WR | flag::SHUT_RD | flag::PEER_FIN | flag::PEER_HUP | flag::BROKEN;
-    const OF_THE_SLOT: u32 = flag::DEMOTING | flag::NEVER | flag::KICKED | flag::TX_FULL | flag::PEER_NARROW;
+    const OF_THE_SLOT: u32 =
+        flag::DEMOTING | flag::NEVER | flag::KICKED | flag::TX_FULL | flag::PEER_NARROW | flag::REST;
     if conn.has(ENDED | flag::OWN_WISH | flag::SHARED) {
         return;
     }

@@ -20,7 +20,7 @@ use stream::spin::{Learned, NO_CPU, Spun, nanos_of, ticks, ticks_of};
 
 use crate::conn::{Conn, flag, path, state};
 use crate::kicks::By;
-use crate::layout::{QUEUES, W};
+use crate::layout::{QUEUES, TCP_AT, W};
 use crate::reason::Reason;
 use crate::table::{self, Entry};
 use crate::thread::{self, Place};

@@ -88,15 +88,31 @@ fn with_message<T>(
     most: usize,
     call: impl FnOnce(&mut libc::msghdr) -> T,
 ) -> T {
+    with_parts(iov, (0, 0), &mut [], (skip, most), call)
+}
+
+/// With two parts of the buffers (from where on, at most how many bytes), and something between them.
+fn with_parts<T>(
+    iov: &[libc::iovec],
+    first: (usize, usize),
+    between: &mut [u8],
+    second: (usize, usize),
+    call: impl FnOnce(&mut libc::msghdr) -> T,
+) -> T {
     let mut part = [libc::iovec { iov_base: core::ptr::null_mut(), iov_len: 0 }; IOVS];
     let mut used = 0;
-    let count = total(iov).saturating_sub(skip).min(most);
-    pieces(iov, skip, count, |at, len| {
+    let mut add = |at: *mut u8, len| {
         if used < IOVS {
             part[used] = libc::iovec { iov_base: at.cast(), iov_len: len };
             used += 1;
         }
-    });
+    };
+    let room = |skip, most| total(iov).saturating_sub(skip).min(most);
+    pieces(iov, first.0, room(first.0, first.1), &mut add);
+    if !between.is_empty() {
+        add(between.as_mut_ptr(), between.len());
+    }
+    pieces(iov, second.0, room(second.0, second.1), &mut add);
     // SAFETY: all zeroes is a valid msghdr.
     let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
     message.msg_iov = part.as_mut_ptr();
@@ -126,16 +142,28 @@ pub fn unread(conn: &'static Conn, fd: i32) -> Option<i32> {
         while records::may_come(conn) && records::hear(conn, fd, &mut rx) == records::Next::Record {}
     }
     progress(conn, fd, &mut rx);
+    let end = match conn.word(TCP_AT) {
+        0 => conn.word(W),
+        // What was recalled lies there still.
+        at => at - 1,
+    };
     // While the connection grows, both rings can be full.
     let most = layout::UNDER_WAY as u64;
-    let in_ring = conn.word(W).wrapping_sub(rx.ring.position()).min(most);
+    let in_ring = end.wrapping_sub(rx.ring.position()).min(most);
+    let waiting = || sys::ioctl_int(fd, libc::FIONREAD).unwrap_or(0) as u64;
+    // By tcp again, behind the ring and the kicks.
+    let again = |waiting: u64, before: u64| {
+        let kicks = conn.word(KICKS).wrapping_sub(rx.kicks_drained);
+        if conn.word(TCP_AT) == 0 { 0 } else { waiting.saturating_sub(before + kicks) }
+    };
     let count = match (conn.rx.path(), rx.tcp_left) {
-        (path::SMALL | path::BIG, _) => in_ring,
+        (path::SMALL | path::BIG, _) if conn.word(TCP_AT) == 0 => in_ring,
+        (path::SMALL | path::BIG, _) => in_ring + again(waiting(), 0),
         // Some of it still on tcp, the rest in the ring behind it.
-        (path::TCP, Some(left)) => {
-            let waiting = sys::ioctl_int(fd, libc::FIONREAD).unwrap_or(0) as u64;
-            if waiting >= left { left + in_ring } else { waiting }
-        }
+        (path::TCP, Some(left)) => match waiting() {
+            waiting if waiting >= left => left + in_ring + again(waiting, left),
+            waiting => waiting,
+        },
         _ => return None,
     };
     Some(count as i32)

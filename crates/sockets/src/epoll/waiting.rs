@@ -587,10 +587,10 @@ impl Guard<'_> {
     }
 }
 
-/// Whether what the kernel tells of a companion is an edge of the connection: not where the bytes go by rings.
+/// Whether what the kernel tells of a companion is an edge of the connection: not where the bytes go by rings, but where they come by tcp behind what is unread there.
 fn is_edge(conn: &Conn, events: u32) -> bool {
     let ring = |path| matches!(path, path::SMALL | path::BIG);
     events & libc::EPOLLPRI as u32 != 0
-        || events & ready::IN != 0 && !ring(conn.rx.path())
+        || events & ready::IN != 0 && (!ring(conn.rx.path()) || conn.word(TCP_AT) != 0)
         || events & ready::OUT != 0 && !ring(conn.tx.path()) && conn.has(flag::TX_FULL)
 }

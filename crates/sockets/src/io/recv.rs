@@ -264,9 +264,9 @@ fn look_on(
     // A copy: what is only looked at stays, whatever becomes of the one who looks.
     let mut ring = rx.ring;
     let mut path = conn.rx.path();
-    if on_ring(path) {
-        ring.skip(seen);
-    }
+    // So many of them lie before the ring's in the companion.
+    let before = if on_ring(path) { 0 } else { seen };
+    ring.skip(seen - before);
     loop {
         match path {
             path::TCP if rx.tcp_left == Some(seen as u64) => path = path::SMALL,
@@ -276,6 +276,10 @@ fn look_on(
             }
             _ => break,
         }
+        // What was recalled comes by tcp.
+        if conn.has(flag::RECALLED) && conn.word(TCP_AT) == 0 {
+            return seen;
+        }
         let want = total(iov) - seen;
         let Ok(ready) = ring.ready(&conn.ends(), want, || until(conn, path)) else { break };
         let count = ready.min(want);
@@ -283,16 +287,33 @@ fn look_on(
         ring.skip(count);
         seen += count;
     }
-    if on_ring(path)
-        && seen < total(iov)
-        && conn.word(TCP_AT) == ring.position() + 1
-        && kicks::take(conn, fd, rx, u64::MAX, By::Call)
-        && conn.word(KICKS) == rx.kicks_drained
-        && let Ok(most) = before_record(conn, fd, rx)
-    {
-        seen += kernel_recv(fd, iov, seen, most, flags | libc::MSG_DONTWAIT).unwrap_or(0);
+    if on_ring(path) && seen < total(iov) && conn.word(TCP_AT) == ring.position() + 1 {
+        seen += look_behind(conn, fd, rx, iov, before, seen, flags);
     }
     seen
+}
+
+/// What the companion has behind the ring and the kicks, of which `before` bytes come before the ring: these are looked at once more.
+fn look_behind(
+    conn: &Conn,
+    fd: i32,
+    rx: &mut Held<'_, Rx>,
+    iov: &[libc::iovec],
+    before: usize,
+    seen: usize,
+    flags: i32,
+) -> usize {
+    if before == 0 {
+        kicks::take(conn, fd, rx, u64::MAX, By::Call);
+    }
+    let mut kicks = [0; 256];
+    let count = conn.word(KICKS).wrapping_sub(rx.kicks_drained) as usize;
+    let Some(kicks) = kicks.get_mut(..count) else { return 0 };
+    let Ok(most) = before_record(conn, fd, rx) else { return 0 };
+    let behind = (seen, most.saturating_sub(before + count));
+    let flags = flags & !libc::MSG_WAITALL | libc::MSG_DONTWAIT;
+    let got = with_parts(iov, (0, before), kicks, behind, |message| sys::recvmsg(fd, message, flags));
+    got.unwrap_or(0).saturating_sub(before + count)
 }
 
 /// Reads on tcp before the ring; `None` once the ring's turn has come.
@@ -417,7 +438,8 @@ fn learn_boundary(conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>) -> Result<(), Err
 /// The position at which the ring that we read ends, `u64::MAX` if it goes on.
 #[inline(always)]
 pub(crate) fn until(conn: &Conn, ring: u32) -> u64 {
-    if ring == path::SMALL { conn.word(BIG_AT).wrapping_sub(1) } else { u64::MAX }
+    let end = if ring == path::SMALL { conn.word(BIG_AT).wrapping_sub(1) } else { u64::MAX };
+    if conn.has(flag::REST | flag::RECALLED) { end.min(conn.word(TCP_AT).wrapping_sub(1)) } else { end }
 }
 
 /// Lets a stream of small messages gather a little. A reader that takes each one as it comes makes the line with the write position go

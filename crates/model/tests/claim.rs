@@ -1,7 +1,7 @@
 //! A recall whose bytes the reader may send in the writer's stead (`demote.rs`: `hand_over`, `send_for_peer`, `to_tcp`). The reader
 //! stopped, perhaps where it has not come to the ring yet, and recalls what is unread in the ring, so that a process that knows nothing of rings can go on with the
 //! companion. The writer sends them by tcp when it finds the recall; a reader that does not want to wait for it takes a copy of its
-//! descriptor and sends them itself. Who does is decided by a word that both change in one step. Meanwhile the writer goes on writing, or
+//! descriptor and sends them itself, or, where it may not, takes the recall back: it says that it has sent them, and reads them in the ring, up to there (`keep_rest`). Who does is decided by a word that both change in one step. Meanwhile the writer goes on writing, or
 //! leaves the ring for a reason of its own, and either may die between any two steps.
 //!
 //! Steps, assumptions and mutations are as in `paths.rs`; kicks are not in this model, as the reader claims only when none is on the way.
@@ -24,6 +24,8 @@ enum Rule {
     EndIfUntold,
     /// After a byte was published, the recall is looked for.
     LookAfterPublish,
+    /// A reader that has taken the recall back reads no further than it has said.
+    ReadNoFurther,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -56,6 +58,8 @@ enum Reader {
     Claiming,
     /// Sends byte after byte in the writer's stead.
     Sending(u8),
+    /// Has claimed what it cannot send, and says next how far it reads itself.
+    Keeping,
     /// All that follows comes by tcp.
     Tcp,
     /// The recall is void: it reads the ring up to here, then tcp.
@@ -81,6 +85,7 @@ struct State {
     /// What was read from the ring after all.
     from_ring: Vec<u8>,
     timed_out: bool,
+    kept: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -94,6 +99,8 @@ enum Step {
     /// The writer has waited long enough for the reader.
     TimeOut,
     Reader,
+    /// The reader may not send, and claims to keep.
+    Keep,
     WriterDies,
     ReaderDies,
 }
@@ -155,6 +162,16 @@ impl Claim {
                 s.resent_to = at + 1;
                 Reader::Tcp
             }
+            Reader::Keeping => {
+                s.tcp_at = s.written + 1;
+                s.resent_to = s.written + 1;
+                s.kept = true;
+                Reader::Ring(0)
+            }
+            Reader::Ring(at) if s.kept && !self.keeps(Rule::ReadNoFurther) && at < s.written => {
+                s.from_ring.push(at);
+                Reader::Ring(at + 1)
+            }
             Reader::Ring(at) if at + 1 < s.tcp_at => {
                 s.from_ring.push(at);
                 Reader::Ring(at + 1)
@@ -181,6 +198,7 @@ impl Model for Claim {
             companion: Vec::new(),
             from_ring: Vec::new(),
             timed_out: false,
+            kept: false,
         };
         (0..=2).map(with).collect()
     }
@@ -203,7 +221,8 @@ impl Model for Claim {
         let done = |at| s.tcp_at != 0 && at + 1 >= s.tcp_at;
         match s.reader {
             Reader::Tcp | Reader::Dead => {}
-            Reader::Ring(at) if done(at) => {}
+            Reader::Ring(at) if done(at) && (self.keeps(Rule::ReadNoFurther) || at >= s.written) => {}
+            Reader::Claiming if !s.claimed_by_writer => steps.extend([Step::Reader, Step::Keep]),
             _ => steps.push(Step::Reader),
         }
         if s.writer != Writer::Dead {
@@ -239,6 +258,10 @@ impl Model for Claim {
             }
             Step::Writer => self.writer(&mut s),
             Step::Reader => self.reader(&mut s),
+            Step::Keep => {
+                s.claimed_by_reader = true;
+                s.reader = Reader::Keeping;
+            }
             Step::WriterDies => s.writer = Writer::Dead,
             Step::ReaderDies => s.reader = Reader::Dead,
         }
@@ -251,8 +274,9 @@ impl Model for Claim {
                 s.from_ring.iter().chain(&s.companion).zip(0..).all(|(byte, n)| *byte == n) || {
                     // What follows the ring's part is on the companion already, and comes when that part has been read.
                     !matches!(s.reader, Reader::Sending(_) | Reader::Tcp)
-                        && s.resent_to == 0
+                        && (s.resent_to == 0 || s.kept)
                         && s.tcp_at > 1
+                        && s.from_ring.len() < usize::from(s.tcp_at)
                         && s.companion.iter().zip(s.tcp_at - 1..).all(|(byte, n)| *byte == n)
                 }
             }),
@@ -273,6 +297,10 @@ impl Model for Claim {
             Property::sometimes("reached: the reader sent some, the writer the rest", |_, s: &State| {
                 s.resent_to == 2 && s.companion.len() == usize::from(BYTES) && s.from_ring.is_empty()
             }),
+            Property::sometimes(
+                "reached: the reader kept what there was, and more came by tcp",
+                |_, s: &State| s.resent_to == 3 && s.from_ring.len() == 2 && s.companion.len() == 2,
+            ),
             Property::sometimes("reached: void", |_, s: &State| {
                 s.from_ring.len() == 2 && !s.companion.is_empty()
             }),
@@ -317,4 +345,9 @@ fn a_writer_that_is_told_nothing_sends_nothing() {
 #[test]
 fn the_writer_looks_for_a_recall_after_it_published() {
     caught(Rule::LookAfterPublish, "nobody who is told nothing goes on");
+}
+
+#[test]
+fn a_reader_that_keeps_what_it_had_recalled_reads_no_further_than_it_has_said() {
+    caught(Rule::ReadNoFurther, "no byte wrong");
 }

@@ -406,6 +406,8 @@ class Game:
         rare = name in (SO_PEEK_OFF, socket.SO_RCVLOWAT) and level == socket.SOL_SOCKET
         if rare and dice.random() < 0.8:
             return self.throw(side, "option", level, name)
+        if name == SO_PEEK_OFF and me.unread and me.member is not None:
+            return  # may be refused, as kernels before 6.9 do
         result = self.throw(side, "set_option", level, name, value)
         if result == "ok" and level == socket.SOL_SOCKET:
             if name == socket.SO_RCVLOWAT:

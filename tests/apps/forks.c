@@ -347,6 +347,33 @@ static void by_system_call(int fd) {
     leave(fd);
 }
 
+/* With bytes unread that the other end sent before it went another way: a child reads some, its parent the rest. */
+static void unread_behind(int fd) {
+    hear();
+    wait_queued(fd, 5100);
+    pid_t child = fork();
+    if (child == 0) {
+        take(fd, 1000);
+        _exit(0);
+    }
+    ended_well(child);
+    got += 1000;
+    wait_queued(fd, 4100);
+    take(fd, 4100);
+    echo_rounds(fd, 20, 100);
+    leave(fd);
+}
+
+static void unread_behind_server(int fd) {
+    int one = 1;
+    put(fd, 5000);
+    /* An option that only the kernel's tcp has: what follows goes by it. */
+    EQUAL(setsockopt(fd, SOL_SOCKET, SO_TIMESTAMP, &one, sizeof one), 0);
+    put(fd, 100);
+    tell(0);
+    puppet(fd);
+}
+
 const struct example examples[] = {
     {"in_turn", puppet, in_turn, 0},
     {"one_each", puppet, one_each, 0},
@@ -363,5 +390,6 @@ const struct example examples[] = {
     {"fork_beside_traffic", puppet, fork_beside_traffic, 0},
     {"by_vfork", puppet, by_vfork, 0},
     {"vfork_closes", puppet, vfork_closes, 0},
+    {"unread_behind", unread_behind_server, unread_behind, 0},
     {0},
 };

@@ -105,6 +105,30 @@ static void low_water_recv(int fd) {
     leave(fd);
 }
 
+/* With bytes unread that the other end sent before it went another way. */
+static void low_water_behind(int fd) {
+    hear();
+    wait_queued(fd, 5100);
+    set(fd, SOL_SOCKET, SO_RCVLOWAT, 50);
+    wait_queued(fd, 5100);
+    take(fd, 5100);
+    ask(SEND, 40);
+    wait_queued(fd, 40);
+    EQUAL(ready_by_poll(fd, 20), 0);
+    ask(SEND, 10);
+    EQUAL(ready_by_poll(fd, 5000), 1);
+    take(fd, 50);
+    leave(fd);
+}
+
+static void goes_by_tcp_server(int fd) {
+    put(fd, 5000);
+    set(fd, SOL_SOCKET, SO_TIMESTAMP, 1);
+    put(fd, 100);
+    tell(0);
+    puppet(fd);
+}
+
 /* ---- options that were there before the connection ---- */
 
 static int dial_with(int level, int name, int value) {
@@ -400,6 +424,7 @@ const struct example examples[] = {
     {"low_water_select", puppet, low_water_select, 0},
     {"low_water_epoll", puppet, low_water_epoll, 0},
     {"low_water_recv", puppet, low_water_recv, 0},
+    {"low_water_behind", goes_by_tcp_server, low_water_behind, 0},
     {"low_water_before", puppet_for_one, low_water_before, RAW | TCP_OK},
     {"low_water_of_listener", low_water_of_listener, puppet_that_dials, RAW | TCP_OK},
     {"kept", puppet, kept, 0},

@@ -130,7 +130,7 @@ fn give_up_ring(conn: &'static Conn, fd: i32, reason: Reason, leaves: bool) -> b
     ask_carrier(conn, fd);
     // What is unread stays in the ring, and is ours: it may be a child that only happens to hold the connection, which ends us.
     let stays_here = || {
-        reason == Reason::Duplicated
+        matches!(reason, Reason::Duplicated | Reason::Forked)
             || !leaves && conn.epolls.load(Ordering::Acquire) != 0
             || reason != Reason::Passed && fd > libc::STDERR_FILENO && relay::shared(conn)
     };
@@ -190,7 +190,7 @@ fn give_up_ring(conn: &'static Conn, fd: i32, reason: Reason, leaves: bool) -> b
             finish(conn);
             return true;
         }
-        if conn.is_far() && on_ring && !ended {
+        if conn.is_far() && on_ring && !ended && left == 0 {
             // A record comes among the bytes of tcp, and nobody behind us would know it.
             if waited < FAR_NS {
                 drop(rx);

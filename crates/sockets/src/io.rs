@@ -142,30 +142,29 @@ pub fn unread(conn: &'static Conn, fd: i32) -> Option<i32> {
         while records::may_come(conn) && records::hear(conn, fd, &mut rx) == records::Next::Record {}
     }
     progress(conn, fd, &mut rx);
-    let end = match conn.word(TCP_AT) {
-        0 => conn.word(W),
-        // What was recalled lies there still.
-        at => at - 1,
-    };
-    // While the connection grows, both rings can be full.
-    let most = layout::UNDER_WAY as u64;
-    let in_ring = end.wrapping_sub(rx.ring.position()).min(most);
     let waiting = || sys::ioctl_int(fd, libc::FIONREAD).unwrap_or(0) as u64;
-    // By tcp again, behind the ring and the kicks.
-    let again = |waiting: u64, before: u64| {
-        let kicks = conn.word(KICKS).wrapping_sub(rx.kicks_drained);
-        if conn.word(TCP_AT) == 0 { 0 } else { waiting.saturating_sub(before + kicks) }
-    };
-    let count = match (conn.rx.path(), rx.tcp_left) {
-        (path::SMALL | path::BIG, _) if conn.word(TCP_AT) == 0 => in_ring,
-        (path::SMALL | path::BIG, _) => in_ring + again(waiting(), 0),
-        // Some of it still on tcp, the rest in the ring behind it.
-        (path::TCP, Some(left)) => match waiting() {
-            waiting if waiting >= left => left + in_ring + again(waiting, left),
-            waiting => waiting,
-        },
+    // Before the ring, and of how many that are there.
+    let (before, waits) = match (conn.rx.path(), rx.tcp_left) {
+        (path::SMALL | path::BIG, _) => (0, if conn.word(TCP_AT) == 0 { 0 } else { waiting() }),
+        (path::TCP, Some(left)) => (left, waiting()),
         _ => return None,
     };
+    if waits < before {
+        return Some(waits as i32);
+    }
+    let position = rx.ring.position();
+    let kicks = conn.word(KICKS).wrapping_sub(rx.kicks_drained);
+    // Where the ring ends, and how many come by tcp again behind it, and behind the kicks. What was recalled lies in the ring still, but comes by tcp.
+    let (end, again) = match conn.word(TCP_AT) {
+        0 if before > 0 && conn.is_far() && waits > before => {
+            records::behind(conn, fd, before + kicks, waits).unwrap_or((conn.word(W), 0))
+        }
+        0 => (conn.word(W), 0),
+        at => (at - 1, waits.saturating_sub(before + kicks)),
+    };
+    // While the connection grows, both rings can be full.
+    let in_ring = end.wrapping_sub(position).min(layout::UNDER_WAY as u64);
+    let count = before + in_ring + again;
     Some(count as i32)
 }
 

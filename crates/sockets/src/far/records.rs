@@ -131,6 +131,35 @@ pub(crate) fn hear(conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>) -> Next {
     }
 }
 
+/// An END that cannot be taken yet, as `before` bytes lie before it that the program has not read, and kicks: which position it names, and how many of the `waiting` bytes come
+/// behind it.
+pub(crate) fn behind(conn: &Conn, fd: i32, before: u64, waiting: u64) -> Option<(u64, u64)> {
+    let (mut skipped, mut record) = ([0u8; 16 << 10], [0u8; BYTES]);
+    let wire = conn.wire()?;
+    let part = |bytes: &mut [u8]| libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+    let (mut parts, mut used) = ([part(&mut []); 64], 0);
+    let mut rest = before as usize;
+    while rest > 0 && used < parts.len() - 1 {
+        // All to the same place.
+        let len = rest.min(skipped.len());
+        parts[used] = part(&mut skipped[..len]);
+        (used, rest) = (used + 1, rest - len);
+    }
+    parts[used] = part(&mut record);
+    // SAFETY: all zeroes is a valid msghdr.
+    let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
+    message.msg_iov = parts.as_mut_ptr();
+    message.msg_iovlen = (used + 1) as _;
+    let got = sys::recvmsg(fd, &mut message, libc::MSG_PEEK | libc::MSG_DONTWAIT).unwrap_or(0) as u64;
+    let whole = rest == 0 && got == before + BYTES as u64;
+    match ahead(&record, wire.mark) {
+        (0, Some(Record { kind: END, position, .. })) if whole => {
+            Some((position, waiting.saturating_sub(got)))
+        }
+        _ => None,
+    }
+}
+
 fn heard(conn: &Conn, rx: &mut Held<'_, Rx>, Record { kind, position, kicks }: Record) {
     let mine = conn.mine();
     mine.set_word(conn.at(KICKS), kicks);

@@ -371,7 +371,9 @@ fn take_early(
             }
         }
     };
-    let most = match before_record(conn, fd, rx) {
+    // Records come behind the boundary only.
+    let free = if rx.tcp_left.is_some() { Ok(most) } else { before_record(conn, fd, rx) };
+    let most = match free {
         Ok(free) => most.min(free),
         Err(tried) => return Some(tried),
     };

@@ -307,7 +307,7 @@ fn keep_rest(conn: &Conn) -> bool {
         && conn.word(TCP_AT) == 0
         && conn.mine().replace_word(conn.at(layout::CLAIM), 0, layout::BY_READER).is_ok();
     if claimed {
-        let end = conn.word(W) + 1;
+        let end = conn.word(W).wrapping_add(1);
         // As the writer will say, when it comes. Before that it is what bounds our reading.
         conn.mine().set_word(conn.at(TCP_AT), end);
         conn.set(flag::REST);

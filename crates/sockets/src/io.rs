@@ -153,7 +153,7 @@ pub fn unread(conn: &'static Conn, fd: i32) -> Option<i32> {
         return Some(waits as i32);
     }
     let position = rx.ring.position();
-    let kicks = conn.word(KICKS).wrapping_sub(rx.kicks_drained);
+    let kicks = kicks::owed(conn, &rx);
     // Where the ring ends, and how many come by tcp again behind it, and behind the kicks. What was recalled lies in the ring still, but comes by tcp.
     let (end, again) = match conn.word(TCP_AT) {
         0 if before > 0 && conn.is_far() && waits > before => {
@@ -163,7 +163,7 @@ pub fn unread(conn: &'static Conn, fd: i32) -> Option<i32> {
         at => (at - 1, waits.saturating_sub(before + kicks)),
     };
     // While the connection grows, both rings can be full.
-    let in_ring = end.wrapping_sub(position).min(layout::UNDER_WAY as u64);
+    let in_ring = end.saturating_sub(position).min(layout::UNDER_WAY as u64);
     let count = before + in_ring + again;
     Some(count as i32)
 }

@@ -280,7 +280,7 @@ const GONE_NS: u64 = 10_000_000;
 const NAP_NS: u64 = 1_000_000;
 
 /// How many kicks the peer has counted that we have not taken; none if it does not keep to the protocol.
-fn owed(conn: &Conn, rx: &Rx) -> u64 {
+pub(crate) fn owed(conn: &Conn, rx: &Rx) -> u64 {
     let owed = conn.word(KICKS).wrapping_sub(rx.kicks_drained);
     if owed > 1 << 20 { 0 } else { owed }
 }

@@ -307,7 +307,7 @@ fn look_behind(
         kicks::take(conn, fd, rx, u64::MAX, By::Call);
     }
     let mut kicks = [0; 256];
-    let count = conn.word(KICKS).wrapping_sub(rx.kicks_drained) as usize;
+    let count = kicks::owed(conn, rx) as usize;
     let Some(kicks) = kicks.get_mut(..count) else { return 0 };
     let Ok(most) = before_record(conn, fd, rx) else { return 0 };
     let behind = (seen, most.saturating_sub(before + count));

@@ -3,20 +3,12 @@
 use core::ffi::{c_int, c_void};
 use fabric::sys;
 use libc::{iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t, timespec};
-use sockets::conn::{Conn, flag};
+use sockets::conn::{Conn, InKernel, flag};
 use sockets::io::{self, Way};
 use sockets::reason::Reason;
 use sockets::{demote, faults, real, table};
 
 use crate::next::{answer, hooks};
-
-/// Gives the connection back when a call that the kernel does by itself ends, cancellation included.
-pub struct InKernel(pub &'static Conn);
-impl Drop for InKernel {
-    fn drop(&mut self) {
-        self.0.leave_kernel();
-    }
-}
 
 #[inline(always)]
 fn one(buffer: *const c_void, len: size_t) -> [iovec; 1] {

@@ -3,12 +3,12 @@
 use core::ffi::{c_int, c_uint, c_void};
 use fabric::sys::{self, Errno};
 use libc::{iovec, loff_t, off_t, size_t, ssize_t};
-use sockets::conn::Conn;
+use sockets::conn::{Conn, InKernel};
 use sockets::io::{self, File, Way};
 use sockets::reason::Reason;
 use sockets::{demote, real, table};
 
-use crate::files::{InKernel, is_short, owe_room};
+use crate::files::{is_short, owe_room};
 use crate::next::{answer, hooks};
 
 /// Back to tcp for a call between the kernel's own buffers: `reads` if it takes bytes from the connection.

@@ -664,6 +664,15 @@ impl Conn {
     }
 }
 
+/// Gives the connection back when a call that the kernel does by itself ends, cancellation included.
+pub struct InKernel(pub &'static Conn);
+
+impl Drop for InKernel {
+    fn drop(&mut self) {
+        self.0.leave_kernel();
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -7,13 +7,13 @@ use fabric::sys::{self, Errno};
 use fabric::{Local, Remote, trip};
 use stream::spin::{ticks, ticks_of};
 
-use crate::conn::{Conn, Held, Rx, Tx, flag, path, state};
+use crate::conn::{Conn, Held, InKernel, Rx, Tx, flag, path, state};
 use crate::far::records;
 use crate::kicks::By;
 use crate::layout::{self, BIG_AT, KICKS, SMALL_AT, TCP_AT, TRIP, W, note};
 use crate::reason::Reason;
 use crate::{
-    close, demote, diag, epoll, faults, kicks, log, narrow, process, rendezvous, report, signals, wait,
+    close, demote, diag, epoll, faults, kicks, log, narrow, process, real, rendezvous, report, signals, wait,
 };
 
 mod recv;

@@ -137,10 +137,9 @@ fn receive(conn: &'static Conn, mut fd: i32, iov: &[libc::iovec], flags: i32, or
             Tried::Kernel if at_mark(fd) => return Way::Done(Ok(done)),
             // The rest by the kernel, unless calls have become ours again.
             Tried::Kernel if conn.enter_kernel() => {
-                let blocks = if all { flags } else { flags | libc::MSG_DONTWAIT };
-                let rest = with_message(iov, done, usize::MAX, |message| sys::recvmsg(fd, message, blocks));
-                conn.leave_kernel();
-                return Way::Done(Ok(done + rest.unwrap_or(0)));
+                let _in_kernel = InKernel(conn);
+                let waits = all && flags & libc::MSG_DONTWAIT == 0;
+                return Way::Done(Ok(done + rest_by_kernel(fd, iov, done, flags, waits)));
             }
             Tried::Kernel => {
                 conn.is_managed();
@@ -160,6 +159,28 @@ fn receive(conn: &'static Conn, mut fd: i32, iov: &[libc::iovec], flags: i32, or
                     return or_done(Err(errno));
                 }
             }
+        }
+    }
+}
+
+/// What the kernel has for the buffers from `skip` on; if it `waits`, until they are full. It sleeps in libc's recv, where a thread can be cancelled.
+fn rest_by_kernel(fd: i32, iov: &[libc::iovec], skip: usize, flags: i32, waits: bool) -> usize {
+    let mut got = 0;
+    loop {
+        match kernel_recv(fd, iov, skip + got, usize::MAX, flags | libc::MSG_DONTWAIT) {
+            Ok(0) => return got,
+            Ok(count) => got += count,
+            Err(Errno::EAGAIN) if waits => {
+                let mut byte = 0;
+                // SAFETY: the buffer is valid for the one byte asked for.
+                if unsafe { real::recv()(fd, &raw mut byte, 1, libc::MSG_PEEK) } <= 0 {
+                    return got;
+                }
+            }
+            Err(_) => return got,
+        }
+        if !waits || skip + got == total(iov) {
+            return got;
         }
     }
 }

@@ -204,11 +204,16 @@ fn send_from(conn: &'static Conn, fd: i32, source: &impl Source, flags: i32) -> 
             Tried::End => return Way::Done(Ok(done)),
             Tried::Error(errno) => return or_done(Err(errno)),
             Tried::Kernel if done == 0 => return Way::Kernel,
-            // The rest by the kernel, which blocks or not as it should, unless calls have become ours again.
+            // The rest by the kernel, unless calls have become ours again. Who waits does so in libc's poll, where a thread can be cancelled.
             Tried::Kernel if conn.enter_kernel() => {
-                let rest = source.by_kernel(fd, done, flags);
+                let rest = source.by_kernel(fd, done, flags | libc::MSG_DONTWAIT);
                 conn.leave_kernel();
-                return Way::Done(Ok(done + rest.unwrap_or(0)));
+                done += rest.unwrap_or(0);
+                let waits = flags & libc::MSG_DONTWAIT == 0 && !conn.has(flag::NONBLOCK);
+                let more = matches!(rest, Ok(1..) | Err(Errno::EAGAIN)) && done < want && waits;
+                if !more || rest.is_err() && wait::writable(conn, fd).is_err() {
+                    return Way::Done(Ok(done));
+                }
             }
             Tried::Kernel => {
                 conn.is_managed();

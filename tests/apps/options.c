@@ -142,6 +142,7 @@ static int dial_with(int level, int name, int value) {
 static void puppet_for_one(int listener) { puppet(answer(listener)); }
 static void puppet_that_dials(int unused) {
     (void)unused;
+    hear(); /* the listener has what accept() is to give */
     puppet(dial());
 }
 
@@ -163,6 +164,7 @@ static void low_water_before(int unused) {
 static void low_water_of_listener(int listener) {
     char data[2 * LOW];
     set(listener, SOL_SOCKET, SO_RCVLOWAT, LOW);
+    tell(0);
     int fd = answer(listener);
     EQUAL(value_of(fd, SOL_SOCKET, SO_RCVLOWAT), LOW);
     echo_rounds(fd, 400, LOW);

@@ -12,6 +12,7 @@ static void set(int fd, int level, int name, int value) {
 static void puppet_for_one(int listener) { puppet(answer(listener)); }
 static void puppet_that_dials(int unused) {
     (void)unused;
+    hear(); /* the listener has what accept() is to give */
     puppet(dial());
 }
 
@@ -164,24 +165,18 @@ static void filter(int fd) {
     leave(fd);
 }
 
-/* What accept() gives has its listener's filter: one that drops long segments. */
+/* Which ways a connection goes. Only Shunt's library has it. */
+__attribute__((weak)) int shunt_path(int fd);
+
+/* What accept() gives has its listener's filter, which sees nothing of what does not go by tcp. */
 static void filter_of_listener(int listener) {
-    struct sock_filter no_long[] = {
-        BPF_STMT(BPF_LD | BPF_W | BPF_LEN, 0),
-        BPF_JUMP(BPF_JMP | BPF_JGT | BPF_K, 400, 0, 1),
-        BPF_STMT(BPF_RET | BPF_K, 0),
-        BPF_STMT(BPF_RET | BPF_K, 0xffffffff),
-    };
-    struct sock_fprog program = {4, no_long};
-    int none = 0;
+    struct sock_filter accept_all[] = {BPF_STMT(BPF_RET | BPF_K, 0xffffffff)};
+    struct sock_fprog program = {1, accept_all};
     CHECK(setsockopt(listener, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program) == 0);
+    tell(0);
     int fd = answer(listener);
     echo_rounds(fd, 400, 100);
-    ask(SEND, 1000);
-    struct pollfd p = {fd, POLLIN, 0};
-    EQUAL(poll(&p, 1, 50), 0);
-    CHECK(setsockopt(fd, SOL_SOCKET, SO_DETACH_FILTER, &none, sizeof none) == 0);
-    take(fd, 1000); /* sent again by the kernel */
+    if (shunt_path) EQUAL(shunt_path(fd), 0);
     leave(fd);
 }
 

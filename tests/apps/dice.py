@@ -474,7 +474,7 @@ class Game:
         self.throw(side, "close")
         self.call(1 - side, "set_option", socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
         self.quietly(1 - side, "ended")
-        time.sleep(0.02)
+        self.call(1 - side, "unread")  # waits for a kernel that is in the middle of a reset
         self.throw(1 - side, "poll", 0, True)
         for _ in range(4):
             self.throw(1 - side, "recv", 65536, socket.MSG_DONTWAIT, "recv")

@@ -60,12 +60,10 @@ static void peek_all_to_the_end(int fd) {
 }
 
 static void peek_all_to_the_end_server(int fd) {
-    int one = 1;
     pid_t pid = hear();
     wait_asleep(pid, pid);
     put(fd, 20000);
-    /* An option that only the kernel's tcp has: what follows goes by it. */
-    EQUAL(setsockopt(fd, SOL_SOCKET, SO_TIMESTAMP, &one, sizeof one), 0);
+    go_by_tcp(fd);
     put(fd, 20000);
     hear();
     put(fd, 100);

@@ -365,10 +365,8 @@ static void unread_behind(int fd) {
 }
 
 static void unread_behind_server(int fd) {
-    int one = 1;
     put(fd, 5000);
-    /* An option that only the kernel's tcp has: what follows goes by it. */
-    EQUAL(setsockopt(fd, SOL_SOCKET, SO_TIMESTAMP, &one, sizeof one), 0);
+    go_by_tcp(fd);
     put(fd, 100);
     tell(0);
     puppet(fd);

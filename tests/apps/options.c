@@ -123,7 +123,7 @@ static void low_water_behind(int fd) {
 
 static void goes_by_tcp_server(int fd) {
     put(fd, 5000);
-    set(fd, SOL_SOCKET, SO_TIMESTAMP, 1);
+    go_by_tcp(fd);
     put(fd, 100);
     tell(0);
     puppet(fd);
@@ -137,13 +137,6 @@ static int dial_with(int level, int name, int value) {
     set(fd, level, name, value);
     CHECK(connect(fd, (void *)&listener_address, listener_length) == 0);
     return fd;
-}
-
-static void puppet_for_one(int listener) { puppet(answer(listener)); }
-static void puppet_that_dials(int unused) {
-    (void)unused;
-    hear(); /* the listener has what accept() is to give */
-    puppet(dial());
 }
 
 static void low_water_before(int unused) {
@@ -164,7 +157,7 @@ static void low_water_before(int unused) {
 static void low_water_of_listener(int listener) {
     char data[2 * LOW];
     set(listener, SOL_SOCKET, SO_RCVLOWAT, LOW);
-    tell(0);
+    tell(0); /* it has what accept() is to give */
     int fd = answer(listener);
     EQUAL(value_of(fd, SOL_SOCKET, SO_RCVLOWAT), LOW);
     echo_rounds(fd, 400, LOW);

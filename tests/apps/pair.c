@@ -373,6 +373,21 @@ void puppet(int fd) {
     }
 }
 
+void puppet_for_one(int listener) {
+    puppet(answer(listener));
+}
+
+void puppet_that_dials(int unused) {
+    (void)unused;
+    hear();
+    puppet(dial());
+}
+
+void go_by_tcp(int fd) {
+    int one = 1;
+    EQUAL(setsockopt(fd, SOL_SOCKET, SO_TIMESTAMP, &one, sizeof one), 0);
+}
+
 void wait_asleep(pid_t pid, pid_t tid) {
     char path[64], text[512];
     snprintf(path, sizeof path, "/proc/%d/task/%d/stat", pid, tid);

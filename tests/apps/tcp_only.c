@@ -9,13 +9,6 @@ static void set(int fd, int level, int name, int value) {
     EQUAL(setsockopt(fd, level, name, &value, sizeof value), 0);
 }
 
-static void puppet_for_one(int listener) { puppet(answer(listener)); }
-static void puppet_that_dials(int unused) {
-    (void)unused;
-    hear(); /* the listener has what accept() is to give */
-    puppet(dial());
-}
-
 /* ---- MSG_ZEROCOPY ---- */
 
 /* The numbers of sends that the kernel has told to be complete. */
@@ -173,7 +166,7 @@ static void filter_of_listener(int listener) {
     struct sock_filter accept_all[] = {BPF_STMT(BPF_RET | BPF_K, 0xffffffff)};
     struct sock_fprog program = {1, accept_all};
     CHECK(setsockopt(listener, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program) == 0);
-    tell(0);
+    tell(0); /* it has what accept() is to give */
     int fd = answer(listener);
     echo_rounds(fd, 400, 100);
     if (shunt_path) EQUAL(shunt_path(fd), 0);

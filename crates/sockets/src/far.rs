@@ -603,11 +603,7 @@ pub enum Attended {
 
 /// The peer wants this end to go on by tcp, perhaps with what is in the ring, and the program may be in no call of ours: does it.
 pub fn attend(index: u32, slot: u64) -> Attended {
-    let Some((slot, conn)) =
-        usize::try_from(slot).ok().and_then(|slot| Some((slot, link::link(index).conn(slot)?)))
-    else {
-        return Attended::Done;
-    };
+    let Some((slot, conn)) = on_slot(index, slot) else { return Attended::Done };
     let Some(mut tx) = conn.tx.try_lock() else { return Attended::Later };
     if !is_on(conn, index, slot) || conn.state() != state::PROMOTED {
         return Attended::Done;
@@ -643,11 +639,7 @@ pub fn attend(index: u32, slot: u64) -> Attended {
 
 /// The peer's END is on its way by the companion, and the program may be in no call of ours that looks for it: looks, so that the peer is told soon that it has been found.
 pub fn hear(index: u32, slot: u64) -> Attended {
-    let Some((slot, conn)) =
-        usize::try_from(slot).ok().and_then(|slot| Some((slot, link::link(index).conn(slot)?)))
-    else {
-        return Attended::Done;
-    };
+    let Some((slot, conn)) = on_slot(index, slot) else { return Attended::Done };
     let Some(mut rx) = conn.rx.try_lock() else { return Attended::Later };
     if !is_on(conn, index, slot) || conn.state() != state::PROMOTED || conn.word(layout::TCP_AT) != 0 {
         return Attended::Done;
@@ -669,6 +661,12 @@ pub fn hear(index: u32, slot: u64) -> Attended {
         epoll::another_edge(conn);
     }
     Attended::Done
+}
+
+/// The connection on a slot that a peer has named.
+fn on_slot(index: u32, slot: u64) -> Option<(usize, &'static Conn)> {
+    let slot = usize::try_from(slot).ok()?;
+    Some((slot, link::link(index).conn(slot)?))
 }
 
 /// Whether a connection has this slot.

@@ -22,12 +22,6 @@ static void lowest(int fd) {
     leave(fd);
 }
 
-/* Between hosts a thread opens libfabric when the first connection has been there for a moment. Meanwhile libc opens files for it, whose numbers nobody can choose
- * (docs/cluster.md): that is waited for, until the connection has moved. */
-static void expect_lowest(int connection) {
-    if (getenv("SHUNT_CLUSTER") && connection < 2) (connection == 0 ? setenv("WARM_MOVED", "1", 1) : unsetenv("WARM_MOVED"));
-}
-
 static void lowest_accept_server(int listener) {
     int fds[20];
     for (int i = 0; i < 20; i++) {

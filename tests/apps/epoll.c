@@ -581,6 +581,7 @@ static void number_again_client(int unused) {
         int fd = dial();
         if (first < 0) first = fd;
         EQUAL(fd, first);
+        expect_lowest(i);
         warm_client(fd);
         struct epoll_event event = {.events = EPOLLIN, .data.u64 = i};
         CHECK(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event) == 0);

@@ -285,6 +285,10 @@ void warm_client(int fd) {
     }
 }
 
+void expect_lowest(int connection) {
+    if (getenv("SHUNT_CLUSTER") && connection < 2) (connection == 0 ? setenv("WARM_MOVED", "1", 1) : unsetenv("WARM_MOVED"));
+}
+
 /* ---- the second channel ---- */
 
 void tell(int64_t value) {

@@ -100,6 +100,9 @@ int dial_start(int *fd);         /* non-blocking: what connect() returned */
 int answer(int listener);        /* accept */
 void warm_server(int fd);
 void warm_client(int fd);
+/* Before each of several connections is warmed by warm_client(), counted from 0, where the numbers of descriptors matter: between hosts a thread opens libfabric when the first
+ * connection has been there for a moment. Meanwhile libc opens files for it, whose numbers nobody can choose (docs/cluster.md): that is waited for, until the connection has moved. */
+void expect_lowest(int connection);
 extern bool is_server;
 extern int family_flags;
 extern struct sockaddr_storage listener_address;

@@ -261,6 +261,35 @@ static void exits(int fd) {
     _exit(0);
 }
 
+/* A process exits while some of its connections are moved, or are being moved: no other end may be told of a reset. */
+enum { MANY = 20 };
+
+static void *sees_end(void *fd) {
+    char byte;
+    EQUAL(recv((int)(intptr_t)fd, &byte, 1, 0), 0);
+    return NULL;
+}
+
+static void exit_of_many_server(int listener) {
+    pthread_t threads[MANY];
+    for (intptr_t i = 0; i < MANY; i++) {
+        int fd = answer(listener);
+        warm_server(fd);
+        CHECK(pthread_create(&threads[i], NULL, sees_end, (void *)(intptr_t)fd) == 0);
+    }
+    tell(0);
+    for (int i = 0; i < MANY; i++) CHECK(pthread_join(threads[i], NULL) == 0);
+}
+
+static void exit_of_many(int unused) {
+    (void)unused;
+    for (int i = 0; i < MANY; i++) {
+        expect_lowest(i);
+        warm_client(dial());
+    }
+    hear();
+}
+
 static void survives_write(int fd) {
     signal(SIGPIPE, SIG_IGN);
     take(fd, 1000);
@@ -293,5 +322,6 @@ const struct example examples[] = {
     {"peer_killed_unread", survives_unread, dies, DIES},
     {"peer_killed_writing", survives_write, dies, DIES},
     {"peer_exits", survives, exits, 0},
+    {"exit_of_many", exit_of_many_server, exit_of_many, RAW},
     {0},
 };

@@ -217,6 +217,20 @@ pub fn close(conn: &'static Conn) -> bool {
     conn.slot_taken()
 }
 
+/// The process ends: nothing is promoted any more. What a peer has accepted is in memory there already, and ends as such.
+pub(crate) fn end() {
+    let _states = steady();
+    table::for_each(|_, entry| {
+        if let Entry::Conn(conn) = entry
+            && !matches!(conn.state(), state::PROMOTED | state::PLAIN)
+        {
+            conn.set(flag::NEVER);
+            agreed(conn);
+            refuse_pending(conn);
+        }
+    });
+}
+
 /// Stops following: the connection stays on tcp. False if it is in memory already.
 pub fn give_up(conn: &'static Conn, reason: Reason) -> bool {
     let _states = steady();

@@ -71,6 +71,52 @@ static void peek_all_to_the_end_server(int fd) {
     close(fd);
 }
 
+/* A look sees all that is there, also while the connection moves: what came before, unread, */
+static void peek_while_moved(int unused) {
+    static char data[20000];
+    (void)unused;
+    int fd = dial();
+    ask(SEND, sizeof data);
+    wait_queued(fd, sizeof data);
+    for (double end = now() + 1.5; now() < end;) {
+        put(fd, 100);
+        ask(READ, 100);
+        EQUAL(recv(fd, data, sizeof data, MSG_PEEK), sizeof data);
+    }
+    verify(your_key, got, data, sizeof data);
+    take(fd, sizeof data);
+    leave(fd);
+}
+
+/* and what comes after it has been left, while the other end has not come so far. Its last byte is like the first of a record between the two libraries, which may be held a while. */
+static void peek_while_left(int unused) {
+    static char data[30000];
+    size_t length = 20000;
+    (void)unused;
+    int fd = dial();
+    put(fd, 100); /* not read */
+    for (double end = now() + 1.5; now() < end;) {
+        ask(SEND, 100);
+        take(fd, 100);
+        usleep(1000);
+    }
+    for (int i = 0; i < 3; i++) put(fd, 100);
+    go_by_tcp(fd);
+    while (byte_at(your_key, got + length - 1) != 0xf8) length++;
+    ask(SEND, length);
+    wait_queued(fd, length);
+    size_t seen = 0;
+    for (double end = now() + 5; seen < length && now() < end; usleep(1000)) {
+        seen = recv(fd, data, sizeof data, MSG_PEEK);
+        CHECK(seen == length || seen == length - 1);
+    }
+    EQUAL(seen, length);
+    verify(your_key, got, data, length);
+    ask(READ, 400);
+    take(fd, length);
+    leave(fd);
+}
+
 /* What is peeked at the end of the stream. */
 static void peek_end(int fd) {
     char data[10];
@@ -225,6 +271,8 @@ const struct example examples[] = {
     {"peek", puppet, peek, 0},
     {"peek_all", puppet, peek_all, 0},
     {"peek_all_to_the_end", peek_all_to_the_end_server, peek_all_to_the_end, 0},
+    {"peek_while_moved", puppet_for_one, peek_while_moved, RAW},
+    {"peek_while_left", puppet_for_one, peek_while_left, RAW},
     {"peek_end", puppet, peek_end, 0},
     {"wait_all", puppet, wait_all, 0},
     {"dont_wait", puppet, dont_wait, 0},

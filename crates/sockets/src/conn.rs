@@ -129,6 +129,8 @@ pub struct Rx {
     pub step: u32,
     /// Between hosts: since when bytes are held that may be the beginning of a record, in ticks; 0: none are.
     pub held: u64,
+    /// The same for those that a look would see beyond others, which it leaves: their place in what the kernel received, plus one, and since when.
+    pub look_held: (u64, u64),
     pub answered: u64,
     /// Last: what is needed for each call lies before it, or at its beginning.
     pub ring: Reader,

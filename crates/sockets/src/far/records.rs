@@ -19,12 +19,14 @@ use super::call;
 use crate::conn::{Conn, Held, Rx, Tx, flag, path, state};
 use crate::layout::{KICKS, NOTES, RECALL_AT, SMALL_AT, TCP_AT, note};
 use crate::reason::Reason;
-use crate::{log, report, signals};
+use crate::{diag, epoll, log, report, signals};
 
 pub const END: u32 = 1;
 pub const STOP: u32 = 2;
 /// Bytes of a record.
 const BYTES: usize = 40;
+/// Of these, those that all records of a link have in common.
+const START: usize = 20;
 /// Not a byte of any text.
 const FIRST: [u8; 4] = [0xf8, 0xff, 0xfe, 0xfd];
 /// So long bytes are held that may be the beginning of a record: a segment that was lost has been sent again by then.
@@ -51,9 +53,9 @@ fn record(mark: u128, Record { kind, position, kicks }: Record) -> [u8; BYTES] {
 }
 
 /// The bytes that every record of a link begins with.
-fn start(mark: u128) -> [u8; 20] {
-    let mut bytes = [0; 20];
-    bytes.copy_from_slice(&record(mark, Record { kind: 0, position: 0, kicks: 0 })[..20]);
+fn start(mark: u128) -> [u8; START] {
+    let mut bytes = [0; START];
+    bytes.copy_from_slice(&record(mark, Record { kind: 0, position: 0, kicks: 0 })[..START]);
     bytes
 }
 
@@ -131,30 +133,77 @@ pub(crate) fn hear(conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>) -> Next {
     }
 }
 
-/// An END that cannot be taken yet, as `before` bytes lie before it that the program has not read, and kicks: which position it names, and how many of the `waiting` bytes come
-/// behind it.
-pub(crate) fn behind(conn: &Conn, fd: i32, before: u64, waiting: u64) -> Option<(u64, u64)> {
-    let (mut skipped, mut record) = ([0u8; 16 << 10], [0u8; BYTES]);
-    let wire = conn.wire()?;
+/// How many bytes a look that `wants` so many may see before a record, of which `free` are known: it takes nothing, so it cannot go on from where it was.
+pub(crate) fn further(conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>, mut free: usize, wants: usize) -> usize {
+    let Some(wire) = conn.wire() else { return free };
+    let mut bytes = [0; AHEAD];
+    while free < wants {
+        let got = look_at(fd, free, &mut bytes);
+        match ahead(&bytes[..got], wire.mark).0 {
+            _ if got == 0 => break,
+            0 if got >= START => break,
+            // The last that came may be the beginning of one, and is held, as in `hear`.
+            0 if is_held(conn, fd, rx, free as u64) => break,
+            0 => free += 1 + ahead(&bytes[1..got], wire.mark).0,
+            bytes => free += bytes,
+        }
+    }
+    free
+}
+
+/// Whether bytes that may be the beginning of a record, `ahead` of what is read next, are still held.
+fn is_held(conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>, ahead: u64) -> bool {
+    let Ok(received) = diag::received(fd) else { return false };
+    // The same bytes as at the last look, if they are in the same place of the stream.
+    let place = received.read + ahead + 1;
+    if rx.look_held.0 != place {
+        rx.look_held = (place, ticks());
+    }
+    let held = ticks().wrapping_sub(rx.look_held.1) < ticks_of(HOLD_NS);
+    if held {
+        ask_again(conn);
+    }
+    held
+}
+
+/// If it is no record, nothing follows, and no edge tells of what is there: sets ask again as long as it is held.
+pub(crate) fn ask_again(conn: &Conn) {
+    if conn.epolls.load(Ordering::Acquire) != 0 {
+        epoll::another_edge(conn);
+    }
+}
+
+/// Looks at what comes `skip` bytes after the next one; how many there are, at most as many as there is place for. It comes about 1 MB far.
+fn look_at(fd: i32, skip: usize, bytes: &mut [u8]) -> usize {
+    let mut skipped = [0u8; 16 << 10];
     let part = |bytes: &mut [u8]| libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
-    let (mut parts, mut used) = ([part(&mut []); 64], 0);
-    let mut rest = before as usize;
+    let (mut parts, mut used, mut rest) = ([part(&mut []); 64], 0, skip);
     while rest > 0 && used < parts.len() - 1 {
         // All to the same place.
         let len = rest.min(skipped.len());
         parts[used] = part(&mut skipped[..len]);
         (used, rest) = (used + 1, rest - len);
     }
-    parts[used] = part(&mut record);
+    if rest > 0 {
+        return 0;
+    }
+    parts[used] = part(bytes);
     // SAFETY: all zeroes is a valid msghdr.
     let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
     message.msg_iov = parts.as_mut_ptr();
     message.msg_iovlen = (used + 1) as _;
-    let got = sys::recvmsg(fd, &mut message, libc::MSG_PEEK | libc::MSG_DONTWAIT).unwrap_or(0) as u64;
-    let whole = rest == 0 && got == before + BYTES as u64;
+    sys::recvmsg(fd, &mut message, libc::MSG_PEEK | libc::MSG_DONTWAIT).unwrap_or(0).saturating_sub(skip)
+}
+
+/// An END that cannot be taken yet, as `before` bytes lie before it that the program has not read, and kicks: which position it names, and how many of the `waiting` bytes come
+/// behind it.
+pub(crate) fn behind(conn: &Conn, fd: i32, before: u64, waiting: u64) -> Option<(u64, u64)> {
+    let mut record = [0u8; BYTES];
+    let wire = conn.wire()?;
+    let whole = look_at(fd, before as usize, &mut record) == BYTES;
     match ahead(&record, wire.mark) {
         (0, Some(Record { kind: END, position, .. })) if whole => {
-            Some((position, waiting.saturating_sub(got)))
+            Some((position, waiting.saturating_sub(before + BYTES as u64)))
         }
         _ => None,
     }
@@ -304,7 +353,10 @@ pub(crate) fn may_resend(conn: &Conn, tx: &mut Held<'_, Tx>) -> bool {
         }
         // Whoever has closed hears nothing: the kernel would answer an END with a reset.
         None if conn.notes() & note::CLOSED != 0 => tx.resend = tx.ring.position(),
-        None if wire.has_settled(&mut tx.echo) => tx.end_due = tx.resend + 1,
+        // Nor is an END sent to whoever ends, and most likely does not read it: it sends a STOP if it still reads.
+        None if conn.notes() & note::ENDING == 0 && wire.has_settled(&mut tx.echo) => {
+            tx.end_due = tx.resend + 1;
+        }
         // Whoever has gone says nothing any more.
         None if crate::kicks::ended(conn, conn.descriptor()) => {
             if conn.notes() & (note::CLOSED | note::SHUT_WR) == note::SHUT_WR {

@@ -330,7 +330,8 @@ fn look_behind(
     let mut kicks = [0; 256];
     let count = kicks::owed(conn, rx) as usize;
     let Some(kicks) = kicks.get_mut(..count) else { return 0 };
-    let Ok(most) = before_record(conn, fd, rx) else { return 0 };
+    let wants = before + count + total(iov) - seen;
+    let Ok(most) = before_record(conn, fd, rx, wants) else { return 0 };
     let behind = (seen, most.saturating_sub(before + count));
     let flags = flags & !libc::MSG_WAITALL | libc::MSG_DONTWAIT;
     let got = with_parts(iov, (0, before), kicks, behind, |message| sys::recvmsg(fd, message, flags));
@@ -392,8 +393,9 @@ fn take_early(
             }
         }
     };
+    let look = if peek { (total(iov) - skip).min(most) } else { 0 };
     // Records come behind the boundary only.
-    let free = if rx.tcp_left.is_some() { Ok(most) } else { before_record(conn, fd, rx) };
+    let free = if rx.tcp_left.is_some() { Ok(most) } else { before_record(conn, fd, rx, look) };
     let most = match free {
         Ok(free) => most.min(free),
         Err(tried) => return Some(tried),
@@ -622,7 +624,8 @@ fn from_kernel(
     if skip > 0 && at_mark(fd) {
         return Tried::End;
     }
-    let most = match before_record(conn, fd, rx) {
+    let look = if flags & libc::MSG_PEEK != 0 { total(iov) - skip } else { 0 };
+    let most = match before_record(conn, fd, rx, look) {
         Ok(_) if rx.error != 0 => return kept_error(conn, rx),
         Ok(most) => most,
         Err(tried) => return tried,
@@ -649,17 +652,17 @@ fn from_kernel(
     }
 }
 
-/// How many bytes come by tcp before a record, where there may be one.
-fn before_record(conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>) -> Result<usize, Tried> {
+/// How many bytes come by tcp before a record, where there may be one. A read goes on, where it was not looked as far as it wants; a look cannot, so it says how many bytes it is for.
+fn before_record(conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>, look: usize) -> Result<usize, Tried> {
     while records::may_come(conn) && conn.state() != state::PLAIN {
         match records::hear(conn, fd, rx) {
+            records::Next::Bytes(most) if most < look => {
+                return Ok(records::further(conn, fd, rx, most, look));
+            }
             records::Next::Bytes(most) => return Ok(most),
             records::Next::Record => {}
             records::Next::Wait => {
-                // If it is none, nothing follows, and no edge tells of what is there: sets ask again as long as it is held.
-                if conn.epolls.load(Ordering::Acquire) != 0 {
-                    epoll::another_edge(conn);
-                }
+                records::ask_again(conn);
                 return Err(Tried::Not);
             }
         }

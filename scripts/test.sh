@@ -149,7 +149,7 @@ checked() {
 
 # Each process on a host of its own: introduced by agents, and by libfabric's tcp provider; tests/apps in two network namespaces. More hosts than two are in blackbox.
 between() {
-    PYTEST_PATHS="tests/test_sockets.py tests/test_forking.py tests/test_exec.py tests/test_death.py" side_by_side --modes far
+    PYTEST_PATHS="tests/test_sockets.py tests/test_forking.py tests/test_exec.py tests/test_death.py tests/test_dice.py" side_by_side --modes far
 }
 
 # As much of it as there is; FAR_TESTS= for a choice (-k).

@@ -117,6 +117,40 @@ static void peek_while_left(int unused) {
     leave(fd);
 }
 
+/* The other end moves, and leaves what it has moved to, while bytes from before are unread. */
+static void peek_beyond(int unused) {
+    static char data[20000];
+    (void)unused;
+    int fd = dial();
+    hear();
+    for (double end = now() + 1.5; now() < end; hear()) {
+        put(fd, 100);
+        tell(1);
+    }
+    tell(0);
+    hear();
+    wait_queued(fd, 16000);
+    EQUAL(recv(fd, data, 10000, MSG_PEEK), 10000);
+    verify(your_key, got, data, 10000);
+    EQUAL(recv(fd, data, sizeof data, MSG_PEEK), 16000);
+    verify(your_key, got, data, 16000);
+    take(fd, 16000);
+    tell(0);
+    close(fd);
+}
+
+static void peek_beyond_server(int listener) {
+    int fd = answer(listener);
+    put(fd, 8000);
+    tell(0);
+    for (; hear(); tell(0)) take(fd, 100);
+    go_by_tcp(fd);
+    put(fd, 8000);
+    tell(0);
+    hear();
+    close(fd);
+}
+
 /* What is peeked at the end of the stream. */
 static void peek_end(int fd) {
     char data[10];
@@ -273,6 +307,7 @@ const struct example examples[] = {
     {"peek_all_to_the_end", peek_all_to_the_end_server, peek_all_to_the_end, 0},
     {"peek_while_moved", puppet_for_one, peek_while_moved, RAW},
     {"peek_while_left", puppet_for_one, peek_while_left, RAW},
+    {"peek_beyond", peek_beyond_server, peek_beyond, RAW},
     {"peek_end", puppet, peek_end, 0},
     {"wait_all", puppet, wait_all, 0},
     {"dont_wait", puppet, dont_wait, 0},

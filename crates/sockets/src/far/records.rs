@@ -24,7 +24,7 @@ use crate::{diag, epoll, log, report, signals};
 pub const END: u32 = 1;
 pub const STOP: u32 = 2;
 /// Bytes of a record.
-const BYTES: usize = 40;
+pub(crate) const BYTES: usize = 40;
 /// Of these, those that all records of a link have in common.
 const START: usize = 20;
 /// Not a byte of any text.

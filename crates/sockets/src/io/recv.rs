@@ -308,34 +308,66 @@ fn look_on(
         ring.skip(count);
         seen += count;
     }
-    if on_ring(path) && seen < total(iov) && conn.word(TCP_AT) == ring.position() + 1 {
-        seen += look_behind(conn, fd, rx, iov, before, seen, flags);
+    if seen < total(iov)
+        && let Some(gap) = gap(conn, fd, rx, path, ring.position(), before)
+    {
+        seen += look_behind(conn, fd, rx, iov, seen, gap, flags);
     }
     seen
 }
 
-/// What the companion has behind the ring and the kicks, of which `before` bytes come before the ring: these are looked at once more.
+/// What lies in the companion before the bytes that come behind the ring.
+struct Gap {
+    /// So many come before the ring.
+    before: usize,
+    /// Kicks, and a record.
+    between: usize,
+    record: bool,
+}
+
+/// Where a look goes on that has come to the end of the ring, or of what came `before` it. `None`: nothing comes behind it yet.
+fn gap(conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>, path: u32, position: u64, before: usize) -> Option<Gap> {
+    if before == 0 && conn.word(TCP_AT) == position + 1 {
+        kicks::take(conn, fd, rx, u64::MAX, By::Call);
+    }
+    let kicks = kicks::owed(conn, rx) as usize;
+    match conn.word(TCP_AT) {
+        // An END that cannot be taken as long as there is something before it.
+        0 if conn.is_far() && before > 0 => {
+            let (end, _) = records::behind(conn, fd, (before + kicks) as u64, 0)?;
+            let unused = path == path::TCP && conn.word(SMALL_AT) == 0;
+            let between = kicks + records::BYTES;
+            (unused || on_ring(path) && end == position).then_some(Gap { before, between, record: true })
+        }
+        at => (on_ring(path) && at == position + 1).then_some(Gap { before, between: kicks, record: false }),
+    }
+}
+
+/// What the companion has behind the ring, behind a gap, of which the first bytes are looked at once more.
 fn look_behind(
     conn: &Conn,
     fd: i32,
     rx: &mut Held<'_, Rx>,
     iov: &[libc::iovec],
-    before: usize,
     seen: usize,
+    gap: Gap,
     flags: i32,
 ) -> usize {
-    if before == 0 {
-        kicks::take(conn, fd, rx, u64::MAX, By::Call);
-    }
-    let mut kicks = [0; 256];
-    let count = kicks::owed(conn, rx) as usize;
-    let Some(kicks) = kicks.get_mut(..count) else { return 0 };
-    let wants = before + count + total(iov) - seen;
-    let Ok(most) = before_record(conn, fd, rx, wants) else { return 0 };
-    let behind = (seen, most.saturating_sub(before + count));
+    let mut between = [0; 256];
+    let Some(between) = between.get_mut(..gap.between) else { return 0 };
+    let skip = gap.before + gap.between;
+    let wants = skip + total(iov) - seen;
+    // Behind an END that has not been taken there may be another record.
+    let most = if gap.record {
+        Ok(records::further(conn, fd, rx, skip, wants))
+    } else {
+        before_record(conn, fd, rx, wants)
+    };
+    let Ok(most) = most else { return 0 };
+    let behind = (seen, most.saturating_sub(skip));
     let flags = flags & !libc::MSG_WAITALL | libc::MSG_DONTWAIT;
-    let got = with_parts(iov, (0, before), kicks, behind, |message| sys::recvmsg(fd, message, flags));
-    got.unwrap_or(0).saturating_sub(before + count)
+    let got = with_parts(iov, (0, gap.before), between, behind, |message| sys::recvmsg(fd, message, flags));
+    got.unwrap_or(0).saturating_sub(skip)
 }
 
 /// Reads on tcp before the ring; `None` once the ring's turn has come.

@@ -299,7 +299,7 @@ fn look_on(
         }
         // What was recalled comes by tcp.
         if conn.has(flag::RECALLED) && conn.word(TCP_AT) == 0 {
-            return seen;
+            break;
         }
         let want = total(iov) - seen;
         let Ok(ready) = ring.ready(&conn.ends(), want, || until(conn, path)) else { break };
@@ -599,7 +599,9 @@ fn recalled(conn: &'static Conn, fd: i32, rx: &mut Held<'_, Rx>) -> Option<Tried
             // Whoever recalled may have died before it told.
             demote::tell_recall(conn, rx);
             match kicks::look(conn, fd, rx, By::Call) {
-                kicks::Look::End if conn.word(W) != rx.ring.position() && conn.word(TCP_AT) == 0 => {
+                // It has told in the meantime, or between hosts by an END that was found just now.
+                _ if conn.word(TCP_AT) != 0 => None,
+                kicks::Look::End if conn.word(W) != rx.ring.position() => {
                     // Nothing comes from it any more: what it left in the ring is ours to read.
                     conn.clear(flag::RECALLED);
                     None

@@ -94,6 +94,14 @@ pub(crate) fn may_come(conn: &Conn) -> bool {
     conn.is_far() && !((conn.word(TCP_AT) != 0 || conn.rx.path() == path::LAST) && may_finish(conn))
 }
 
+/// Whether the peer leaves the ring, or ends, as it has told or been asked to, and its END has not been found yet: it is in the companion, or soon will be.
+#[inline(always)]
+pub(crate) fn end_due(conn: &Conn) -> bool {
+    conn.is_far()
+        && conn.word(TCP_AT) == 0
+        && (conn.has(flag::RECALLED) || conn.notes() & (note::DEMOTE | note::ENDING) != 0)
+}
+
 /// Looks what the companion has next, behind kicks if they have been taken, and takes a record.
 pub(crate) fn hear(conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>) -> Next {
     let Some(wire) = conn.wire() else { return Next::Bytes(usize::MAX) };

@@ -216,10 +216,11 @@ pub fn keep_error(conn: &Conn, fd: i32, errno: i32) {
 fn at_turn(conn: &Conn, rx: &Held<'_, Rx>) -> bool {
     let next = rx.ring.position() + 1;
     match conn.rx.path() {
-        path::TCP | path::LAST if records::may_come(conn) => true,
+        // Also if none may come any more, by now.
+        path::TCP | path::LAST if conn.is_far() => true,
         path::TCP => rx.tcp_left == Some(0),
-        path::SMALL => conn.word(BIG_AT) == next || conn.word(TCP_AT) == next,
-        path::BIG => conn.word(TCP_AT) == next,
+        path::SMALL => conn.word(BIG_AT) == next || conn.word(TCP_AT) == next || records::end_due(conn),
+        path::BIG => conn.word(TCP_AT) == next || records::end_due(conn),
         _ => false,
     }
 }
@@ -569,8 +570,9 @@ fn empty(conn: &'static Conn, fd: i32, rx: &mut Held<'_, Rx>, ring: u32, blocks:
         return Some(Tried::Kernel);
     }
     let now = ticks();
-    let told =
-        conn.has(flag::PEER_FIN | flag::PEER_HUP) || conn.notes() & (note::CLOSED | note::SHUT_WR) != 0;
+    let told = conn.has(flag::PEER_FIN | flag::PEER_HUP)
+        || conn.notes() & (note::CLOSED | note::SHUT_WR) != 0
+        || records::end_due(conn);
     // One that will sleep in the kernel is told there. But not beside others, or such as were killed or jumped out of their sleep: there
     // a kick that nobody has taken would wake it again and again.
     // Nor between hosts, where it sleeps by a bell.
@@ -743,6 +745,15 @@ pub(crate) fn progress(conn: &'static Conn, fd: i32, rx: &mut Held<'_, Rx>) {
                     && rx.tcp_left == Some(0) =>
             {
                 conn.rx.set_path(path::SMALL);
+            }
+            path::SMALL | path::BIG
+                if records::end_due(conn)
+                    && (conn.has(flag::RECALLED) || conn.word(W) == rx.ring.position()) =>
+            {
+                kicks::look(conn, fd, rx, By::Call);
+                if conn.word(TCP_AT) != 0 {
+                    continue;
+                }
             }
             path::SMALL | path::BIG if conn.has(flag::RECALLED) && conn.word(TCP_AT) == 0 => {}
             path::SMALL | path::BIG if conn.has(flag::RECALLED) => {

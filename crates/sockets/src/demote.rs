@@ -97,9 +97,30 @@ pub fn hand_over(conn: &'static Conn, fd: i32, reason: Reason, leaves: bool) -> 
     // Between hosts the peer must first know of it.
     crate::close::flush(conn, fd);
     if whole {
+        await_recalled(conn, fd);
         await_finish(conn, fd);
     }
     whole
+}
+
+/// Between hosts: waits, not for long, until what has been recalled comes by tcp, at least so much as always finds room there. It was readable before, so it is to be readable now.
+fn await_recalled(conn: &'static Conn, fd: i32) {
+    if !conn.is_far() {
+        return;
+    }
+    let Some(rx) = conn.lock_rx(fd) else { return };
+    let unread = conn.word(W).wrapping_sub(rx.ring.position());
+    drop(rx);
+    if conn.rx.path() != path::LAST || unread > MOST_UNREAD {
+        return;
+    }
+    let start = sys::now();
+    while sys::ioctl_int(fd, libc::FIONREAD).is_ok_and(|waiting| (waiting as u64) < unread.min(ALWAYS_ROOM)) {
+        if sys::now() - start > FINISH_NS || kicks::ended(conn, fd) {
+            return;
+        }
+        let _ = sys::ppoll(&mut [], Some(LOOK_NS));
+    }
 }
 
 /// Between hosts: waits, not for long, until the peer has found our END, so that no record comes any more and the connection is the kernel's alone.
@@ -247,6 +268,8 @@ const HAND_OVER_NS: u64 = 2_000_000_000;
 /// How long it may take until the peer has said that it has found our END, and how often it is looked.
 const FINISH_NS: u64 = 200_000_000;
 const LOOK_NS: u64 = 100_000;
+/// So many bytes the kernel takes of a peer, whatever its buffers are.
+const ALWAYS_ROOM: u64 = 2048;
 /// How long a kick that was begun may take to come.
 const KICK_NS: u64 = 200_000_000;
 const HAND_OVER_EMPTY_NS: u64 = 200_000_000;

@@ -427,7 +427,7 @@ pub fn leave() {
     if CARRIER.load(Ordering::Acquire) == 0 || process::borrowed() {
         return;
     }
-    rendezvous::end();
+    rendezvous::end_far();
     for_each_promoted(demote::begin_end);
     for link in link::all().map(link::link) {
         if let Some(wire) = link.wire()

@@ -217,11 +217,12 @@ pub fn close(conn: &'static Conn) -> bool {
     conn.slot_taken()
 }
 
-/// The process ends: nothing is promoted any more. What a peer has accepted is in memory there already, and ends as such.
-pub(crate) fn end() {
+/// The carrier ends: nothing that goes to another host is promoted any more. What a peer there has accepted is in memory, and ends as such.
+pub(crate) fn end_far() {
     let _states = steady();
     table::for_each(|_, entry| {
         if let Entry::Conn(conn) = entry
+            && conn.far.token.load(Ordering::Acquire) != 0
             && !matches!(conn.state(), state::PROMOTED | state::PLAIN)
         {
             conn.set(flag::NEVER);

@@ -304,6 +304,68 @@ def test_the_link_dies_while_both_write(three, apps, turn):
     assert all(reason(program, "the link between the hosts is over") for program in (client, server))
 
 
+# Leaves what comes behind a message that begins with q unread, until it is told to read (a line): says how much processor time that took.
+LEAVES = """
+import select, socket, sys, time
+listener = socket.create_server(("0.0.0.0", 7000), backlog=8)
+print("listens", flush=True)
+conn, _ = listener.accept()
+while (message := conn.recv(64, socket.MSG_WAITALL))[:1] != b"q":
+    conn.sendall(message)
+print("left", flush=True)
+sys.stdin.readline()
+start, got = time.thread_time(), b""
+if sys.argv[1] != "recv":
+    conn.setblocking(False)
+    poll = select.poll() if sys.argv[1] == "poll" else select.epoll()
+    poll.register(conn, select.POLLIN)
+while len(got) < 10000:
+    if sys.argv[1] != "recv":
+        poll.poll()
+    try:
+        got += conn.recv(10000)
+    except BlockingIOError:
+        pass
+assert got == b"u" * 10000
+print(time.thread_time() - start, flush=True)
+"""
+SENDS = """
+import socket, sys, threading
+conn, stop = socket.create_connection((sys.argv[1], 7000)), []
+threading.Thread(target=lambda: (sys.stdin.readline(), stop.append(1)), daemon=True).start()
+while not stop:
+    conn.sendall(b"m" * 64)
+    conn.recv(64, socket.MSG_WAITALL)
+conn.sendall(b"q" * 64 + b"u" * 10000)
+print("sent", flush=True)
+conn.recv(1)
+"""
+
+
+@pytest.mark.parametrize("call", ["recv", "poll", "epoll"])
+def test_who_waits_for_what_a_stopped_peer_is_to_send_again_sleeps(three, call):
+    """The link is over with bytes unread, which are asked for again; whose they are cannot answer now."""
+    a, b, *_ = three.values()
+    server = b.spawn(LEAVES, call)
+    assert server.stdout.readline() == "listens\n"
+    client = a.spawn(SENDS, b.address)
+    until_moved(client, server)
+    client.stdin.write("\n")
+    client.stdin.flush()
+    assert client.stdout.readline() == "sent\n"
+    assert server.stdout.readline() == "left\n"
+    client.send_signal(signal.SIGSTOP)
+    assert cut(b, a) > 0
+    server.stdin.write("\n")
+    server.stdin.flush()
+    time.sleep(1.5)
+    client.send_signal(signal.SIGCONT)
+    out, wrong = server.communicate(timeout=30 * PATIENCE)
+    assert server.returncode == 0, wrong
+    assert float(out) < 0.5
+    assert reason(server, "the link between the hosts is over")
+
+
 def test_a_peer_that_is_killed_resets_what_it_had_not_sent(three):
     """Its end comes by TCP before what it has put has come: that is not taken for the end of what it said."""
     a, b, *_ = three.values()

@@ -5,7 +5,7 @@ use fabric::{Local, sys};
 
 use crate::conn::{Conn, flag, path, state};
 use crate::kicks::By;
-use crate::layout::{W, note};
+use crate::layout::{TCP_AT, W, note};
 use crate::{demote, io, kicks, rendezvous};
 
 /// Events of poll() (the same bits as epoll's) that the connection is ready for, of those in `want`; HUP and ERR always count.
@@ -46,7 +46,9 @@ pub fn events(conn: &'static Conn, fd: i32, want: u32) -> Option<u32> {
         let mut rx = conn.lock_rx(fd)?;
         io::progress(conn, fd, &mut rx);
         ring = matches!(conn.rx.path(), path::SMALL | path::BIG);
-        if ring && conn.word(W) != rx.ring.position() {
+        // What was recalled between hosts is not there; an END tells when it comes. (On one host its writer may have left it to us without a word.)
+        let recalled = conn.is_far() && conn.has(flag::RECALLED) && conn.word(TCP_AT) == 0;
+        if ring && !recalled && conn.word(W) != rx.ring.position() {
             for place in rx.ring.ahead() {
                 conn.mine().foresee(place);
             }

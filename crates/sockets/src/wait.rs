@@ -222,13 +222,23 @@ pub fn more(
         return beyond(conn, fd, had as u64, orphan);
     }
     // Some of it came, or comes, by tcp: the kernel wakes nobody who has seen bytes and wants more.
+    nap(conn, fd, deadline.is_some(), orphan)
+}
+
+/// Sleeps for a moment where nothing tells of what is waited for; `limited`: by a time of the program's, so that no signal's call is restarted.
+fn nap(conn: &'static Conn, fd: i32, limited: bool, orphan: &bool) -> Result<(), Errno> {
     let nap = sys::timespec(NAP_NS);
     // SAFETY: no array, and a valid timeout.
     let got = unsafe { real::ppoll()(core::ptr::null_mut(), 0, &nap, core::ptr::null()) };
-    if got < 0 && real::errno() == libc::EINTR && (deadline.is_some() || !signals::restarts()) {
+    if got < 0 && real::errno() == libc::EINTR && (limited || !signals::restarts()) {
         return Err(Errno::EINTR);
     }
-    Ok(())
+    if *orphan || is_still(conn, fd) { Ok(()) } else { Err(Errno::EBADF) }
+}
+
+/// Whether the number has not been closed meanwhile.
+fn is_still(conn: &'static Conn, fd: i32) -> bool {
+    core::ptr::eq(table::conn(fd).map_or(core::ptr::null(), core::ptr::from_ref), conn)
 }
 
 const NAP_NS: u64 = 500_000;
@@ -238,6 +248,11 @@ fn beyond(conn: &'static Conn, fd: i32, had: u64, orphan: &mut bool) -> Result<(
         let Some(rx) = conn.lock_rx(fd) else { return Err(Errno::EINTR) };
         let seen = Seen::to_read(conn);
         let ring = matches!(conn.rx.path(), path::SMALL | path::BIG);
+        if ring && conn.has(flag::RECALLED) && conn.word(TCP_AT) == 0 && seen.front != rx.ring.position() {
+            // It has been recalled, and may be on its way by tcp; its writer may be stopped.
+            drop(rx);
+            return nap(conn, fd, false, orphan);
+        }
         if ring
             && (seen.front != rx.ring.position() + had
                 || conn.word(TCP_AT) == rx.ring.position() + 1
@@ -266,7 +281,7 @@ fn beyond(conn: &'static Conn, fd: i32, had: u64, orphan: &mut bool) -> Result<(
     if spun != Spun::Won {
         learned.slept(ticks() - before, limit);
     }
-    if !*orphan && !core::ptr::eq(table::conn(fd).map_or(core::ptr::null(), core::ptr::from_ref), conn) {
+    if !*orphan && !is_still(conn, fd) {
         return Err(Errno::EBADF);
     }
     if let Some(mut rx) = conn.lock_rx(if *orphan { conn.descriptor() } else { fd }) {
@@ -408,7 +423,7 @@ pub fn writable(conn: &'static Conn, fd: i32) -> Result<(), Errno> {
         learned.slept(ticks() - before, limit);
         result
     };
-    if !core::ptr::eq(table::conn(fd).map_or(core::ptr::null(), core::ptr::from_ref), conn) {
+    if !is_still(conn, fd) {
         return Err(Errno::EBADF);
     }
     if let Some(mut tx) = conn.lock_tx(fd) {

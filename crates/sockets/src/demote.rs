@@ -105,13 +105,15 @@ pub fn hand_over(conn: &'static Conn, fd: i32, reason: Reason, leaves: bool) -> 
 
 /// Between hosts: waits, not for long, until what has been recalled comes by tcp, at least so much as always finds room there. It was readable before, so it is to be readable now.
 fn await_recalled(conn: &'static Conn, fd: i32) {
-    if !conn.is_far() {
-        return;
-    }
-    let Some(rx) = conn.lock_rx(fd) else { return };
-    let unread = conn.word(W).wrapping_sub(rx.ring.position());
-    drop(rx);
-    if conn.rx.path() != path::LAST || unread > MOST_UNREAD {
+    let unread = {
+        let Some(rx) = conn.lock_rx(fd) else { return };
+        // Only who has a slot has a ring: of an offer that was taken back the link may be gone.
+        if !conn.slot_taken() || !conn.is_far() || conn.rx.path() != path::LAST {
+            return;
+        }
+        conn.word(W).wrapping_sub(rx.ring.position())
+    };
+    if unread > MOST_UNREAD {
         return;
     }
     let start = sys::now();

@@ -328,6 +328,10 @@ struct Gap {
 
 /// Where a look goes on that has come to the end of the ring, or of what came `before` it. `None`: nothing comes behind it yet.
 fn gap(conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>, path: u32, position: u64, before: usize) -> Option<Gap> {
+    // Of what is not in memory the words say nothing.
+    if !(on_ring(path) || path == path::TCP && conn.is_managed_now()) {
+        return None;
+    }
     if before == 0 && conn.word(TCP_AT) == position + 1 {
         kicks::take(conn, fd, rx, u64::MAX, By::Call);
     }

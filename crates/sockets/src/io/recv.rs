@@ -332,6 +332,9 @@ fn gap(conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>, path: u32, position: u64, be
     if !(on_ring(path) || path == path::TCP && conn.is_managed_now()) {
         return None;
     }
+    if before == 0 && records::end_due(conn) {
+        kicks::look(conn, fd, rx, By::Call);
+    }
     if before == 0 && conn.word(TCP_AT) == position + 1 {
         kicks::take(conn, fd, rx, u64::MAX, By::Call);
     }

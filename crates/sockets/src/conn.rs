@@ -102,6 +102,8 @@ pub mod flag {
     pub const CUT: u32 = 1 << 22;
     /// Between hosts: the peer has said how far it has read.
     pub const HEARD: u32 = 1 << 23;
+    /// Between hosts: the STOP that has been heard is still in the companion, behind bytes that the program has not read.
+    pub const STOP_AHEAD: u32 = 1 << 25;
     /// Grew: the big ring of our segment has been used.
     pub const GREW: u32 = 4096;
 }

@@ -613,10 +613,12 @@ pub fn attend(index: u32, slot: u64) -> Attended {
     if conn.has(flag::CUT)
         && !conn.has(flag::HEARD)
         && let Some(mut rx) = conn.rx.try_lock()
-        && matches!(conn.rx.path(), path::SMALL | path::BIG)
     {
         // The peer's STOP.
-        kicks::look(conn, fd, &mut rx, kicks::By::Call);
+        if matches!(conn.rx.path(), path::SMALL | path::BIG) {
+            kicks::look(conn, fd, &mut rx, kicks::By::Call);
+        }
+        records::seek_stop(conn, fd);
     }
     let wanted = conn.notes() & (layout::note::RECALL | layout::note::DEMOTE) != 0;
     match conn.tx.path() {

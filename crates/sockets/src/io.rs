@@ -140,13 +140,16 @@ pub fn unread(conn: &'static Conn, fd: i32) -> Option<i32> {
             kicks::look(conn, fd, &mut rx, By::Call);
         }
         while records::may_come(conn) && records::hear(conn, fd, &mut rx) == records::Next::Record {}
+        records::seek_stop(conn, fd);
     }
     progress(conn, fd, &mut rx);
-    let waiting = || sys::ioctl_int(fd, libc::FIONREAD).unwrap_or(0) as u64;
+    let stop = if conn.has(flag::STOP_AHEAD) { records::BYTES as u64 } else { 0 };
+    let waiting = || (sys::ioctl_int(fd, libc::FIONREAD).unwrap_or(0) as u64).saturating_sub(stop);
     // Before the ring, and of how many that are there.
     let (before, waits) = match (conn.rx.path(), rx.tcp_left) {
         (path::SMALL | path::BIG, _) => (0, if conn.word(TCP_AT) == 0 { 0 } else { waiting() }),
         (path::TCP, Some(left)) => (left, waiting()),
+        _ if stop > 0 => return Some(waiting() as i32),
         _ => return None,
     };
     if waits < before {

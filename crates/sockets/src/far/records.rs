@@ -203,6 +203,13 @@ fn look_at(fd: i32, skip: usize, bytes: &mut [u8]) -> usize {
     sys::recvmsg(fd, &mut message, libc::MSG_PEEK | libc::MSG_DONTWAIT).unwrap_or(0).saturating_sub(skip)
 }
 
+/// Whether a record stands `skip` bytes after what is read next.
+pub(crate) fn stands_at(conn: &Conn, fd: i32, skip: usize) -> bool {
+    let mut record = [0u8; BYTES];
+    let whole = look_at(fd, skip, &mut record) == BYTES;
+    whole && conn.wire().is_some_and(|wire| matches!(ahead(&record, wire.mark), (0, Some(_))))
+}
+
 /// An END that cannot be taken yet, as `before` bytes lie before it that the program has not read, and kicks: which position it names, and how many of the `waiting` bytes come
 /// behind it.
 pub(crate) fn behind(conn: &Conn, fd: i32, before: u64, waiting: u64) -> Option<(u64, u64)> {
@@ -233,15 +240,46 @@ fn heard(conn: &Conn, rx: &mut Held<'_, Rx>, Record { kind, position, kicks }: R
             }
         }
         STOP => {
-            mine.set_word(conn.at(RECALL_AT), position);
-            mine.or_word(conn.at(NOTES), note::DEMOTE | note::RECALL);
-            conn.set(flag::HEARD);
-            // Also if this end has not noticed yet. Its own STOP goes before the bytes that the peer asks for, behind which nobody might look for it.
-            if let Some(wire) = conn.wire() {
-                wire.end();
-            }
+            conn.clear(flag::STOP_AHEAD);
+            stopped(conn, position);
         }
         _ => {}
+    }
+}
+
+fn stopped(conn: &Conn, position: u64) {
+    let mine = conn.mine();
+    mine.set_word(conn.at(RECALL_AT), position);
+    mine.or_word(conn.at(NOTES), note::DEMOTE | note::RECALL);
+    conn.set(flag::HEARD);
+    // Also if this end has not noticed yet. Its own STOP goes before the bytes that the peer asks for, behind which nobody might look for it.
+    if let Some(wire) = conn.wire() {
+        wire.end();
+    }
+}
+
+/// The link is over, and the peer's STOP has not been found: looks for it behind bytes that the program has not read. It may read them only when the peer has gone on, which waits for
+/// what it has asked for.
+pub(crate) fn seek_stop(conn: &Conn, fd: i32) {
+    if !conn.has(flag::CUT) || conn.has(flag::HEARD) {
+        return;
+    }
+    let Some(wire) = conn.wire() else { return };
+    let (mut bytes, mut at) = ([0; AHEAD], 0);
+    loop {
+        let got = look_at(fd, at, &mut bytes);
+        if got < BYTES {
+            return;
+        }
+        match ahead(&bytes[..got], wire.mark) {
+            (0, Some(Record { kind: STOP, position, .. })) => {
+                // Before it counts as heard: as long as it stands there, the connection is not the kernel's.
+                conn.set(flag::STOP_AHEAD);
+                return stopped(conn, position);
+            }
+            (0, _) => at += BYTES,
+            (free, _) => at += free,
+        }
     }
 }
 
@@ -336,10 +374,11 @@ pub(crate) fn attend(conn: &'static Conn, fd: i32) {
         send(conn, fd, &mut tx);
     }
     // Also when the peer's STOP has been heard: its END is still to come.
-    if let Some(mut rx) = conn.lock_rx(fd)
-        && matches!(conn.rx.path(), path::SMALL | path::BIG)
-    {
-        crate::kicks::look(conn, fd, &mut rx, crate::kicks::By::Call);
+    if let Some(mut rx) = conn.lock_rx(fd) {
+        if matches!(conn.rx.path(), path::SMALL | path::BIG) {
+            crate::kicks::look(conn, fd, &mut rx, crate::kicks::By::Call);
+        }
+        seek_stop(conn, fd);
     }
 }
 
@@ -407,7 +446,9 @@ pub(crate) fn closed_unread(conn: &Conn) -> bool {
 
 /// Whether it can be left to the kernel alone: no record can come any more.
 pub(crate) fn may_finish(conn: &Conn) -> bool {
-    !conn.is_far() || conn.has(flag::HEARD) || conn.notes() & note::END_HEARD != 0
+    !conn.is_far()
+        || !conn.has(flag::STOP_AHEAD)
+            && (conn.has(flag::HEARD) || conn.notes() & note::END_HEARD != 0)
 }
 
 #[cfg(test)]

@@ -328,6 +328,9 @@ struct Gap {
 
 /// Where a look goes on that has come to the end of the ring, or of what came `before` it. `None`: nothing comes behind it yet.
 fn gap(conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>, path: u32, position: u64, before: usize) -> Option<Gap> {
+    if conn.has(flag::STOP_AHEAD) && !on_ring(path) && records::stands_at(conn, fd, before) {
+        return Some(Gap { before, between: records::BYTES, record: true });
+    }
     // Of what is not in memory the words say nothing.
     if !(on_ring(path) || path == path::TCP && conn.is_managed_now()) {
         return None;

@@ -341,6 +341,11 @@ impl Set {
                 self.drop_member(guard, fd);
                 continue;
             }
+            // Its offer may have been taken back, and its link be gone since: nothing of it is armed or read then.
+            if !conn.is_managed() {
+                self.move_out(guard, fd);
+                continue;
+            }
             let edge = member.events & ET != 0;
             let want = member.events & MASK;
             let mut seen = 0;

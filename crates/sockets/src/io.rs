@@ -143,13 +143,13 @@ pub fn unread(conn: &'static Conn, fd: i32) -> Option<i32> {
         records::seek_stop(conn, fd);
     }
     progress(conn, fd, &mut rx);
+    let waiting = || sys::ioctl_int(fd, libc::FIONREAD).unwrap_or(0) as u64;
     let stop = if conn.has(flag::STOP_AHEAD) { records::BYTES as u64 } else { 0 };
-    let waiting = || (sys::ioctl_int(fd, libc::FIONREAD).unwrap_or(0) as u64).saturating_sub(stop);
     // Before the ring, and of how many that are there.
     let (before, waits) = match (conn.rx.path(), rx.tcp_left) {
         (path::SMALL | path::BIG, _) => (0, if conn.word(TCP_AT) == 0 { 0 } else { waiting() }),
         (path::TCP, Some(left)) => (left, waiting()),
-        _ if stop > 0 => return Some(waiting() as i32),
+        _ if stop > 0 => return Some(waiting().saturating_sub(stop) as i32),
         _ => return None,
     };
     if waits < before {
@@ -160,10 +160,13 @@ pub fn unread(conn: &'static Conn, fd: i32) -> Option<i32> {
     // Where the ring ends, and how many come by tcp again behind it, and behind the kicks. What was recalled lies in the ring still, but comes by tcp.
     let (end, again) = match conn.word(TCP_AT) {
         0 if before > 0 && conn.is_far() && waits > before => {
-            records::behind(conn, fd, before + kicks, waits).unwrap_or((conn.word(W), 0))
+            let run = records::run_at(conn, fd, (before + kicks) as usize);
+            let stop = if run.stop { 0 } else { stop };
+            let again = waits.saturating_sub(before + kicks + run.len as u64 + stop);
+            run.end.map_or((conn.word(W), 0), |end| (end, again))
         }
         0 => (conn.word(W), 0),
-        at => (at - 1, waits.saturating_sub(before + kicks)),
+        at => (at - 1, waits.saturating_sub(before + kicks + stop)),
     };
     // While the connection grows, both rings can be full.
     let in_ring = end.saturating_sub(position).min(layout::UNDER_WAY as u64);

@@ -203,26 +203,35 @@ fn look_at(fd: i32, skip: usize, bytes: &mut [u8]) -> usize {
     sys::recvmsg(fd, &mut message, libc::MSG_PEEK | libc::MSG_DONTWAIT).unwrap_or(0).saturating_sub(skip)
 }
 
-/// Whether a record stands `skip` bytes after what is read next.
-pub(crate) fn stands_at(conn: &Conn, fd: i32, skip: usize) -> bool {
-    let mut record = [0u8; BYTES];
-    let whole = look_at(fd, skip, &mut record) == BYTES;
-    whole && conn.wire().is_some_and(|wire| matches!(ahead(&record, wire.mark), (0, Some(_))))
+/// Records that cannot be taken yet, one behind the other.
+#[derive(Debug, Default)]
+pub(crate) struct Run {
+    /// How many bytes they are.
+    pub len: usize,
+    /// Which position an END among them names.
+    pub end: Option<u64>,
+    /// Whether a STOP is among them.
+    pub stop: bool,
 }
 
-/// An END that cannot be taken yet, as `before` bytes lie before it that the program has not read, and kicks: which position it names, and how many of the `waiting` bytes come
-/// behind it.
-pub(crate) fn behind(conn: &Conn, fd: i32, before: u64, waiting: u64) -> Option<(u64, u64)> {
-    let mut record = [0u8; BYTES];
-    let wire = conn.wire()?;
-    let whole = look_at(fd, before as usize, &mut record) == BYTES;
-    match ahead(&record, wire.mark) {
-        (0, Some(Record { kind: END, position, .. })) if whole => {
-            Some((position, waiting.saturating_sub(before + BYTES as u64)))
+/// Those that stand `skip` bytes after what is read next, behind bytes that the program has not read, and kicks.
+pub(crate) fn run_at(conn: &Conn, fd: i32, skip: usize) -> Run {
+    let mut run = Run::default();
+    let Some(wire) = conn.wire() else { return run };
+    let mut bytes = [0u8; BYTES];
+    while run.len < MOST_IN_A_RUN && look_at(fd, skip + run.len, &mut bytes) == BYTES {
+        let (0, Some(Record { kind, position, .. })) = ahead(&bytes, wire.mark) else { break };
+        run.len += BYTES;
+        run.stop |= kind == STOP;
+        if kind == END {
+            run.end = Some(position);
         }
-        _ => None,
     }
+    run
 }
+
+/// Each end sends one of each kind.
+const MOST_IN_A_RUN: usize = 2 * BYTES;
 
 fn heard(conn: &Conn, rx: &mut Held<'_, Rx>, Record { kind, position, kicks }: Record) {
     let mine = conn.mine();
@@ -447,8 +456,7 @@ pub(crate) fn closed_unread(conn: &Conn) -> bool {
 /// Whether it can be left to the kernel alone: no record can come any more.
 pub(crate) fn may_finish(conn: &Conn) -> bool {
     !conn.is_far()
-        || !conn.has(flag::STOP_AHEAD)
-            && (conn.has(flag::HEARD) || conn.notes() & note::END_HEARD != 0)
+        || !conn.has(flag::STOP_AHEAD) && (conn.has(flag::HEARD) || conn.notes() & note::END_HEARD != 0)
 }
 
 #[cfg(test)]

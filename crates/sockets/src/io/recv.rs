@@ -289,6 +289,11 @@ fn look_on(
     // So many of them lie before the ring's in the companion.
     let before = if on_ring(path) { 0 } else { seen };
     ring.skip(seen - before);
+    let run = if conn.is_far() && before > 0 && conn.is_managed_now() {
+        records::run_at(conn, fd, before + kicks::owed(conn, rx) as usize)
+    } else {
+        records::Run::default()
+    };
     loop {
         match path {
             path::TCP if rx.tcp_left == Some(seen as u64) => path = path::SMALL,
@@ -298,19 +303,20 @@ fn look_on(
             }
             _ => break,
         }
-        // What was recalled comes by tcp.
-        if conn.has(flag::RECALLED) && conn.word(TCP_AT) == 0 {
+        // What was recalled comes by tcp, unless an END says that its writer had left before.
+        if conn.has(flag::RECALLED) && conn.word(TCP_AT) == 0 && run.end.is_none() {
             break;
         }
         let want = total(iov) - seen;
-        let Ok(ready) = ring.ready(&conn.ends(), want, || until(conn, path)) else { break };
+        let end = || until(conn, path).min(run.end.unwrap_or(u64::MAX));
+        let Ok(ready) = ring.ready(&conn.ends(), want, end) else { break };
         let count = ready.min(want);
         look_out(conn, &ring, iov, seen, count, flags);
         ring.skip(count);
         seen += count;
     }
     if seen < total(iov)
-        && let Some(gap) = gap(conn, fd, rx, path, ring.position(), before)
+        && let Some(gap) = gap(conn, fd, rx, path, ring.position(), before, &run)
     {
         seen += look_behind(conn, fd, rx, iov, seen, gap, flags);
     }
@@ -321,37 +327,41 @@ fn look_on(
 struct Gap {
     /// So many come before the ring.
     before: usize,
-    /// Kicks, and a record.
+    /// Kicks, and records.
     between: usize,
-    record: bool,
+    records: bool,
 }
 
-/// Where a look goes on that has come to the end of the ring, or of what came `before` it. `None`: nothing comes behind it yet.
-fn gap(conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>, path: u32, position: u64, before: usize) -> Option<Gap> {
-    if conn.has(flag::STOP_AHEAD) && !on_ring(path) && records::stands_at(conn, fd, before) {
-        return Some(Gap { before, between: records::BYTES, record: true });
-    }
+/// Where a look goes on that has come to the end of the ring, or of what came `before` it and a `run` of records. `None`: nothing comes behind it yet.
+fn gap(
+    conn: &Conn,
+    fd: i32,
+    rx: &mut Held<'_, Rx>,
+    path: u32,
+    position: u64,
+    before: usize,
+    run: &records::Run,
+) -> Option<Gap> {
+    let on_ring = on_ring(path);
     // Of what is not in memory the words say nothing.
-    if !(on_ring(path) || path == path::TCP && conn.is_managed_now()) {
+    if !on_ring && run.len == 0 {
         return None;
     }
     if before == 0 && records::end_due(conn) {
         kicks::look(conn, fd, rx, By::Call);
     }
-    if before == 0 && conn.word(TCP_AT) == position + 1 {
+    let left = conn.word(TCP_AT);
+    if before == 0 && left == position + 1 {
         kicks::take(conn, fd, rx, u64::MAX, By::Call);
     }
-    let kicks = kicks::owed(conn, rx) as usize;
-    match conn.word(TCP_AT) {
-        // An END that cannot be taken as long as there is something before it.
-        0 if conn.is_far() && before > 0 => {
-            let (end, _) = records::behind(conn, fd, (before + kicks) as u64, 0)?;
-            let unused = path == path::TCP && conn.word(SMALL_AT) == 0;
-            let between = kicks + records::BYTES;
-            (unused || on_ring(path) && end == position).then_some(Gap { before, between, record: true })
-        }
-        at => (on_ring(path) && at == position + 1).then_some(Gap { before, between: kicks, record: false }),
-    }
+    let (goes_on, between) = match left {
+        0 if on_ring => (run.end == Some(position), run.len),
+        // No ring was ever used, or what came behind it is read already.
+        _ if !on_ring => (conn.rx.path() == path::LAST || conn.word(SMALL_AT) == 0, run.len),
+        at => (at == position + 1, run.len),
+    };
+    let between = between + kicks::owed(conn, rx) as usize;
+    goes_on.then_some(Gap { before, between, records: run.len > 0 })
 }
 
 /// What the companion has behind the ring, behind a gap, of which the first bytes are looked at once more.
@@ -369,7 +379,7 @@ fn look_behind(
     let skip = gap.before + gap.between;
     let wants = skip + total(iov) - seen;
     // Behind an END that has not been taken there may be another record.
-    let most = if gap.record {
+    let most = if gap.records {
         Ok(records::further(conn, fd, rx, skip, wants))
     } else {
         before_record(conn, fd, rx, wants)

@@ -366,6 +366,88 @@ def test_who_waits_for_what_a_stopped_peer_is_to_send_again_sleeps(three, call):
     assert reason(server, "the link between the hosts is over")
 
 
+# Two connections: the first one moves, the second one does not, as the one end is in a call of the kernel's until the link is over.
+LATE = """
+import socket, sys, threading, time
+first = socket.create_connection((sys.argv[1], 7000))
+stop = []
+threading.Thread(target=lambda: (sys.stdin.readline(), stop.append(1)), daemon=True).start()
+while not stop:
+    first.sendall(b"m" * 64)
+    first.recv(64, socket.MSG_WAITALL)
+first.sendall(b"q" * 64)
+second = socket.create_connection((sys.argv[1], 7000))
+for _ in range(8):
+    second.sendall(b"y")
+threading.Thread(target=lambda: second.recv(1), daemon=True).start()
+time.sleep(0.5)
+print("waits", flush=True)
+sys.stdin.readline()
+second.sendall(b"w")
+sys.stdin.readline()
+"""
+WATCHES = """
+import os, select, socket, sys, time
+listener = socket.create_server(("0.0.0.0", 7000), backlog=8)
+print("listens", flush=True)
+first, _ = listener.accept()
+while (message := first.recv(64, socket.MSG_WAITALL))[:1] != b"q":
+    first.sendall(message)
+second, _ = listener.accept()
+watched = select.epoll()
+watched.register(second, select.EPOLLIN | select.EPOLLET)
+got = b""
+while len(got) < 8:
+    got += second.recv(1)
+end = time.monotonic() + 1
+while time.monotonic() < end:
+    watched.poll(0.01)
+    try:
+        second.recv(1, socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        pass
+print("watched", flush=True)
+sys.stdin.readline()
+first.close()
+if os.fork() == 0:
+    os._exit(0)
+os.wait()
+time.sleep(0.5)
+print("forked", flush=True)
+sys.stdin.readline()
+while not watched.poll(5) or (got := second.recv(1)) != b"w":
+    pass
+print("told", flush=True)
+"""
+
+
+@pytest.mark.parametrize("turn", range(3))
+def test_a_set_forgets_what_was_offered_on_a_link_that_is_over(three, turn):
+    """Which end offers is chance; where it is the one with the set, it takes the offer back at fork(), and the link is freed before the set is asked again."""
+    a, b, *_ = three.values()
+    server = b.spawn(WATCHES)
+    assert server.stdout.readline() == "listens\n"
+    client = a.spawn(LATE, b.address)
+    until_moved(client, server)
+
+    def go(program):
+        program.stdin.write("\n")
+        program.stdin.flush()
+
+    go(client)
+    assert client.stdout.readline() == "waits\n"
+    assert server.stdout.readline() == "watched\n"
+    assert cut(b, a) > 0
+    go(server)
+    assert server.stdout.readline() == "forked\n"
+    client.stdin.write("\n")
+    client.stdin.flush()
+    go(server)
+    out, wrong = server.communicate(timeout=30 * PATIENCE)
+    assert server.returncode == 0 and out == "told\n", (server.returncode, wrong)
+    client.communicate("\n", timeout=30 * PATIENCE)
+
+
 def test_a_peer_that_is_killed_resets_what_it_had_not_sent(three):
     """Its end comes by TCP before what it has put has come: that is not taken for the end of what it said."""
     a, b, *_ = three.values()

@@ -366,6 +366,57 @@ def test_who_waits_for_what_a_stopped_peer_is_to_send_again_sleeps(three, call):
     assert reason(server, "the link between the hosts is over")
 
 
+# One end sends what the other one does not read, and then only reads.
+READS = """
+import socket, sys
+listener = socket.create_server(("0.0.0.0", 7000), backlog=8)
+print("listens", flush=True)
+conn, _ = listener.accept()
+conn.sendall(b"e" * 5000)
+while (message := conn.recv(64, socket.MSG_WAITALL))[:1] != b"q":
+    pass
+print("left", flush=True)
+sys.stdin.readline()
+got = conn.recv(10000, socket.MSG_WAITALL)
+assert got == b"u" * 10000, got[:100]
+print("read", flush=True)
+"""
+WRITES = """
+import socket, sys, threading, time
+conn, stop = socket.create_connection((sys.argv[1], 7000)), []
+threading.Thread(target=lambda: (sys.stdin.readline(), stop.append(1)), daemon=True).start()
+while not stop:
+    conn.sendall(b"m" * 64)
+    time.sleep(0.001)
+conn.sendall(b"q" * 64 + b"u" * 10000)
+print("sent", flush=True)
+sys.stdin.readline()
+got = b""
+while more := conn.recv(65536):
+    got += more
+assert got == b"e" * 5000, (len(got), got[-100:])
+print("read", flush=True)
+"""
+
+
+def test_what_a_program_does_not_read_does_not_hide_what_its_peer_asks_for(three):
+    """The link is over with bytes unread at both ends; one end reads, the other one does nothing, so its library has to send them again."""
+    a, b, *_ = three.values()
+    server = b.spawn(READS)
+    assert server.stdout.readline() == "listens\n"
+    client = a.spawn(WRITES, b.address)
+    until_moved(client, server)
+    client.stdin.write("\n")
+    client.stdin.flush()
+    assert client.stdout.readline() == "sent\n"
+    assert server.stdout.readline() == "left\n"
+    assert cut(b, a) > 0
+    out, wrong = server.communicate("\n", timeout=10 * PATIENCE)
+    assert server.returncode == 0 and out == "read\n", wrong
+    out, wrong = client.communicate("\n", timeout=10 * PATIENCE)
+    assert client.returncode == 0 and out == "read\n", wrong
+
+
 # Two connections: the first one moves, the second one does not, as the one end is in a call of the kernel's until the link is over.
 LATE = """
 import socket, sys, threading, time

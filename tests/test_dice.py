@@ -14,8 +14,8 @@ DICE = Path(__file__).parent / "apps/dice.py"
 STEPS = 300
 
 
-# The latter have found something: two recalls that nobody came for, looks at what came by two ways and (59, 153) between hosts, edges behind the ring.
-SEEDS = (*range(10), 22, 38, 59, 63, 114, 153)
+# The latter have found something: two recalls that nobody came for, looks at what came by two ways and, between hosts (59, 153, 246, 275), behind an END, edges behind the ring.
+SEEDS = (*range(10), 22, 38, 59, 63, 114, 153, 246, 275)
 
 
 def seeds():

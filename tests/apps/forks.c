@@ -372,6 +372,55 @@ static void unread_behind_server(int fd) {
     puppet(fd);
 }
 
+/* Sleeps in epoll_wait() until the peer sends; level-triggered. */
+static void sleep_in(int set, int fd) {
+    struct epoll_event event;
+    for (int i = 0; i < 3; i++) {
+        order(SEND_ASLEEP, 100);
+        EQUAL(epoll_wait(set, &event, 1, 5000), 1);
+        EQUAL(event.data.fd, fd);
+        take(fd, 100);
+    }
+}
+
+static int set_of(int fd) {
+    int set = epoll_create1(EPOLL_CLOEXEC);
+    struct epoll_event event = {.events = EPOLLIN, .data.fd = fd};
+    CHECK(set >= 0 && epoll_ctl(set, EPOLL_CTL_ADD, fd, &event) == 0);
+    return set;
+}
+
+/* A child closes all that it does not need, sets of epoll first, as launchers do before exec(): what its parent waits for is not touched by that. */
+static void child_closes_set(int fd) {
+    int set = set_of(fd);
+    sleep_in(set, fd);
+    for (int order = 0; order < 4; order++) {
+        pid_t child = fork();
+        if (child == 0) {
+            if (order == 3) CHECK(syscall(SYS_close_range, 3u, ~0u, 0u) == 0);
+            else close(order == 1 ? fd : set), close(order == 1 ? set : fd);
+            if (order == 2) execl("/bin/true", "true", NULL);
+            _exit(0);
+        }
+        ended_well(child);
+        sleep_in(set, fd);
+    }
+    leave(fd);
+}
+
+/* The same while the parent has taken it out of the set for a moment. */
+static void child_closes_between(int fd) {
+    int set = set_of(fd);
+    sleep_in(set, fd);
+    CHECK(epoll_ctl(set, EPOLL_CTL_DEL, fd, NULL) == 0);
+    pid_t child = fork();
+    if (child == 0) close(fd), close(set), _exit(0);
+    ended_well(child);
+    CHECK(epoll_ctl(set, EPOLL_CTL_ADD, fd, &(struct epoll_event){.events = EPOLLIN, .data.fd = fd}) == 0);
+    sleep_in(set, fd);
+    leave(fd);
+}
+
 const struct example examples[] = {
     {"in_turn", puppet, in_turn, 0},
     {"one_each", puppet, one_each, 0},
@@ -389,5 +438,7 @@ const struct example examples[] = {
     {"by_vfork", puppet, by_vfork, 0},
     {"vfork_closes", puppet, vfork_closes, 0},
     {"unread_behind", unread_behind_server, unread_behind, 0},
+    {"child_closes_set", puppet, child_closes_set, 0},
+    {"child_closes_between", puppet, child_closes_between, 0},
     {0},
 };

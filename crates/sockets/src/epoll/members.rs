@@ -114,7 +114,7 @@ impl Set {
         let member = *guard.member(fd);
         let parked = member.flags & INNER != 0 && member.conn.is_some_and(|other| core::ptr::eq(other, conn));
         if !parked {
-            sys::epoll_ctl(inner, libc::EPOLL_CTL_ADD, fd, EDGES, fd as u64)?;
+            sys::epoll_ctl(inner, libc::EPOLL_CTL_ADD, fd, EDGES, inner_data(conn, fd))?;
         }
         let flags = member.flags & LISTED | PRESENT | MOVED | FRESH | INNER | early(conn);
         *guard.member(fd) = Member {
@@ -180,7 +180,7 @@ impl Set {
         };
         // Writable at once, so adding (or changing) it wakes whoever sleeps on the set: they look at the list.
         let op = if member.flags & INNER != 0 { libc::EPOLL_CTL_MOD } else { libc::EPOLL_CTL_ADD };
-        if sys::epoll_ctl(inner, op, fd, EDGES, fd as u64).is_err() {
+        if sys::epoll_ctl(inner, op, fd, EDGES, inner_data(conn, fd)).is_err() {
             drop(guard);
             return demote::now(conn, fd, Reason::NoDescriptors);
         }
@@ -221,12 +221,18 @@ impl Set {
         self.on_tcp.fetch_add(1, Ordering::AcqRel);
     }
 
+    /// Takes a member out of the inner set, and drops it.
     pub(super) fn drop_member(&self, guard: &mut Guard<'_>, fd: i32) {
-        self.on_ring(guard, fd);
-        let member = *guard.member(fd);
-        if member.flags & INNER != 0 {
+        if guard.member(fd).flags & INNER != 0 {
             let _ = sys::epoll_ctl(self.inner.load(Ordering::Acquire) - 1, libc::EPOLL_CTL_DEL, fd, 0, 0);
         }
+        self.drop_unregistered(guard, fd);
+    }
+
+    /// Drops a member, but leaves the kernel's registration of it: that ends with the set, or with the connection's last descriptor.
+    fn drop_unregistered(&self, guard: &mut Guard<'_>, fd: i32) {
+        self.on_ring(guard, fd);
+        let member = *guard.member(fd);
         if member.flags & MOVED != 0 {
             self.moved.fetch_sub(1, Ordering::AcqRel);
         } else if member.flags & PRESENT != 0 {
@@ -248,8 +254,12 @@ impl Set {
         }
         let Some(mut guard) = self.lock() else { return };
         let member = *guard.member(fd);
+        // A parent or child has it, too, and the same inner set: its registration stays, as that of a member would with tcp.
+        let shared = conn.has(flag::SHARED) && conn.refs.load(Ordering::Acquire) > 0;
         if member.flags & (PRESENT | INNER) == INNER {
-            let _ = sys::epoll_ctl(self.inner.load(Ordering::Acquire) - 1, libc::EPOLL_CTL_DEL, fd, 0, 0);
+            if !shared {
+                let _ = sys::epoll_ctl(self.inner.load(Ordering::Acquire) - 1, libc::EPOLL_CTL_DEL, fd, 0, 0);
+            }
             guard.member(fd).flags &= LISTED;
             guard.member(fd).conn = None;
             return;
@@ -258,18 +268,11 @@ impl Set {
             if stays {
                 self.move_out(&mut guard, fd);
             }
-            // Others hold it: ours is not counted any more.
-            if conn.has(flag::SHARED)
-                && conn.refs.load(Ordering::Acquire) > 0
-                && guard.member(fd).flags & MOVED != 0
-            {
-                // The other process may go on with the same kernel set: its registration stays, as with tcp.
-                self.on_ring(&mut guard, fd);
-                guard.member(fd).flags &= !(MOVED | INNER);
-                self.moved.fetch_sub(1, Ordering::AcqRel);
-                self.on_tcp.fetch_add(1, Ordering::AcqRel);
+            if shared {
+                self.drop_unregistered(&mut guard, fd);
+            } else {
+                self.drop_member(&mut guard, fd);
             }
-            self.drop_member(&mut guard, fd);
         }
     }
 
@@ -311,7 +314,8 @@ impl Set {
             if self.inner.load(Ordering::Acquire) != 0 || !members.is_null() {
                 for fd in 0..table::top().min(MEMBERS as i32) {
                     if guard.member(fd).flags & PRESENT != 0 {
-                        self.drop_member(guard, fd);
+                        // close() takes nothing out of the kernel's set, which a parent or child may go on with.
+                        self.drop_unregistered(guard, fd);
                     }
                 }
             }
@@ -401,10 +405,16 @@ impl Set {
 
     /// Wakes a thread that sleeps on the set: re-arming an edge that is there (writable) is an event.
     pub(super) fn nudge(&self, fd: i32) {
-        let edges = ready::IN | ready::OUT | ready::RDHUP | libc::EPOLLPRI as u32 | ET;
-        let _ =
-            sys::epoll_ctl(self.inner.load(Ordering::Acquire) - 1, libc::EPOLL_CTL_MOD, fd, edges, fd as u64);
+        let Some(conn) = table::conn(fd) else { return };
+        let inner = self.inner.load(Ordering::Acquire) - 1;
+        let _ = sys::epoll_ctl(inner, libc::EPOLL_CTL_MOD, fd, EDGES, inner_data(conn, fd));
     }
+}
+
+/// What the inner set tells of a member: its number, and which connection it stood for. One that this process has closed and another one
+/// has still goes on being told of here, when the number may be another connection's.
+pub(super) fn inner_data(conn: &'static Conn, fd: i32) -> u64 {
+    core::ptr::from_ref(conn) as u64 / align_of::<Conn>() as u64 * MEMBERS as u64 | fd as u64
 }
 
 /// EARLY, if the peer has not changed over to the ring as far as we have read.

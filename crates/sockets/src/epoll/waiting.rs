@@ -509,11 +509,11 @@ impl Set {
                     }
                     continue;
                 }
-                let fd = data as i32;
-                if fd as usize >= MEMBERS {
+                let fd = (data % MEMBERS as u64) as i32;
+                let Some(conn) = table::conn(fd).filter(|conn| members::inner_data(conn, fd) == data) else {
                     continue;
-                }
-                if let Some(conn) = table::conn(fd) {
+                };
+                {
                     // Noted here, whatever path the connection reads on just now: this edge comes once.
                     if event.events & ready::RDHUP != 0 {
                         conn.set(flag::PEER_FIN);

@@ -1,6 +1,7 @@
 /* fork(): both processes have the connection. They may use it in turn or at once, one for each direction; it ends when the last
  * of them lets go; servers accept in the parent and serve in the child, or accept in many children. */
 #include "pair.h"
+#include <sched.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 
@@ -421,6 +422,56 @@ static void child_closes_between(int fd) {
     leave(fd);
 }
 
+/* Two children write records at once, each the first process, and so the first thread, of a PID namespace of its own. Needs root. */
+static void number_one_twice(int fd) {
+    pid_t children[2];
+    for (int i = 0; i < 2; i++) {
+        children[i] = syscall(SYS_clone, CLONE_NEWPID | SIGCHLD, 0, 0, 0, 0);
+        CHECK(children[i] >= 0);
+        if (children[i] == 0) {
+            char data[64];
+            EQUAL(syscall(SYS_getpid), 1);
+            memset(data, i ? 'p' : 'c', sizeof data);
+            for (int j = 0; j < 2000; j++) EQUAL(send(fd, data, sizeof data, 0), sizeof data);
+            _exit(0);
+        }
+    }
+    for (int i = 0; i < 2; i++) ended_well(children[i]);
+    close(fd);
+}
+
+/* The same for who reads, by unshare(), after which it is the children that are elsewhere. */
+static void number_one_reads(int fd) {
+    struct { atomic_long count, sum; } *shared = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    unsigned char data[40];
+    ssize_t n;
+    for (int i = 0; i < 2; i++) {
+        pid_t first = fork();
+        CHECK(first >= 0);
+        if (first == 0) {
+            CHECK(unshare(CLONE_NEWPID) == 0);
+            pid_t child = fork();
+            CHECK(child >= 0);
+            if (child == 0) {
+                EQUAL(syscall(SYS_getpid), 1);
+                while ((n = recv(fd, data, sizeof data, 0)) > 0) {
+                    atomic_fetch_add(&shared->count, n);
+                    for (ssize_t j = 0; j < n; j++) atomic_fetch_add(&shared->sum, data[j]);
+                }
+                EQUAL(n, 0);
+                _exit(0);
+            }
+            ended_well(child);
+            _exit(0);
+        }
+    }
+    for (int status; wait(&status) > 0;) EQUAL(status, 0);
+    tell(shared->count);
+    tell(shared->sum);
+    hear();
+    close(fd);
+}
+
 const struct example examples[] = {
     {"in_turn", puppet, in_turn, 0},
     {"one_each", puppet, one_each, 0},
@@ -440,5 +491,7 @@ const struct example examples[] = {
     {"unread_behind", unread_behind_server, unread_behind, 0},
     {"child_closes_set", puppet, child_closes_set, 0},
     {"child_closes_between", puppet, child_closes_between, 0},
+    {"number_one_twice", both_write_server, number_one_twice, 0},
+    {"number_one_reads", both_read_server, number_one_reads, 0},
     {0},
 };

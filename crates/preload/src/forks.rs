@@ -6,10 +6,13 @@ use sockets::{fork, process, real};
 
 use crate::next::hooks;
 
-/// Makes a child as fork() would, by `make`, which returns 0 in it.
-pub fn around(make: impl FnOnce() -> c_long) -> c_long {
+/// Makes a child as fork() would, by `make`, which returns 0 in it; with these flags of clone().
+pub fn around(flags: usize, make: impl FnOnce() -> c_long) -> c_long {
     if process::ended() {
         return make();
+    }
+    if flags & libc::CLONE_NEWPID as usize != 0 {
+        fork::part();
     }
     fork::prepare();
     let pid = make();
@@ -50,14 +53,30 @@ unsafe extern "C-unwind" fn begin(start: *mut c_void) -> c_int {
 
 hooks! {
     fn _Fork(next;) -> c_int {
-        around(|| next().into()) as c_int
+        around(0, || next().into()) as c_int
     }
     fn clone(next; body: Option<Body>, stack: *mut c_void, flags: c_int, arg: *mut c_void, parent: usize, tls: usize, child: usize) -> c_int {
         let Some(run) = body.filter(|_| copies(flags as usize) && !stack.is_null()) else {
             return next(body, stack, flags, arg, parent, tls, child);
         };
         let mut start = Start { body: run, arg };
-        around(|| next(Some(begin), stack, flags, (&raw mut start).cast(), parent, tls, child).into()) as c_int
+        around(flags as usize, || next(Some(begin), stack, flags, (&raw mut start).cast(), parent, tls, child).into()) as c_int
+    }
+    /// From now on children are in another PID namespace; a process does not enter one itself.
+    fn unshare(next; flags: c_int) -> c_int {
+        let result = next(flags);
+        if result == 0 && flags & libc::CLONE_NEWPID != 0 && !process::borrowed() {
+            fork::children_part();
+        }
+        result
+    }
+    /// Of what kind the namespace is need not be said.
+    fn setns(next; fd: c_int, kind: c_int) -> c_int {
+        let result = next(fd, kind);
+        if result == 0 && (kind == 0 || kind & libc::CLONE_NEWPID != 0) && !process::borrowed() {
+            fork::children_part();
+        }
+        result
     }
     fn __clone(next; body: Option<Body>, stack: *mut c_void, flags: c_int, arg: *mut c_void, parent: usize, tls: usize, child: usize) -> c_int {
         clone(body, stack, flags, arg, parent, tls, child)

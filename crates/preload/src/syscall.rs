@@ -106,11 +106,13 @@ hooks! {
                 exec::execveat(a as c_int, b as *const _, c as *const _, d as *const _, e as c_int).into()
             }
             #[cfg(target_arch = "x86_64")]
-            libc::SYS_fork => forks::around(|| next(number, a, b, c, d, e, f)),
-            libc::SYS_clone if forks::copies(a) => forks::around(|| next(number, a, b, c, d, e, f)),
+            libc::SYS_fork => forks::around(0, || next(number, a, b, c, d, e, f)),
+            libc::SYS_clone if forks::copies(a) => forks::around(a, || next(number, a, b, c, d, e, f)),
             libc::SYS_clone3 if !faults::low(a as *const u64) && forks::copies(*(a as *const usize)) => {
-                forks::around(|| next(number, a, b, c, d, e, f))
+                forks::around(*(a as *const usize), || next(number, a, b, c, d, e, f))
             }
+            libc::SYS_unshare => forks::unshare(a as c_int).into(),
+            libc::SYS_setns => forks::setns(a as c_int, b as c_int).into(),
             libc::SYS_prctl => sandbox::prctl(a as c_int, b, c, d, e).into(),
             libc::SYS_seccomp => {
                 sandbox::seccomp(a as c_uint, c);

@@ -2,12 +2,13 @@
 //! on. What belongs to the process alone (rendezvous, links for new connections, bells, event queues) the child makes anew. A guest's connections ([`process::is_guest`]) are
 //! not shared: its child has none.
 
-use fabric::sync::{AtomicU32, AtomicU64, Ordering};
+use fabric::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use fabric::{sys, trip};
 
 use crate::conn::{Conn, flag, state};
+use crate::reason::Reason;
 use crate::table::{self, Entry};
-use crate::{close, descriptors, epoll, far, home, link, process, rendezvous, thread, wait};
+use crate::{close, demote, descriptors, epoll, far, home, link, process, rendezvous, thread, wait};
 
 /// Which of the process's own locks fork() holds, as bits.
 static FROZEN: AtomicU32 = AtomicU32::new(0);
@@ -17,11 +18,31 @@ const STATES: u32 = 1;
 const SETS: u32 = 2;
 const LINKS: u32 = 4;
 const LIMIT: u32 = 8;
+/// Whether children are in another PID namespace than this process.
+static PARTED: AtomicBool = AtomicBool::new(false);
+
+/// Children of this process are in another PID namespace from now on.
+pub fn children_part() {
+    PARTED.store(true, Ordering::Relaxed);
+}
+
+/// Before a fork() whose child is in another PID namespace: connections go back to tcp. Those who share one know each other by their threads' ids,
+/// which say nothing there: two processes may both be number 1, and whether a thread lives cannot be asked.
+pub fn part() {
+    table::for_each(|fd, entry| {
+        if let Entry::Conn(conn) = entry {
+            demote::hand_over(conn, fd, Reason::PidNamespace, false);
+        }
+    });
+}
 
 /// Before fork(), in the parent: every connection gets one more holder for each descriptor, and the locks that lie in the process's
 /// own memory are taken, so that the child does not get one that is held by a thread it does not have.
 pub fn prepare() {
     far::before_fork();
+    if PARTED.load(Ordering::Relaxed) && !process::is_guest() {
+        part();
+    }
     let mut frozen = if rendezvous::freeze() { STATES } else { 0 };
     if frozen != 0 {
         BLOCKED.store(sys::block_signals(u64::MAX), Ordering::Relaxed);

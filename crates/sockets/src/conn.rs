@@ -104,6 +104,9 @@ pub mod flag {
     pub const HEARD: u32 = 1 << 23;
     /// Between hosts: the STOP that has been heard is still in the companion, behind bytes that the program has not read.
     pub const STOP_AHEAD: u32 = 1 << 25;
+    /// The program has been seen to wait for it ([`crate::seen`]); it has read from it.
+    pub const SEEN: u32 = 1 << 26;
+    pub const READ: u32 = 1 << 27;
     /// Grew: the big ring of our segment has been used.
     pub const GREW: u32 = 4096;
 }

@@ -268,6 +268,15 @@ pub fn untimely(conn: &'static Conn) -> bool {
             && conn.put_off.fetch_add(1, Ordering::Relaxed) < PUT_OFF_MOST
 }
 
+/// Whether the program has been seen to wait for all sets that the connection is in, be it from outside.
+pub(crate) fn waited_for(conn: &'static Conn) -> bool {
+    let mut all = true;
+    each_membership(conn, |set, _| {
+        all &= set.calls.load(Ordering::Relaxed) != 0 || set.watched.load(Ordering::Relaxed) != 0;
+    });
+    all
+}
+
 /// The descriptor of a connection is about to be closed, and has left the table; `last`: no other one stands for it.
 pub fn forget(conn: &'static Conn, fd: i32, last: bool) {
     if conn.epolls.load(Ordering::Acquire) == 0 && !conn.has(flag::PARKED) {

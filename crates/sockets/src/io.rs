@@ -13,7 +13,8 @@ use crate::kicks::By;
 use crate::layout::{self, BIG_AT, KICKS, SMALL_AT, TCP_AT, TRIP, W, note};
 use crate::reason::Reason;
 use crate::{
-    close, demote, diag, epoll, faults, kicks, log, narrow, process, real, rendezvous, report, signals, wait,
+    close, demote, diag, epoll, faults, kicks, log, narrow, process, real, rendezvous, report, seen, signals,
+    wait,
 };
 
 mod recv;

@@ -31,6 +31,7 @@ pub mod relay;
 pub mod rendezvous;
 pub mod report;
 pub mod rules;
+pub mod seen;
 pub mod signals;
 pub mod table;
 pub mod thread;

@@ -12,7 +12,7 @@ use stream::spin::{Learned, NO_CPU, Spun, ticks};
 use crate::conn::{Conn, flag, path};
 use crate::layout::CALL_BELL;
 use crate::wait::{self, Seen, Waiter};
-use crate::{epoll, kicks, process, ready, real, rendezvous, table};
+use crate::{epoll, kicks, process, ready, real, rendezvous, seen, table};
 
 /// Connections that a poll of the kernel's is waiting on: they are not promoted meanwhile, as nobody would wake it.
 pub struct InKernel<'a>(&'a [libc::pollfd], usize);
@@ -35,6 +35,7 @@ pub fn by_kernel(fds: &[libc::pollfd]) -> Option<InKernel<'_>> {
         sets |= table::set(poll.fd).is_some();
         if let Some(conn) = table::conn(poll.fd) {
             if !conn.is_managed() {
+                seen::waited_for(conn);
                 rendezvous::tick(conn, poll.fd);
             }
             if !conn.enter_kernel() {

@@ -62,4 +62,5 @@ reasons! {
     LinkOver = 40, "the link between the hosts is over";
     NotIntroduced = 41, "the agents do not introduce the other end";
     PidNamespace = 42, "shared with a process of another PID namespace";
+    Unseen = 43, "the program was not seen to wait for it";
 }

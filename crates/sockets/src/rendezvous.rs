@@ -17,7 +17,7 @@ use crate::link::{self, Link};
 use crate::reason::Reason;
 use crate::table::{self, Entry};
 use crate::thread::{self, Place};
-use crate::{close, descriptors, diag, far, log, narrow, process, report, rules, wait};
+use crate::{close, descriptors, diag, far, log, narrow, process, report, rules, seen, wait};
 
 mod pairing;
 mod posting;
@@ -129,7 +129,7 @@ fn is_tcp(fd: i32) -> bool {
 #[inline]
 pub fn tick(conn: &'static Conn, fd: i32) {
     match conn.state() {
-        state::NEW if worthwhile(conn) => {
+        state::NEW if worthwhile(conn) && seen(conn, fd) => {
             let states = States::lock();
             if states.0 && conn.state() == state::NEW {
                 post(conn, fd);
@@ -172,6 +172,19 @@ fn worthwhile(conn: &Conn) -> bool {
     if conn.reason.load(Ordering::Relaxed) != Reason::Rare as u32 {
         conn.set_reason(Reason::Rare);
         report::count_reason(Reason::Rare);
+    }
+    conn.ops.store(0, Ordering::Relaxed);
+    false
+}
+
+/// Whether the program has been seen to wait for it. If not, that is looked at again after some calls.
+fn seen(conn: &'static Conn, fd: i32) -> bool {
+    if seen::waits(conn, fd) {
+        return true;
+    }
+    if conn.reason.load(Ordering::Relaxed) != Reason::Unseen as u32 {
+        conn.set_reason(Reason::Unseen);
+        report::count_reason(Reason::Unseen);
     }
     conn.ops.store(0, Ordering::Relaxed);
     false

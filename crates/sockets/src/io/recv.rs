@@ -28,6 +28,7 @@ pub fn recv(conn: &'static Conn, fd: i32, iov: &[libc::iovec], flags: i32) -> Wa
 #[inline(always)]
 fn receive(conn: &'static Conn, mut fd: i32, iov: &[libc::iovec], flags: i32, orphan: &mut bool) -> Way {
     if !conn.is_managed() {
+        seen::reads(conn, fd, flags);
         rendezvous::tick(conn, fd);
         if !conn.is_managed() {
             return Way::Kernel;

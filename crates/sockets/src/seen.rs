@@ -1,0 +1,46 @@
+//! Whether the program waits for a connection by calls that we see. Some make theirs with an instruction of their own (Bun waits so for its
+//! epoll sets, and reads by libc): the kernel, which they ask, knows nothing of what lies in a ring. So a connection is promoted only when the program has
+//! been seen to wait for it: by poll() or select(), by a read that waited, or by epoll_wait() on each of its sets.
+
+use fabric::sync::Ordering;
+use fabric::sys;
+
+use crate::conn::{Conn, flag};
+use crate::epoll;
+
+/// The connection is among those that poll() or select() waits for.
+#[inline]
+pub fn waited_for(conn: &Conn) {
+    if !conn.has(flag::SEEN) {
+        conn.set(flag::SEEN);
+    }
+}
+
+/// The program reads. That it waits then is asked of the kernel for the first reads, until it has been seen to.
+#[inline]
+pub(crate) fn reads(conn: &Conn, fd: i32, flags: i32) {
+    if !conn.has(flag::SEEN) && conn.epolls.load(Ordering::Relaxed) == 0 {
+        look(conn, fd, flags);
+    }
+}
+
+#[cold]
+fn look(conn: &Conn, fd: i32, flags: i32) {
+    conn.set(flag::READ);
+    if flags & libc::MSG_DONTWAIT == 0 && blocks(fd) && sys::ioctl_int(fd, libc::FIONREAD) == Ok(0) {
+        conn.set(flag::SEEN);
+    }
+}
+
+/// Whether the program has been seen to wait for it.
+pub(crate) fn waits(conn: &'static Conn, fd: i32) -> bool {
+    match conn.epolls.load(Ordering::Acquire) {
+        // One that only writes waits for room where it writes.
+        0 => conn.has(flag::SEEN) || !conn.has(flag::READ) && blocks(fd),
+        _ => epoll::waited_for(conn),
+    }
+}
+
+fn blocks(fd: i32) -> bool {
+    sys::fcntl(fd, libc::F_GETFL, 0).is_ok_and(|flags| flags & libc::O_NONBLOCK == 0)
+}

@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 
-TURNS, SIZE, AHEAD = 400, 100, 50
+TURNS, SIZE, AHEAD = 1500, 100, 50
 STREAM = 60 << 20
 
 

@@ -76,6 +76,7 @@ static void peek_while_moved(int unused) {
     static char data[20000];
     (void)unused;
     int fd = dial();
+    be_seen_to_wait(fd);
     ask(SEND, sizeof data);
     wait_queued(fd, sizeof data);
     for (double end = now() + 1.5; now() < end;) {
@@ -94,6 +95,7 @@ static void peek_while_left(int unused) {
     size_t length = 20000;
     (void)unused;
     int fd = dial();
+    be_seen_to_wait(fd);
     put(fd, 100); /* not read */
     for (double end = now() + 1.5; now() < end;) {
         ask(SEND, 100);
@@ -122,6 +124,7 @@ static void peek_beyond(int unused) {
     static char data[20000];
     (void)unused;
     int fd = dial();
+    be_seen_to_wait(fd);
     hear();
     for (double end = now() + 1.5; now() < end; hear()) {
         put(fd, 100);
@@ -145,6 +148,7 @@ static void peek_beyond(int unused) {
 
 static void peek_beyond_server(int listener) {
     int fd = answer(listener);
+    be_seen_to_wait(fd);
     put(fd, 8000);
     tell(0);
     for (; hear(); tell(0)) take(fd, 100);

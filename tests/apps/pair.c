@@ -327,7 +327,13 @@ void leave(int fd) {
     hear();
 }
 
+void be_seen_to_wait(int fd) {
+    struct pollfd place = {.fd = fd, .events = POLLIN};
+    CHECK(poll(&place, 1, 0) >= 0);
+}
+
 void puppet(int fd) {
+    be_seen_to_wait(fd);
     for (;;) {
         enum order what = hear();
         int64_t n = hear();

@@ -115,6 +115,7 @@ int64_t hear(void);
 void meet(void);                 /* both sides arrive before either goes on */
 
 enum order { SEND = 1, READ, READ_EOF, READ_RESET, END_WR, END_RD, CLOSE, RESET, ECHO, SEND_ASLEEP, EXIT, DIE, QUIT, HANG_UP_ASLEEP, DRAIN_ASLEEP };
+void be_seen_to_wait(int fd);    /* for who reads only what has come already: a library that keeps connections on tcp whose waits it does not see is to see one */
 void puppet(int fd);             /* the server half of most examples */
 void puppet_for_one(int listener);   /* the same for examples that are RAW */
 void puppet_that_dials(int unused);  /* for those whose server is under test: dials when it has been told to */

@@ -33,6 +33,8 @@ pub struct Options {
     pub bells: bool,
     /// Move to a larger ring when the small one keeps filling up.
     pub grow: bool,
+    /// Whether programs that are started with an empty environment are accelerated.
+    pub empty_env: bool,
     /// The file of the board.
     pub board: Text,
     /// The networks whose hosts count as this one's cluster.
@@ -71,6 +73,7 @@ impl Options {
         spin_us: None,
         bells: true,
         grow: true,
+        empty_env: false,
         board: Text::new(b"/dev/shm/shunt-board").unwrap(),
         cluster: Networks::NONE,
         fabric: Fabric::Auto,
@@ -460,6 +463,22 @@ with stream = via goes on by the ring where it would be stuck otherwise, and now
         set: |options, value| {
             if let Value::Switch(on) = value {
                 options.grow = on;
+            }
+        },
+    },
+    Opt {
+        name: "empty-env",
+        env: "SHUNT_EMPTY_ENV",
+        kind: Kind::Switch,
+        default: "off",
+        scope: Scope::Anywhere,
+        short: "Accelerate programs that are started with an empty environment, too",
+        long: "Programs that an accelerated one starts are accelerated by LD_PRELOAD and the SHUNT_* variables, which are put into \
+their environment where the program has left them out. An environment that the program has made empty stays empty, and what is started with it runs plain, \
+unless this is on. `shunt run --stats` counts such starts.",
+        set: |options, value| {
+            if let Value::Switch(on) = value {
+                options.empty_env = on;
             }
         },
     },

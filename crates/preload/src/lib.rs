@@ -7,6 +7,7 @@ mod aliases;
 mod content;
 mod deep;
 mod end;
+mod environment;
 mod exec;
 mod fds;
 mod files;

@@ -122,6 +122,26 @@ pub fn preload_entry() -> &'static [u8] {
     unsafe { &(&*PRELOAD.0.get())[..len] }
 }
 
+/// Whether the library can be preloaded into a program that this process starts now: not where its path leads nowhere, after chroot() or a change of user.
+pub fn library_is_there() -> bool {
+    let entry = preload_entry();
+    let Some(path) = entry.strip_prefix(b"LD_PRELOAD=") else { return true };
+    if !path.starts_with(b"/") {
+        return true; // The dynamic linker looks for it.
+    }
+    let mut name = [0; PRELOAD_MAX];
+    name[..path.len()].copy_from_slice(path);
+    let Ok(name) = CStr::from_bytes_until_nul(&name) else { return true };
+    let opened = sys::open(name, libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK, 0);
+    match opened {
+        Ok(fd) => sys::close(fd),
+        // There may be no descriptor left.
+        Err(sys::Errno::EMFILE | sys::Errno::ENFILE) => {}
+        Err(_) => return false,
+    }
+    true
+}
+
 /// Where copies of the program's SHUNT_* variables are, and how many: a program that clears the environment of one that it starts does
 /// not change what was said of both.
 static OPTIONS: [AtomicUsize; OPTIONS_MAX] = [const { AtomicUsize::new(0) }; OPTIONS_MAX];

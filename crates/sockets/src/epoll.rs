@@ -213,6 +213,36 @@ fn thaw_below(end: usize) {
     }
 }
 
+/// Counts the memberships of this process once more for another one that has copies of its sets ([`Conn::epolls`] counts all of them), or no longer.
+pub fn share_members(more: bool) {
+    each_set(|set| {
+        // At fork() this thread has the lock already.
+        let held = (set.lock.owner() != thread::tid()).then(|| set.lock());
+        let mut guard = core::mem::ManuallyDrop::new(Guard(set));
+        if !matches!(held, Some(None)) && !guard.state().members.is_null() {
+            for fd in 0..table::top().min(MEMBERS as i32) {
+                let member = *guard.member(fd);
+                if let Some(conn) = member.conn.filter(|_| member.flags & PRESENT != 0)
+                    && conn.has(flag::SHARED)
+                {
+                    if more {
+                        conn.epolls.fetch_add(1, Ordering::AcqRel);
+                    } else {
+                        conn.epolls.fetch_sub(1, Ordering::AcqRel);
+                    }
+                }
+            }
+        }
+    });
+}
+
+/// The sets of others that a connection was in are gone: it is in those of this process only.
+pub(crate) fn count_members(conn: &'static Conn) {
+    let mut count = 0;
+    each_membership(conn, |_, _| count += 1);
+    conn.epolls.store(count, Ordering::Release);
+}
+
 /// In the child of fork(): event queues and bells are the parent's.
 pub fn forked() {
     // In use or not: one may have been given up by another thread since it was frozen.

@@ -62,6 +62,7 @@ pub fn prepare() {
     if epoll::freeze() {
         frozen |= SETS;
     }
+    epoll::share_members(true);
     if link::freeze() {
         frozen |= LINKS;
     }
@@ -119,6 +120,7 @@ pub fn child() {
 /// process's memory. Not those that are in memory and its alone, as its last calls may still come: [`home::take`] finds these later.
 pub fn leave() {
     far::leave();
+    epoll::share_members(false);
     table::for_each(|fd, entry| {
         if let Entry::Conn(conn) = entry
             && !give_back(conn)
@@ -131,6 +133,7 @@ pub fn leave() {
 /// As [`leave`], before exec(), which closes some descriptors without us: these holds can be taken back if it fails ([`Left::stay`]). What it
 /// does not close is on tcp for good by now: nobody need know of it any more, whether it fails or not.
 pub fn leave_by_exec() -> Left {
+    epoll::share_members(false);
     let left = Left { given: sys::mmap_private(table::LEN).ok() };
     table::for_each(|fd, entry| {
         let Entry::Conn(conn) = entry else { return };
@@ -163,6 +166,7 @@ pub struct Left {
 impl Left {
     /// exec() has failed: all of it is ours again.
     pub fn stay(self) {
+        epoll::share_members(true);
         let Some(given) = self.given else { return };
         table::for_each(|fd, entry| {
             if let Entry::Conn(conn) = entry

@@ -63,4 +63,6 @@ reasons! {
     NotIntroduced = 41, "the agents do not introduce the other end";
     PidNamespace = 42, "shared with a process of another PID namespace";
     Unseen = 43, "the program was not seen to wait for it";
+    EmptyEnvironment = 44, "program started with an empty environment";
+    LibraryLost = 45, "program started where the library is not there (chroot)";
 }

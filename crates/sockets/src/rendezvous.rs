@@ -17,7 +17,7 @@ use crate::link::{self, Link};
 use crate::reason::Reason;
 use crate::table::{self, Entry};
 use crate::thread::{self, Place};
-use crate::{close, descriptors, diag, far, log, narrow, process, report, rules, seen, wait};
+use crate::{close, descriptors, diag, epoll, far, log, narrow, process, report, rules, seen, wait};
 
 mod pairing;
 mod posting;
@@ -177,7 +177,7 @@ fn worthwhile(conn: &Conn) -> bool {
     false
 }
 
-/// Whether the program has been seen to wait for it. If not, that is looked at again after some calls.
+/// Whether the program has been seen to wait for it. If not, that is looked at again with its next call, or, as its sets have to be asked, after some.
 fn seen(conn: &'static Conn, fd: i32) -> bool {
     if seen::waits(conn, fd) {
         return true;
@@ -186,7 +186,9 @@ fn seen(conn: &'static Conn, fd: i32) -> bool {
         conn.set_reason(Reason::Unseen);
         report::count_reason(Reason::Unseen);
     }
-    conn.ops.store(0, Ordering::Relaxed);
+    if conn.epolls.load(Ordering::Relaxed) != 0 {
+        conn.ops.store(0, Ordering::Relaxed);
+    }
     false
 }
 
@@ -317,5 +319,6 @@ pub(crate) fn owned(conn: &'static Conn) -> bool {
     }
     conn.pid.store(process::pid(), Ordering::Relaxed);
     conn.clear(flag::SHARED);
+    epoll::count_members(conn);
     true
 }

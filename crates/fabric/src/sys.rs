@@ -4,10 +4,12 @@ use core::ffi::CStr;
 use core::ptr;
 pub use syscalls::{Errno, Sysno};
 
+pub mod calls;
+
 macro_rules! call {
     ($nr:ident $(, $arg:expr)*) => {
         // SAFETY: each caller below passes what the kernel's interface for this call asks for.
-        unsafe { syscalls::syscall!(Sysno::$nr $(, $arg)*) }
+        unsafe { syscalls::syscall!(calls::number::$nr $(, $arg)*) }
     };
 }
 
@@ -158,8 +160,16 @@ pub fn is_tmpfs(fd: i32) -> bool {
     call!(fstatfs, fd, &raw mut about).is_ok() && about.f_type == libc::TMPFS_MAGIC
 }
 
+/// Whether a filter of system calls holds for this thread (seccomp): it may kill the process for a call that it does not expect.
+pub fn filtered() -> bool {
+    call!(prctl, libc::PR_GET_SECCOMP, 0, 0, 0, 0) != Ok(0)
+}
+
 /// A copy of descriptor `theirs` of the process `pid`; only where one may trace that process.
 pub fn descriptor_of(pid: u32, theirs: i32) -> Result<i32, Errno> {
+    if filtered() {
+        return Err(Errno::EPERM);
+    }
     let process = call!(pidfd_open, pid, 0)? as i32;
     let got = call!(pidfd_getfd, process, theirs, 0).map(|fd| fd as i32);
     close(process);
@@ -203,17 +213,8 @@ pub fn madvise(at: *mut u8, len: usize, advice: i32) {
 
 /// Whether there is memory at all of `len` bytes from an address on. That a page is not in memory now does not matter.
 pub fn is_mapped(at: *const u8, len: usize) -> bool {
-    let mut resident = [0u8; 256];
-    let mut page = at.addr() & !4095;
-    let end = at.addr() + len;
-    while page < end {
-        let part = (end - page).min(resident.len() * 4096);
-        if matches!(call!(mincore, page, part, resident.as_mut_ptr()), Err(Errno::ENOMEM)) {
-            return false;
-        }
-        page += resident.len() * 4096;
-    }
-    true
+    let page = at.addr() & !4095;
+    call!(msync, page, at.addr() + len - page, libc::MS_ASYNC) != Err(Errno::ENOMEM)
 }
 
 /// Closes.

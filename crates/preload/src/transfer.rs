@@ -15,7 +15,7 @@ use crate::next::{answer, hooks};
 fn by_kernel(fd: c_int, reads: bool) {
     if let Some(conn) = table::conn(fd) {
         if reads {
-            demote::hand_over(conn, fd, Reason::Splice, false);
+            demote::hand_over(conn, fd, Reason::RawCall, false);
         } else {
             demote::for_kernel(conn, fd, Reason::Splice);
         }
@@ -193,7 +193,9 @@ hooks! {
         send_file(out, from, offset, count, |count| next(out, from, offset, count))
     }
     fn splice(next; from: c_int, from_at: *mut loff_t, out: c_int, out_at: *mut loff_t, len: size_t, flags: c_uint) -> ssize_t {
-        by_kernel(from, true);
+        if let Some(conn) = table::conn(from) {
+            demote::hand_over(conn, from, Reason::Splice, false);
+        }
         by_kernel(out, false);
         if let Some(conn) = table::conn(from)
             && conn.is_managed()

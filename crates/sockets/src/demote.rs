@@ -151,9 +151,10 @@ fn give_up_ring(conn: &'static Conn, fd: i32, reason: Reason, leaves: bool) -> b
         return true;
     }
     ask_carrier(conn, fd);
-    // What is unread stays in the ring, and is ours: it may be a child that only happens to hold the connection, which ends us.
+    // What is unread stays in the ring, and is ours, as splice() can take it from there: it may be a child that only happens to hold the
+    // connection, which ends us.
     let stays_here = || {
-        matches!(reason, Reason::Duplicated | Reason::Forked)
+        matches!(reason, Reason::Duplicated | Reason::Forked | Reason::Splice)
             || !leaves && conn.epolls.load(Ordering::Acquire) != 0
             || reason != Reason::Passed && fd > libc::STDERR_FILENO && relay::shared(conn)
     };
@@ -224,7 +225,12 @@ fn give_up_ring(conn: &'static Conn, fd: i32, reason: Reason, leaves: bool) -> b
             conn.break_off(fd);
             return false;
         }
-        let limit = if empty { HAND_OVER_EMPTY_NS } else { HAND_OVER_NS };
+        let limit = match () {
+            () if empty => HAND_OVER_EMPTY_NS,
+            // We may not send in its stead, and it may be long in no call of ours.
+            () if tried => UNTRACED_NS,
+            () => HAND_OVER_NS,
+        };
         // It sends no more what we have not read: it has gone another way behind it, or nothing comes from it any more.
         let unsendable = left > rx.ring.position() + 1 || ended && left == 0 || ahead && left != 0;
         if !kicked && ((unsendable && (quiet || waited > KICK_NS)) || waited > limit) {
@@ -267,6 +273,7 @@ fn rest(conn: &'static Conn, fd: i32, mut rx: Held<'_, Rx>, ended: bool) {
 /// How long a peer gets that is in a call of ours, or about to be.
 const PEER_NS: u64 = 1_000_000;
 const HAND_OVER_NS: u64 = 2_000_000_000;
+const UNTRACED_NS: u64 = 30_000_000;
 /// How long it may take until the peer has said that it has found our END, and how often it is looked.
 const FINISH_NS: u64 = 200_000_000;
 const LOOK_NS: u64 = 100_000;

@@ -209,9 +209,7 @@ pub fn answer_each<T: Send + 'static>(
 /// Whether the other end is of this user, or root.
 fn trusted(stream: &UnixStream) -> bool {
     use std::os::fd::AsRawFd as _;
-    let peer =
-        fabric::sys::getsockopt::<libc::ucred>(stream.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED);
-    peer.is_ok_and(|peer| peer.uid == 0 || peer.uid == fabric::sys::geteuid())
+    fabric::credentials::is_kin(stream.as_raw_fd())
 }
 
 /// Knocks at a neighbour's UNIX socket.

@@ -59,6 +59,11 @@ impl Map {
         Ok(Map { base: sys::mmap_shared(fd, mapped)?, len: mapped })
     }
 
+    /// Whether a descriptor is of a memfd that is sealed as segments are. No file of a file system can be.
+    pub fn is_segment(fd: i32) -> bool {
+        sys::fcntl(fd, libc::F_GET_SEALS, 0).is_ok_and(|seals| seals & SEALS == SEALS)
+    }
+
     /// Memory that was mapped otherwise (a provider's, between hosts).
     ///
     /// # Safety

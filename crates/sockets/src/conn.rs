@@ -104,6 +104,8 @@ pub mod flag {
     pub const HEARD: u32 = 1 << 23;
     /// Between hosts: the STOP that has been heard is still in the companion, behind bytes that the program has not read.
     pub const STOP_AHEAD: u32 = 1 << 25;
+    /// The peer has none of our bells: it kicks.
+    pub const NO_BELLS: u32 = 1 << 26;
     /// Grew: the big ring of our segment has been used.
     pub const GREW: u32 = 4096;
 }

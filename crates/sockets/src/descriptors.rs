@@ -53,6 +53,11 @@ pub fn hide(fd: i32) -> i32 {
     moved
 }
 
+/// Marks as ours one that must never be closed: it stays where it is.
+pub fn hide_unclosed(fd: i32) {
+    table::own(fd, if process::is_guest() { sys::identity(fd) } else { 0 });
+}
+
 /// Closes a descriptor of our own.
 pub fn unhide(fd: i32) {
     let intact = intact(fd);

@@ -61,4 +61,6 @@ reasons! {
     Forked = 39, "between hosts, and its process has forked";
     LinkOver = 40, "the link between the hosts is over";
     NotIntroduced = 41, "the agents do not introduce the other end";
+    Nobody = 42, "the process has several users at once, or one that is not mapped";
+    NewRights = 43, "the process has changed its user or its rights";
 }

@@ -93,6 +93,18 @@ impl Map {
         }
     }
 
+    /// Changes what is mapped for private memory: the first `kept` bytes as they are, the rest zeroes. Whoever looks there goes on as if nothing
+    /// had happened, but shares it no more.
+    ///
+    /// # Safety
+    /// Nobody counts any more on what others write there.
+    pub unsafe fn unshare(&self, kept: usize) {
+        if !self.base.is_null() {
+            // SAFETY: the mapping is as long as that.
+            unsafe { sys::make_private(self.base, self.len, kept.min(self.len)) };
+        }
+    }
+
     /// Gives pages of the segment back to the kernel; they read as zero afterwards.
     pub fn discard(&self, offset: usize, len: usize) {
         if offset + len <= self.len {

@@ -5,6 +5,7 @@ use core::ffi::{c_int, c_long, c_void};
 use sockets::{fork, process, real};
 
 use crate::next::hooks;
+use crate::rights;
 
 /// Makes a child as fork() would, by `make`, which returns 0 in it.
 pub fn around(make: impl FnOnce() -> c_long) -> c_long {
@@ -34,6 +35,7 @@ type Body = unsafe extern "C-unwind" fn(*mut c_void) -> c_int;
 struct Start {
     body: Body,
     arg: *mut c_void,
+    flags: c_int,
 }
 
 /// Runs in the child, on a stack of its own.
@@ -44,6 +46,9 @@ unsafe extern "C-unwind" fn begin(start: *mut c_void) -> c_int {
     // SAFETY: the parent's `Start`, of which the child has a copy at the same address.
     unsafe {
         let start = &*start.cast::<Start>();
+        if rights::new_users(start.flags) {
+            rights::changing();
+        }
         (start.body)(start.arg)
     }
 }
@@ -56,7 +61,7 @@ hooks! {
         let Some(run) = body.filter(|_| copies(flags as usize) && !stack.is_null()) else {
             return next(body, stack, flags, arg, parent, tls, child);
         };
-        let mut start = Start { body: run, arg };
+        let mut start = Start { body: run, arg, flags };
         around(|| next(Some(begin), stack, flags, (&raw mut start).cast(), parent, tls, child).into()) as c_int
     }
     fn __clone(next; body: Option<Body>, stack: *mut c_void, flags: c_int, arg: *mut c_void, parent: usize, tls: usize, child: usize) -> c_int {

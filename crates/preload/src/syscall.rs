@@ -5,7 +5,7 @@ use core::ffi::{c_int, c_long, c_uint};
 use sockets::faults;
 
 use crate::next::hooks;
-use crate::{end, exec, fds, files, forks, sandbox, signals, transfer, uring, waits};
+use crate::{end, exec, fds, files, forks, rights, sandbox, signals, transfer, uring, waits};
 
 hooks! {
     fn syscall(next; number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long {
@@ -107,9 +107,19 @@ hooks! {
             }
             #[cfg(target_arch = "x86_64")]
             libc::SYS_fork => forks::around(|| next(number, a, b, c, d, e, f)),
-            libc::SYS_clone if forks::copies(a) => forks::around(|| next(number, a, b, c, d, e, f)),
+            libc::SYS_clone if forks::copies(a) => {
+                let pid = forks::around(|| next(number, a, b, c, d, e, f));
+                if pid == 0 && rights::new_users(a as c_int) {
+                    rights::changing();
+                }
+                pid
+            }
             libc::SYS_clone3 if !faults::low(a as *const u64) && forks::copies(*(a as *const usize)) => {
-                forks::around(|| next(number, a, b, c, d, e, f))
+                let pid = forks::around(|| next(number, a, b, c, d, e, f));
+                if pid == 0 && rights::new_users(*(a as *const c_int)) {
+                    rights::changing();
+                }
+                pid
             }
             libc::SYS_prctl => sandbox::prctl(a as c_int, b, c, d, e).into(),
             libc::SYS_seccomp => {
@@ -121,7 +131,10 @@ hooks! {
                 uring::made(result < 0);
                 result
             }
-            _ => next(number, a, b, c, d, e, f),
+            _ => {
+                rights::by_number(number, a, b, c);
+                next(number, a, b, c, d, e, f)
+            }
         }
     }
 }

@@ -168,6 +168,34 @@ pub fn forget() {
     }
 }
 
+/// Whether there is any that has not failed.
+pub fn any() -> bool {
+    all().map(link).any(|link| !matches!(link.state.load(Ordering::Acquire), state::FREE | state::FAILED))
+}
+
+/// Shares no segment with anybody any more, and has nobody's bells: what is mapped becomes private. Who calls closes the descriptors.
+pub(crate) fn renounce() {
+    let _guard = RegistryGuard::take();
+    hello::send_all_away();
+    for link in all().map(link) {
+        link.token.store(0, Ordering::Release);
+        link.bells.iter().for_each(|bell| bell.store(0, Ordering::Release));
+        if link.wire().is_none()
+            && matches!(link.state.load(Ordering::Acquire), state::ASKED | state::READY | state::DYING)
+            && let Some((mine, theirs)) = link.maps()
+        {
+            // SAFETY: no connection uses the link any more.
+            unsafe {
+                mine.unshare(0);
+                theirs.map().unshare(0);
+            }
+        }
+        link.conns.iter().for_each(|conn| conn.store(0, Ordering::Relaxed));
+        // What was mapped stays so: a thread may still look there.
+        link.state.store(state::FREE, Ordering::Release);
+    }
+}
+
 struct Guard<'a>(&'a Link, bool);
 impl Drop for Guard<'_> {
     fn drop(&mut self) {

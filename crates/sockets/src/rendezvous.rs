@@ -292,6 +292,17 @@ pub fn forked() {
     }
 }
 
+/// Nothing is posted any more, and nobody finds us; who calls closes the descriptor.
+pub(crate) fn renounce() {
+    let _states = steady();
+    LISTENER.store(0, Ordering::Release);
+    TOKEN.store(0, Ordering::Release);
+    let at = POSTED_AT.load(Ordering::Acquire);
+    if at != 0 {
+        sys::madvise(at as *mut u8, POSTED * 8, libc::MADV_DONTNEED);
+    }
+}
+
 /// Whether all descriptors of a connection that was shared by fork() are this process's now.
 pub(crate) fn owned(conn: &'static Conn) -> bool {
     let mut own = 0;

@@ -36,6 +36,7 @@ main() {
     stage unit "cargo test" unit
     stage filters "wheel, types, filter streams from Python" filters
     stage blackbox "pytest tests" blackbox
+    stage adversary "attacks by other users, in and out of user namespaces" adversary
     stage over-vipl "sockets and programs by Virtual Interfaces" over_vipl
     stage filtered "sockets where a system call that a service may not make kills" filtered
     stage between "sockets between hosts" between
@@ -135,6 +136,12 @@ blackbox() {
     side_by_side
 }
 
+# Other users are only there for root; what they attack is only there in mode shunt.
+adversary() {
+    [ "$(id -u)" = 0 ] || { skip "only root can be other users"; return 0; }
+    PYTEST_PATHS=tests/test_adversary.py python_tests --modes shunt
+}
+
 # What programs see is the same by either way of the bytes.
 over_vipl() {
     SHUNT_STREAM=via side_by_side --modes shunt -k "${VIA_TESTS-test_sockets or test_exec or redis or nginx}"
@@ -205,7 +212,7 @@ side_by_side() {
 python_tests() {
     export SHUNT_LIB=${SHUNT_LIB:-$target/release/libshunt.so} SHUNT_COMMAND=${SHUNT_COMMAND:-$target/release/shunt}
     # What needs the package that the stage filters makes is that stage's.
-    local paths=${PYTEST_PATHS:-tests --ignore=tests/filters}
+    local paths=${PYTEST_PATHS:-tests --ignore=tests/filters --ignore=tests/test_adversary.py}
     # shellcheck disable=SC2086 # both are words
     ${LAUNCHER:-} build/venv/bin/python -m pytest $paths -q -ra --durations=15 "$@" ${PYTEST_ARGS:-}
 }

@@ -276,6 +276,17 @@ def test_what_is_stale_is_cancelled_and_nonsense_refused(python, env):
         assert said[1:] == ["CLOSE 1008", "403"]
 
 
+@pytest.mark.parametrize("name, status", [("evil.example", 421), ("127.0.0.1.evil.example", 421), ("localhost", 200), ("[::1]", 200)])
+def test_no_other_name_is_answered(python, env, name, status):
+    """A page of elsewhere whose name means this machine (DNS rebinding) reads nothing, and opens no socket by giving itself as Origin."""
+    with serving(python, env) as url:
+        port = url.rsplit(":", 1)[1].strip("/")
+        assert requests.get(url + "slide.json", headers={"Host": f"{name}:{port}"}).status_code == status
+        upgrade = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13", "Sec-WebSocket-Key": "A" * 22 + "=="}
+        asked = {"Host": f"{name}:{port}", "Origin": f"http://{name}:{port}"} | upgrade
+        assert requests.get(url + "socket", headers=asked, stream=True).status_code == (421 if status == 421 else 101)
+
+
 # Tiles of the pipeline beside those of OpenSlide's own generator: with blocks as they lie in the file, and as OpenSlide reads them; of the file's own
 # size, and of another, so that they are made of several.
 PIPELINE = """

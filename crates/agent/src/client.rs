@@ -4,6 +4,8 @@ use std::io;
 use std::mem;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 
+use fabric::credentials::{self, User};
+
 use crate::wire::{FromAgent, MOST, ToAgent};
 
 /// The address of the agent of a user: it serves that user's processes; root's serves all users'.
@@ -28,18 +30,6 @@ pub(crate) fn socket() -> io::Result<OwnedFd> {
     }
     // SAFETY: it was just made.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
-}
-
-/// The user at the other end of a socket, as the kernel says.
-pub(crate) fn peer(socket: &OwnedFd) -> io::Result<u32> {
-    let mut peer = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
-    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
-    let (to, fd) = ((&raw mut peer).cast(), socket.as_raw_fd());
-    // SAFETY: room for the structure, whose size is told.
-    match unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PEERCRED, to, &mut len) } {
-        0 => Ok(peer.uid),
-        _ => Err(io::Error::last_os_error()),
-    }
 }
 
 pub(crate) fn send(socket: &OwnedFd, bytes: &[u8]) -> io::Result<()> {
@@ -75,8 +65,7 @@ pub struct Client {
 impl Client {
     /// Connects to the user's agent, or to root's.
     pub fn connect() -> io::Result<Client> {
-        // SAFETY: no memory is passed.
-        let own = unsafe { libc::geteuid() };
+        let own = fabric::sys::geteuid();
         Client::of(own).or_else(|error| if own == 0 { Err(error) } else { Client::of(0) })
     }
 
@@ -88,7 +77,7 @@ impl Client {
             return Err(io::Error::last_os_error());
         }
         // Anybody can take the name.
-        if peer(&socket)? != uid {
+        if !User::at(socket.as_raw_fd()).is_some_and(|(user, _)| credentials::is_of(uid, user)) {
             return Err(io::ErrorKind::PermissionDenied.into());
         }
         Ok(Client { socket })

@@ -107,10 +107,7 @@ pub fn accept(listener: &OwnedFd) -> io::Result<OwnedFd> {
 
 /// Whether the process at the other end of a UNIX socket is of this user, or root.
 pub fn trusted(socket: RawFd) -> bool {
-    match sys::getsockopt::<libc::ucred>(socket, libc::SOL_SOCKET, libc::SO_PEERCRED) {
-        Ok(peer) => peer.uid == 0 || peer.uid == sys::geteuid(),
-        Err(_) => false,
-    }
+    fabric::credentials::is_kin(socket)
 }
 
 /// Descriptors that go with a message.

@@ -7,11 +7,13 @@
 //!
 //! Read in this order: [`mem`] (the traits), [`trip`] (tripwires), [`hints`], [`queue`] (message queues), [`frames`] (the same for frames
 //! of any length), [`outbox`] (what one thread is to do for all others), `shm` and `bell`
-//! (one host), [`lock`] (words that survive their owner), [`sys`] (system calls).
+//! (one host), `credentials` (who somebody is), [`lock`] (words that survive their owner), [`sys`] (system calls).
 #![deny(missing_docs)]
 
 #[cfg(not(loom))]
 pub mod bell;
+#[cfg(not(loom))]
+pub mod credentials;
 pub mod frames;
 pub mod hints;
 pub mod lock;

@@ -59,6 +59,11 @@ impl Map {
         Ok(Map { base: sys::mmap_shared(fd, mapped)?, len: mapped })
     }
 
+    /// Whether a descriptor is of a memfd that is sealed as segments are. No file of a file system can be.
+    pub fn is_segment(fd: i32) -> bool {
+        sys::fcntl(fd, libc::F_GET_SEALS, 0).is_ok_and(|seals| seals & SEALS == SEALS)
+    }
+
     /// Memory that was mapped otherwise (a provider's, between hosts).
     ///
     /// # Safety
@@ -85,6 +90,18 @@ impl Map {
     pub unsafe fn unmap(self) {
         if !self.base.is_null() {
             sys::munmap(self.base, self.len);
+        }
+    }
+
+    /// Changes what is mapped for private memory: the first `kept` bytes as they are, the rest zeroes. Whoever looks there goes on as if nothing
+    /// had happened, but shares it no more.
+    ///
+    /// # Safety
+    /// Nobody counts any more on what others write there.
+    pub unsafe fn unshare(&self, kept: usize) {
+        if !self.base.is_null() {
+            // SAFETY: the mapping is as long as that.
+            unsafe { sys::make_private(self.base, self.len, kept.min(self.len)) };
         }
     }
 

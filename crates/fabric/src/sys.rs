@@ -28,6 +28,24 @@ pub fn geteuid() -> u32 {
     call!(geteuid).unwrap_or(0) as u32
 }
 
+/// The real, effective and saved user.
+pub fn getresuid() -> [u32; 3] {
+    ids(calls::number::getresuid)
+}
+
+/// The real, effective and saved group.
+pub fn getresgid() -> [u32; 3] {
+    ids(calls::number::getresgid)
+}
+
+fn ids(call: Sysno) -> [u32; 3] {
+    let mut ids = [u32::MAX; 3];
+    let [real, effective, saved] = &mut ids;
+    // SAFETY: both calls write three numbers to these places.
+    let _ = unsafe { syscalls::syscall!(call, &raw mut *real, &raw mut *effective, &raw mut *saved) };
+    ids
+}
+
 /// Whether a thread with this id runs or may run (one that we may not signal does). One that was killed exists until its parent
 /// reaps it, and its parent may be the one who asks: that counts as dead.
 pub fn thread_lives(tid: u32) -> bool {
@@ -193,6 +211,32 @@ pub fn mmap_shared(fd: i32, len: usize) -> Result<*mut u8, Errno> {
 pub fn mmap_private(len: usize) -> Result<*mut u8, Errno> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     call!(mmap, 0, len, libc::PROT_READ | libc::PROT_WRITE, flags, -1i32, 0).map(|at| at as *mut u8)
+}
+
+/// Puts private memory where `len` bytes are mapped: the first `kept` of them with what they had, if there is memory for that, else zeroes.
+///
+/// # Safety
+/// All `len` bytes are mapped there, from the beginning of a page on, and nobody else counts on what others write there.
+pub unsafe fn make_private(at: *mut u8, len: usize, kept: usize) {
+    let kept = kept.next_multiple_of(4096).min(len);
+    let (protection, flags) =
+        (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE);
+    let copy = match kept {
+        0 => None,
+        _ => mmap_private(kept).ok(),
+    };
+    let from = copy.map_or(0, |copy| {
+        // SAFETY: `at` is mapped for `len` bytes, says the caller, and the copy for as many as are kept.
+        unsafe { ptr::copy_nonoverlapping(at, copy, kept) };
+        kept
+    });
+    let rest = at.wrapping_add(from);
+    if len > from {
+        let _ = call!(mmap, rest, len - from, protection, flags | libc::MAP_FIXED, -1isize, 0);
+    }
+    if let Some(copy) = copy {
+        let _ = call!(mremap, copy, kept, kept, libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED, at);
+    }
 }
 
 /// Unmaps.
@@ -461,11 +505,24 @@ pub fn readlink(path: &CStr, buffer: &mut [u8]) -> Result<usize, Errno> {
     call!(readlinkat, libc::AT_FDCWD, path.as_ptr(), buffer.as_mut_ptr(), buffer.len())
 }
 
-/// Random bytes.
+/// Random bytes, which nobody can guess; none where the kernel gives none.
+pub fn try_random() -> Option<u64> {
+    let mut bytes = [0; 8];
+    let got = match call!(getrandom, bytes.as_mut_ptr(), bytes.len(), 0) {
+        Ok(got) => got,
+        Err(_) => {
+            let fd = open(c"/dev/urandom", libc::O_RDONLY, 0).ok()?;
+            let got = read(fd, &mut bytes);
+            close(fd);
+            got.ok()?
+        }
+    };
+    (got == bytes.len()).then_some(u64::from_ne_bytes(bytes))
+}
+
+/// The same, where nothing can go on without: what was to be secret must not be guessed instead.
 pub fn random() -> u64 {
-    let mut value = 0u64;
-    let _ = call!(getrandom, &raw mut value, 8, 0);
-    value ^ now()
+    try_random().expect("the kernel gives random bytes, by getrandom() or /dev/urandom")
 }
 
 /// Nanoseconds as a timespec.

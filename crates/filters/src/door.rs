@@ -8,6 +8,7 @@ use std::os::fd::OwnedFd;
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener, UnixStream};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -185,7 +186,13 @@ impl Hall {
     }
 }
 
-/// Answers each of those who come, in a thread of its own, until `closed` is set: whoever sets it comes once more.
+/// The most guests that are answered at once, as they have proved nothing before; the others wait.
+const AT_ONCE: usize = 64;
+/// How soon it is looked again whether there is room, or a descriptor.
+const SOON: Duration = Duration::from_millis(20);
+
+/// Answers each of those who come, in a thread of its own, until `closed` is set: whoever sets it comes once more. Where there are no descriptors
+/// for a guest it waits until there are.
 pub fn answer_each<T: Send + 'static>(
     name: &'static str,
     closed: &Arc<Flag>,
@@ -193,25 +200,60 @@ pub fn answer_each<T: Send + 'static>(
     answer: impl Fn(T) + Send + Sync + 'static,
 ) -> io::Result<()> {
     let (closed, answer) = (Arc::clone(closed), Arc::new(answer));
+    let there = Arc::new(AtomicUsize::new(0));
     let body = move || {
-        while let Ok(guest) = accept() {
+        while !closed.is_set() {
+            if there.load(Ordering::Acquire) >= AT_ONCE {
+                thread::sleep(SOON);
+                continue;
+            }
+            let guest = match accept() {
+                Ok(guest) => guest,
+                Err(error) if is_over(&error) => return,
+                Err(_) => {
+                    thread::sleep(SOON);
+                    continue;
+                }
+            };
             if closed.is_set() {
                 return;
             }
-            let answer = Arc::clone(&answer);
+            let (answer, present) = (Arc::clone(&answer), Present::of(&there));
             // Where there can be no more threads, the guest is turned away.
-            let _ = thread::Builder::new().name(name.into()).spawn(move || answer(guest));
+            let _ = thread::Builder::new().name(name.into()).spawn(move || {
+                answer(guest);
+                drop(present);
+            });
         }
     };
     thread::Builder::new().name(name.into()).spawn(body).map(drop)
 }
 
+/// Whether accept() will never give anybody any more: its socket is none. All else passes (no descriptors, no memory, a guest that has left).
+fn is_over(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EBADF | libc::ENOTSOCK | libc::EINVAL | libc::EOPNOTSUPP))
+}
+
+/// A guest that is being answered.
+struct Present(Arc<AtomicUsize>);
+
+impl Present {
+    fn of(there: &Arc<AtomicUsize>) -> Present {
+        there.fetch_add(1, Ordering::AcqRel);
+        Present(Arc::clone(there))
+    }
+}
+
+impl Drop for Present {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
 /// Whether the other end is of this user, or root.
 fn trusted(stream: &UnixStream) -> bool {
     use std::os::fd::AsRawFd as _;
-    let peer =
-        fabric::sys::getsockopt::<libc::ucred>(stream.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED);
-    peer.is_ok_and(|peer| peer.uid == 0 || peer.uid == fabric::sys::geteuid())
+    fabric::credentials::is_kin(stream.as_raw_fd())
 }
 
 /// Knocks at a neighbour's UNIX socket.
@@ -318,4 +360,50 @@ pub fn agree(with: &mut UnixStream) -> io::Result<()> {
     with.write_all(&[1])?;
     let mut byte = [0];
     with.read_exact(&mut byte)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::channel;
+
+    #[test]
+    fn one_who_finds_no_descriptor_does_not_shut_the_door() {
+        let (closed, tries) = (Arc::new(Flag::default()), AtomicUsize::new(0));
+        let (came, seen) = channel();
+        let accept = move || match tries.fetch_add(1, Ordering::Relaxed) {
+            0 => Err(io::Error::from_raw_os_error(libc::EMFILE)),
+            1 => Err(io::Error::from_raw_os_error(libc::ECONNABORTED)),
+            2 => Ok("guest"),
+            _ => Err(io::Error::from_raw_os_error(libc::EBADF)),
+        };
+        answer_each("test", &closed, accept, move |guest| came.send(guest).unwrap()).unwrap();
+        assert_eq!(seen.recv_timeout(Duration::from_secs(20)), Ok("guest"));
+    }
+
+    #[test]
+    fn those_who_say_nothing_are_so_many_at_most() {
+        let (closed, (let_go, held)) = (Arc::new(Flag::default()), channel::<()>());
+        let (came, seen) = channel();
+        let (came, held) = (Mutex::new(came), Mutex::new(held));
+        answer_each(
+            "test",
+            &closed,
+            || Ok(()),
+            move |()| {
+                let _ = came.lock().unwrap().send(());
+                // Until the test lets it go.
+                let _ = held.lock().unwrap().recv();
+            },
+        )
+        .unwrap();
+        for _ in 0..AT_ONCE {
+            seen.recv_timeout(Duration::from_secs(20)).unwrap();
+        }
+        assert!(seen.recv_timeout(SOON * 5).is_err(), "one more has been let in");
+        let_go.send(()).unwrap();
+        seen.recv_timeout(Duration::from_secs(20)).unwrap();
+        closed.set();
+        drop(let_go);
+    }
 }

@@ -5,6 +5,7 @@ use core::ffi::{c_int, c_long, c_void};
 use sockets::{fork, process, real};
 
 use crate::next::hooks;
+use crate::rights;
 
 /// Makes a child as fork() would, by `make`, which returns 0 in it; with these flags of clone().
 pub fn around(flags: usize, make: impl FnOnce() -> c_long) -> c_long {
@@ -31,12 +32,21 @@ pub fn copies(flags: usize) -> bool {
     flags & libc::CLONE_VM as usize == 0
 }
 
+/// After unshare() or setns() with these flags: children may be in another PID namespace from now on. A process does not enter one itself. For
+/// setns() no flags leave it to the descriptor.
+pub fn entered(result: c_long, flags: c_int) {
+    if result == 0 && flags & libc::CLONE_NEWPID != 0 && !process::borrowed() {
+        fork::children_part();
+    }
+}
+
 type Body = unsafe extern "C-unwind" fn(*mut c_void) -> c_int;
 
 /// What the child of clone() is to run.
 struct Start {
     body: Body,
     arg: *mut c_void,
+    flags: c_int,
 }
 
 /// Runs in the child, on a stack of its own.
@@ -47,6 +57,9 @@ unsafe extern "C-unwind" fn begin(start: *mut c_void) -> c_int {
     // SAFETY: the parent's `Start`, of which the child has a copy at the same address.
     unsafe {
         let start = &*start.cast::<Start>();
+        if rights::new_users(start.flags) {
+            rights::changing();
+        }
         (start.body)(start.arg)
     }
 }
@@ -59,24 +72,8 @@ hooks! {
         let Some(run) = body.filter(|_| copies(flags as usize) && !stack.is_null()) else {
             return next(body, stack, flags, arg, parent, tls, child);
         };
-        let mut start = Start { body: run, arg };
+        let mut start = Start { body: run, arg, flags };
         around(flags as usize, || next(Some(begin), stack, flags, (&raw mut start).cast(), parent, tls, child).into()) as c_int
-    }
-    /// From now on children are in another PID namespace; a process does not enter one itself.
-    fn unshare(next; flags: c_int) -> c_int {
-        let result = next(flags);
-        if result == 0 && flags & libc::CLONE_NEWPID != 0 && !process::borrowed() {
-            fork::children_part();
-        }
-        result
-    }
-    /// Of what kind the namespace is need not be said.
-    fn setns(next; fd: c_int, kind: c_int) -> c_int {
-        let result = next(fd, kind);
-        if result == 0 && (kind == 0 || kind & libc::CLONE_NEWPID != 0) && !process::borrowed() {
-            fork::children_part();
-        }
-        result
     }
     fn __clone(next; body: Option<Body>, stack: *mut c_void, flags: c_int, arg: *mut c_void, parent: usize, tls: usize, child: usize) -> c_int {
         clone(body, stack, flags, arg, parent, tls, child)

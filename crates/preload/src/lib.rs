@@ -19,6 +19,7 @@ mod lend;
 mod makers;
 mod next;
 mod options_of;
+mod rights;
 mod rules_of;
 mod sandbox;
 mod signals;

@@ -4,9 +4,10 @@
 use core::ffi::{c_int, c_uint};
 use sockets::reason::Reason;
 use sockets::table::{self, Entry};
-use sockets::{demote, far, fork, process};
+use sockets::{demote, far, fork, process, renounce};
 
 use crate::next::hooks;
+use crate::rights;
 
 /// Before a filter is installed; `filter` may be null for strict mode only.
 pub fn locking_in(mode: c_uint, filter: usize) {
@@ -15,10 +16,15 @@ pub fn locking_in(mode: c_uint, filter: usize) {
     if !locks || process::ended() || process::borrowed() {
         return;
     }
-    process::bar(Reason::Sandboxed);
+    end(Reason::Sandboxed);
+}
+
+/// Its connections go back to tcp, from then on every call is libc's, and nothing is shared with anybody.
+pub fn end(reason: Reason) {
+    process::bar(reason);
     table::for_each(|fd, entry| {
         if let Entry::Conn(conn) = entry {
-            demote::hand_over(conn, fd, Reason::Sandboxed, true);
+            demote::hand_over(conn, fd, reason, true);
         }
     });
     // Others may hold these connections; we no longer do, as after exec.
@@ -29,6 +35,7 @@ pub fn locking_in(mode: c_uint, filter: usize) {
         table::swap(fd, Entry::None);
     });
     process::end();
+    renounce::everything();
 }
 
 /// The same, in the words of seccomp().
@@ -42,8 +49,11 @@ pub fn seccomp(operation: c_uint, filter: usize) {
 
 hooks! {
     fn prctl(next; option: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int {
-        if option == libc::PR_SET_SECCOMP {
-            locking_in(a as c_uint, b);
+        match option {
+            libc::PR_SET_SECCOMP => locking_in(a as c_uint, b),
+            // So begins who locks itself in by other means (landlock, namespaces).
+            libc::PR_SET_NO_NEW_PRIVS if a != 0 => rights::changing(),
+            _ => {}
         }
         next(option, a, b, c, d)
     }

@@ -22,6 +22,12 @@ static START: unsafe extern "C" fn(c_int, *const *const c_char, *const *const c_
 static END: unsafe extern "C" fn() = finish;
 
 unsafe extern "C" fn start(_argc: c_int, argv: *const *const c_char, env: *const *const c_char) {
+    // SAFETY: asks for a number.
+    if unsafe { libc::getauxval(libc::AT_SECURE) } != 0 {
+        // A program with more rights than who started it (setuid, capabilities), by /etc/ld.so.preload: nothing of what that one says is heard,
+        // and every call is libc's.
+        return;
+    }
     // SAFETY: the loader passes the arguments and the environment, arrays that end with null.
     unsafe {
         let guest = !is_preloaded();

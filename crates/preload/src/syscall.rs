@@ -5,7 +5,7 @@ use core::ffi::{c_int, c_long, c_uint};
 use sockets::faults;
 
 use crate::next::hooks;
-use crate::{end, exec, fds, files, forks, sandbox, signals, transfer, uring, waits};
+use crate::{end, exec, fds, files, forks, rights, sandbox, signals, transfer, uring, waits};
 
 hooks! {
     fn syscall(next; number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long {
@@ -107,12 +107,26 @@ hooks! {
             }
             #[cfg(target_arch = "x86_64")]
             libc::SYS_fork => forks::around(0, || next(number, a, b, c, d, e, f)),
-            libc::SYS_clone if forks::copies(a) => forks::around(a, || next(number, a, b, c, d, e, f)),
-            libc::SYS_clone3 if !faults::low(a as *const u64) && forks::copies(*(a as *const usize)) => {
-                forks::around(*(a as *const usize), || next(number, a, b, c, d, e, f))
+            libc::SYS_clone if forks::copies(a) => {
+                let pid = forks::around(a, || next(number, a, b, c, d, e, f));
+                if pid == 0 && rights::new_users(a as c_int) {
+                    rights::changing();
+                }
+                pid
             }
-            libc::SYS_unshare => forks::unshare(a as c_int).into(),
-            libc::SYS_setns => forks::setns(a as c_int, b as c_int).into(),
+            libc::SYS_clone3 if !faults::low(a as *const u64) && forks::copies(*(a as *const usize)) => {
+                let pid = forks::around(*(a as *const usize), || next(number, a, b, c, d, e, f));
+                if pid == 0 && rights::new_users(*(a as *const c_int)) {
+                    rights::changing();
+                }
+                pid
+            }
+            libc::SYS_unshare | libc::SYS_setns => {
+                let result = next(number, a, b, c, d, e, f);
+                let flags = if number == libc::SYS_unshare { a } else { b };
+                forks::entered(result, if flags == 0 { libc::CLONE_NEWPID } else { flags as c_int });
+                result
+            }
             libc::SYS_prctl => sandbox::prctl(a as c_int, b, c, d, e).into(),
             libc::SYS_seccomp => {
                 sandbox::seccomp(a as c_uint, c);
@@ -123,7 +137,10 @@ hooks! {
                 uring::made(result < 0);
                 result
             }
-            _ => next(number, a, b, c, d, e, f),
+            _ => {
+                rights::by_number(number, a, b, c);
+                next(number, a, b, c, d, e, f)
+            }
         }
     }
 }

@@ -184,6 +184,12 @@ fn board() -> Result<i32, Reason> {
     }
 }
 
+/// The board is to be opened anew; who calls closes the descriptor.
+pub(crate) fn renounce() {
+    BOARD.store(0, Ordering::Release);
+    NETNS.store(0, Ordering::Relaxed);
+}
+
 #[cold]
 fn open() -> Result<i32, Reason> {
     let opened = descriptors::made(try_open);

@@ -107,6 +107,8 @@ pub mod flag {
     /// The program has been seen to wait for it ([`crate::seen`]); it has read from it.
     pub const SEEN: u32 = 1 << 26;
     pub const READ: u32 = 1 << 27;
+    /// The peer has none of our bells: it kicks.
+    pub const NO_BELLS: u32 = 1 << 28;
     /// Grew: the big ring of our segment has been used.
     pub const GREW: u32 = 4096;
 }

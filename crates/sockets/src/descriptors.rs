@@ -53,6 +53,14 @@ pub fn hide(fd: i32) -> i32 {
     moved
 }
 
+/// Marks as ours one that must never be closed: it stays where it is.
+pub fn hide_unclosed(fd: i32) {
+    table::own(fd, if process::is_guest() { sys::identity(fd) } else { 0 });
+    if let Some((word, bit)) = place(fd) {
+        word.fetch_or(bit, Ordering::AcqRel);
+    }
+}
+
 /// Closes a descriptor of our own.
 pub fn unhide(fd: i32) {
     let intact = intact(fd);
@@ -97,6 +105,16 @@ pub fn library_closes(fd: i32) {
         word.fetch_and(!bit, Ordering::AcqRel);
     }
     unhide(fd);
+}
+
+/// Closes all descriptors of ours but those of libraries.
+pub(crate) fn close_own() {
+    for fd in 0..table::top_of_all() {
+        let of_library = place(fd).is_some_and(|(word, bit)| word.load(Ordering::Acquire) & bit != 0);
+        if matches!(table::entry(fd), Entry::Own) && !of_library {
+            unhide(fd);
+        }
+    }
 }
 
 /// Those of libraries, which a child of fork() closes: they are of no use to it, and what they lead to would not end with its parent.

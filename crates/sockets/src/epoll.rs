@@ -430,7 +430,7 @@ fn arm(conn: &'static Conn, interest: u64) {
         conn.epolls.load(Ordering::Acquire) == 1
             && conn.waiters.load(Ordering::Acquire) == 0
             && conn.queue.load(Ordering::Acquire) == queue
-            && !conn.has(flag::SHARED)
+            && !conn.has(flag::SHARED | flag::NO_BELLS)
     };
     if queue != 0 && alone() {
         wait::arm(conn, interest, trip::QUEUE, queue as u8 - 1);

@@ -44,6 +44,8 @@ pub struct Header {
 static HOME: AtomicU64 = AtomicU64::new(0);
 /// Its descriptor, +1, of a guest.
 static GUESTS_FD: AtomicU32 = AtomicU32::new(0);
+/// All homes that this process has mapped, its own and those of the processes from which it came by fork().
+static MAPPED: [AtomicU64; 16] = [const { AtomicU64::new(0) }; 16];
 
 fn header() -> Option<&'static Header> {
     let at = HOME.load(Ordering::Acquire);
@@ -66,6 +68,14 @@ fn create() -> Option<u64> {
     header.room.store(room as u32, Ordering::Relaxed);
     header.magic.store(MAGIC, Ordering::Release);
     match HOME.compare_exchange(0, at, Ordering::AcqRel, Ordering::Acquire) {
+        Ok(_) if !note(at) => {
+            // Of one that is not noted it could not be said later what it shares.
+            HOME.store(0, Ordering::Release);
+            // SAFETY: as below; who has seen it has found no connection there.
+            unsafe { map.unmap() };
+            descriptors::unhide(fd);
+            None
+        }
         Ok(_) => {
             if process::is_guest() {
                 GUESTS_FD.store(fd as u32 + 1, Ordering::Relaxed);
@@ -77,6 +87,33 @@ fn create() -> Option<u64> {
             unsafe { map.unmap() };
             descriptors::unhide(fd);
             Some(other)
+        }
+    }
+}
+
+fn note(at: u64) -> bool {
+    MAPPED.iter().any(|place| place.compare_exchange(0, at, Ordering::AcqRel, Ordering::Relaxed).is_ok())
+}
+
+/// Whether the process has mapped any.
+pub fn any() -> bool {
+    MAPPED.iter().any(|place| place.load(Ordering::Acquire) != 0)
+}
+
+/// Shares no home any more: those that are mapped become private, and a new connection goes to a new one. Descriptors are closed by others.
+pub(crate) fn renounce() {
+    HOME.store(0, Ordering::Release);
+    GUESTS_FD.store(0, Ordering::Relaxed);
+    for place in &MAPPED {
+        let at = place.swap(0, Ordering::AcqRel);
+        if at != 0 {
+            // SAFETY: it was noted when it was mapped, and is never unmapped.
+            let header = unsafe { &*(at as *const Header) };
+            let room = header.room.load(Ordering::Relaxed).min(CONNS as u32) as usize;
+            let used = header.used.load(Ordering::Acquire) as usize;
+            // SAFETY: so much was mapped; no connection there is in memory any more. (What the header says others could have written, but
+            // only those who were as we are.)
+            unsafe { sys::make_private(at as *mut u8, mapped(room), mapped(used.min(room))) };
         }
     }
 }

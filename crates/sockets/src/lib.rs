@@ -29,6 +29,7 @@ pub mod real;
 pub mod reason;
 pub mod relay;
 pub mod rendezvous;
+pub mod renounce;
 pub mod report;
 pub mod rules;
 pub mod seen;

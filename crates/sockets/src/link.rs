@@ -19,6 +19,10 @@ use crate::reason::Reason;
 use crate::thread::{self, Place};
 use crate::{descriptors, process};
 
+mod hello;
+
+pub use hello::{answer, open, progress};
+
 /// Links that a process can have, if its address space is not limited (setrlimit(RLIMIT_AS)).
 pub const LINKS: usize = 4096;
 
@@ -48,6 +52,10 @@ pub struct Link {
     owner: AtomicU32,
     /// The peer's bells, +1.
     pub bells: [AtomicU32; BELLS],
+    /// Whether the peer can ring ours: those of other users, on this host, kick.
+    rings: AtomicU32,
+    /// The cookie of our end of the connection by which it was proved.
+    proof: AtomicU64,
     /// 0 if we opened the link, 1 if we answered: we hand out the slots of this parity. Between hosts [`ALL`] or [`NONE`], as one end makes all offers.
     parity: AtomicU32,
     /// When FAILED: not tried again before this time, in ticks. When READY: not unmapped before it.
@@ -134,6 +142,7 @@ pub fn thaw() {
 /// In the child of fork(): inherited links serve inherited connections; no new ones on them.
 pub fn forked() {
     registry().reset();
+    hello::send_all_away();
     SCANNERS.store(0, Ordering::Relaxed);
     for index in all() {
         let link = link(index);
@@ -155,6 +164,34 @@ pub fn forget() {
             release(link);
         }
         link.conns.iter().for_each(|conn| conn.store(0, Ordering::Relaxed));
+        link.state.store(state::FREE, Ordering::Release);
+    }
+}
+
+/// Whether there is any that has not failed.
+pub fn any() -> bool {
+    all().map(link).any(|link| !matches!(link.state.load(Ordering::Acquire), state::FREE | state::FAILED))
+}
+
+/// Shares no segment with anybody any more, and has nobody's bells: what is mapped becomes private. Who calls closes the descriptors.
+pub(crate) fn renounce() {
+    let _guard = RegistryGuard::take();
+    hello::send_all_away();
+    for link in all().map(link) {
+        link.token.store(0, Ordering::Release);
+        link.bells.iter().for_each(|bell| bell.store(0, Ordering::Release));
+        if link.wire().is_none()
+            && matches!(link.state.load(Ordering::Acquire), state::ASKED | state::READY | state::DYING)
+            && let Some((mine, theirs)) = link.maps()
+        {
+            // SAFETY: no connection uses the link any more.
+            unsafe {
+                mine.unshare(0);
+                theirs.map().unshare(0);
+            }
+        }
+        link.conns.iter().for_each(|conn| conn.store(0, Ordering::Relaxed));
+        // What was mapped stays so: a thread may still look there.
         link.state.store(state::FREE, Ordering::Release);
     }
 }
@@ -343,6 +380,11 @@ impl Link {
         slot < self.slots.load(Ordering::Relaxed) as usize
     }
 
+    /// Whether the peer can ring our bells.
+    pub fn rings(&self) -> bool {
+        self.rings.load(Ordering::Relaxed) != 0
+    }
+
     /// The peer's bell with this number.
     pub fn bell(&self, index: usize) -> Option<i32> {
         match self.bells.get(index)?.load(Ordering::Acquire) {
@@ -379,34 +421,6 @@ impl Link {
     }
 }
 
-/// What is passed in a hand-shake.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct Hello {
-    magic: u32,
-    version: u32,
-    /// Names the sender's rendezvous socket.
-    token: u64,
-    segment: u64,
-}
-
-const MAGIC: u32 = 0x5348_4c4b;
-/// How long one who has connected may take for its HELLO.
-const HELLO_NS: u64 = 2_000_000;
-
-impl Hello {
-    fn new(token: u64) -> Hello {
-        Hello { magic: MAGIC, version: layout::VERSION, token, segment: layout::SEGMENT as u64 }
-    }
-
-    fn check(&self) -> Result<(), Reason> {
-        if self.magic != MAGIC || self.version != layout::VERSION || self.segment != layout::SEGMENT as u64 {
-            return Err(Reason::OtherVersion);
-        }
-        Ok(())
-    }
-}
-
 /// A ready link to the process with this token that may have a free slot, or the state of making one.
 pub fn find(token: u64, skip_full: impl Fn(&Link) -> bool) -> Option<(u32, u32)> {
     let mut making = None;
@@ -435,83 +449,19 @@ pub fn find(token: u64, skip_full: impl Fn(&Link) -> bool) -> Option<(u32, u32)>
     making
 }
 
-/// Opens a link to the process whose rendezvous socket has `token`: sends HELLO, does not wait.
-pub fn open(token: u64, own_token: u64) -> Result<u32, Reason> {
-    let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-    let socket =
-        descriptors::made(|| sys::socket(libc::AF_UNIX, kind, 0)).map_err(|_| Reason::NoDescriptors)?;
-    let socket = descriptors::hide(socket);
-    let (address, len) = crate::rendezvous::address(token);
-    let asked = match sys::connect(socket, (&raw const address).cast(), len) {
-        Ok(()) => credentials(socket).and_then(|peer| start(token, socket, 0, peer, own_token)),
-        Err(_) => Err(Reason::Unpaired),
-    };
-    asked.inspect_err(|_| descriptors::unhide(socket))
-}
+/// Between two looks for links that are over, in ns.
+const SWEEP_NS: u64 = 100_000_000;
+static SWEEP_DUE: AtomicU64 = AtomicU64::new(0);
 
-/// Answers a HELLO on a socket that our listener accepted.
-pub fn answer(socket: i32, own_token: u64) -> Result<u32, Reason> {
-    let peer = credentials(socket)?;
-    // Whoever connected makes its segment now and sends HELLO at once: a moment later it is there.
-    let _ = sys::ppoll(&mut [libc::pollfd { fd: socket, events: libc::POLLIN, revents: 0 }], Some(HELLO_NS));
-    let (hello, fds) = receive(socket)?;
-    let done = hello.check().and_then(|()| open_segment(fds[0])).and_then(|theirs| {
-        match start(hello.token, socket, 1, peer, own_token) {
-            Ok(index) => {
-                ready(index, Peer::near(theirs), &fds);
-                Ok(index)
-            }
-            Err(reason) => {
-                // SAFETY: nobody else has seen the mapping.
-                unsafe { theirs.unmap() };
-                Err(reason)
-            }
-        }
-    });
-    if fds[0] >= 0 {
-        sys::close(fds[0]);
-    }
-    if done.is_err() {
-        for &fd in fds[1..].iter().filter(|&&fd| fd >= 0) {
-            descriptors::unhide(fd);
-        }
-    }
-    done
-}
-
-/// Looks whether the answer to our HELLO has come.
-pub fn progress(index: u32) -> Result<bool, Reason> {
-    let link = link(index);
-    let Some(_guard) = RegistryGuard::take() else { return Ok(false) };
-    if link.state.load(Ordering::Acquire) != state::ASKED {
-        return Ok(link.state.load(Ordering::Acquire) == state::READY);
-    }
-    let socket = link.socket.load(Ordering::Relaxed);
-    let received = if descriptors::intact(socket) { receive(socket) } else { Err(Reason::Unpaired) };
-    let (hello, fds) = match received {
-        Ok(got) => got,
-        Err(Reason::Linking) => return Ok(false),
-        Err(reason) => {
-            fail(index);
-            return Err(reason);
-        }
-    };
-    let opened = hello.check().and_then(|()| open_segment(fds[0]));
-    if fds[0] >= 0 {
-        sys::close(fds[0]);
-    }
-    match opened {
-        Ok(theirs) => {
-            ready(index, Peer::near(theirs), &fds);
-            Ok(true)
-        }
-        Err(reason) => {
-            for &fd in fds[1..].iter().filter(|&&fd| fd >= 0) {
-                descriptors::unhide(fd);
-            }
-            fail(index);
-            Err(reason)
-        }
+/// As [`sweep`], but not too often: on the way of whoever posts or looks after a connection, so that no peer that has gone holds anything for long.
+pub fn sweep_when_due() {
+    let (now, due) = (ticks(), SWEEP_DUE.load(Ordering::Relaxed));
+    if now >= due
+        && SWEEP_DUE
+            .compare_exchange(due, now + ticks_of(SWEEP_NS), Ordering::Relaxed, Ordering::Relaxed)
+            .is_ok()
+    {
+        sweep();
     }
 }
 
@@ -561,30 +511,6 @@ fn room() -> Result<usize, Errno> {
     }
 }
 
-fn open_segment(fd: i32) -> Result<Map, Reason> {
-    room().and_then(|room| Map::open_part(fd, layout::SEGMENT, room)).map_err(|_| Reason::NoMemory)
-}
-
-/// Enters a link into the registry with our segment made and sent.
-fn start(token: u64, socket: i32, parity: u32, peer: (u32, u32), own_token: u64) -> Result<u32, Reason> {
-    let (mine, memfd) = descriptors::made(|| Map::create_part(c"shunt:link", layout::SEGMENT, room()?))
-        .map_err(|errno| match errno {
-            Errno::EMFILE | Errno::ENFILE => Reason::NoDescriptors,
-            _ => Reason::NoMemory,
-        })?;
-    let sent = send(socket, &Hello::new(own_token), memfd);
-    sys::close(memfd);
-    let added = sent.and_then(|()| {
-        let _guard = RegistryGuard::take().ok_or(Reason::Busy)?;
-        add(token, socket, parity, peer, mine)
-    });
-    if added.is_err() {
-        // SAFETY: nobody else has seen the mapping.
-        unsafe { mine.unmap() };
-    }
-    added
-}
-
 fn add(token: u64, socket: i32, parity: u32, peer: (u32, u32), mine: Map) -> Result<u32, Reason> {
     if LINKS_AT.load(Ordering::Acquire) == 0 {
         let room = layout::entries_within(sys::address_space_limit(), LINKS, size_of::<Link>());
@@ -625,6 +551,8 @@ fn add(token: u64, socket: i32, parity: u32, peer: (u32, u32), mine: Map) -> Res
     link.live.store(0, Ordering::Relaxed);
     link.armed.store(0, Ordering::Relaxed);
     link.full.store(0, Ordering::Relaxed);
+    link.rings.store(0, Ordering::Relaxed);
+    link.proof.store(0, Ordering::Relaxed);
     for bell in &link.bells {
         bell.store(0, Ordering::Relaxed);
     }
@@ -661,6 +589,8 @@ pub(crate) fn add_far(
     let index = add(token, NO_SOCKET, if offers { ALL } else { NONE }, (uid, 0), mine)?;
     let link = link(index);
     link.number.store(number, Ordering::Relaxed);
+    // Its carrier does.
+    link.rings.store(1, Ordering::Relaxed);
     link.wire.store(theirs.wire().map_or(0, |wire| core::ptr::from_ref(wire) as u64), Ordering::Release);
     ready(index, theirs, &[NO_SOCKET; 1 + BELLS]);
     Ok(index)
@@ -703,97 +633,6 @@ fn release(link: &Link) {
             theirs.map().unmap();
         }
     }
-}
-
-fn credentials(socket: i32) -> Result<(u32, u32), Reason> {
-    let peer: libc::ucred =
-        sys::getsockopt(socket, libc::SOL_SOCKET, libc::SO_PEERCRED).map_err(|_| Reason::Unproved)?;
-    Ok((peer.uid, peer.pid as u32))
-}
-
-const CONTROL: usize = 64;
-
-#[repr(align(8))]
-struct Control([u8; CONTROL]);
-
-/// Sends HELLO with our segment and bells.
-fn send(socket: i32, hello: &Hello, memfd: i32) -> Result<(), Reason> {
-    let mut fds = [memfd; 1 + BELLS];
-    let mut count = 1;
-    if process::has_bells() {
-        for (index, place) in fds[1..].iter_mut().enumerate() {
-            *place = process::bell_fd(index).ok_or(Reason::NoDescriptors)?;
-        }
-        count += BELLS;
-    }
-    let mut iov =
-        libc::iovec { iov_base: core::ptr::from_ref(hello).cast_mut().cast(), iov_len: size_of::<Hello>() };
-    let mut control = Control([0; CONTROL]);
-    let len = 16 + count * 4;
-    control.0[0..8].copy_from_slice(&len.to_ne_bytes());
-    control.0[8..12].copy_from_slice(&libc::SOL_SOCKET.to_ne_bytes());
-    control.0[12..16].copy_from_slice(&libc::SCM_RIGHTS.to_ne_bytes());
-    for (index, fd) in fds[..count].iter().enumerate() {
-        control.0[16 + index * 4..][..4].copy_from_slice(&fd.to_ne_bytes());
-    }
-    // SAFETY: all zeroes is a valid msghdr.
-    let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
-    message.msg_iov = &raw mut iov;
-    message.msg_iovlen = 1;
-    message.msg_control = control.0.as_mut_ptr().cast();
-    message.msg_controllen = len.next_multiple_of(8);
-    sys::sendmsg(socket, &message, libc::MSG_NOSIGNAL).map(drop).map_err(|_| Reason::Unpaired)
-}
-
-/// Receives HELLO and its descriptors: the memfd, then bells, all or none; -1 where there is none. `Err(Linking)`: not there yet.
-fn receive(socket: i32) -> Result<(Hello, [i32; 1 + BELLS]), Reason> {
-    let mut hello = Hello { magic: 0, version: 0, token: 0, segment: 0 };
-    let mut iov = libc::iovec { iov_base: (&raw mut hello).cast(), iov_len: size_of::<Hello>() };
-    let mut control = Control([0; CONTROL]);
-    // SAFETY: all zeroes is a valid msghdr.
-    let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
-    message.msg_iov = &raw mut iov;
-    message.msg_iovlen = 1;
-    message.msg_control = control.0.as_mut_ptr().cast();
-    message.msg_controllen = CONTROL;
-    if !sys::readable(socket) {
-        return Err(Reason::Linking);
-    }
-    // A descriptor that finds no number is lost: there must be room for them from the start.
-    let raised = descriptors::Raised::new();
-    let got = match sys::recvmsg(socket, &mut message, libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC) {
-        Ok(got) => got,
-        Err(Errno::EAGAIN | Errno::EINTR) => return Err(Reason::Linking),
-        Err(_) => return Err(Reason::PeerGone),
-    };
-    let mut fds = [-1; 1 + BELLS];
-    let len = usize::from_ne_bytes(core::array::from_fn(|i| control.0[i])).min(message.msg_controllen);
-    if len >= 16 {
-        for (index, bytes) in control.0[16..len.min(CONTROL)].chunks_exact(4).enumerate() {
-            let fd = i32::from_ne_bytes(core::array::from_fn(|i| bytes[i]));
-            match fds.get_mut(index) {
-                Some(place) if index == 0 => *place = fd,
-                Some(place) => *place = descriptors::hide(fd),
-                None => sys::close(fd),
-            }
-        }
-    }
-    drop(raised);
-    // Who misses a bell could not wake the peer's epoll sets.
-    let bells = fds[1..].iter().filter(|&&fd| fd >= 0).count();
-    let false_bell = fds[1..].iter().any(|&fd| fd >= 0 && !bell::is_bell(fd));
-    let cut = message.msg_flags & libc::MSG_CTRUNC != 0;
-    if got != size_of::<Hello>() || fds[0] < 0 || bells % BELLS != 0 || cut || false_bell {
-        for (index, &fd) in fds.iter().enumerate().filter(|&(_, &fd)| fd >= 0) {
-            if index == 0 { sys::close(fd) } else { descriptors::unhide(fd) }
-        }
-        return Err(match got {
-            0 => Reason::PeerGone,
-            _ if cut => Reason::NoDescriptors,
-            _ => Reason::OtherVersion,
-        });
-    }
-    Ok((hello, fds))
 }
 
 /// Threads that are looking through the links' segments: while there are any, none is unmapped.

@@ -133,7 +133,9 @@ fn write(level: LogLevel, what: fmt::Arguments<'_>) {
         LogTarget::None => {}
         LogTarget::Stderr => drop(sys::write(libc::STDERR_FILENO, line.finished())),
         LogTarget::File(path) => {
-            let flags = libc::O_WRONLY | libc::O_APPEND | libc::O_CREAT | libc::O_NOCTTY | libc::O_NONBLOCK;
+            // Not by a link, which others may have put there.
+            let flags = libc::O_WRONLY | libc::O_APPEND | libc::O_CREAT | libc::O_NOFOLLOW;
+            let flags = flags | libc::O_NOCTTY | libc::O_NONBLOCK;
             if let Ok(fd) = descriptors::made(|| sys::open(path.as_c_str(), flags, 0o644)) {
                 let _ = sys::write(fd, line.finished());
                 sys::close(fd);

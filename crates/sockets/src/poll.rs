@@ -156,7 +156,9 @@ fn sleep(
     mask: *const libc::sigset_t,
     seen: u64,
 ) -> Result<(), Errno> {
-    let bell = if fds.iter().any(|poll| managed(poll.fd).is_some()) { process::claim_bell() } else { None };
+    let rung = |conn: &Conn| !conn.has(flag::NO_BELLS);
+    let bell =
+        if fds.iter().any(|poll| managed(poll.fd).is_some_and(rung)) { process::claim_bell() } else { None };
     let (mode, id) = if bell.is_some() { (trip::BELL, CALL_BELL as u8) } else { (trip::KICK, 0) };
     let count = fds.len();
     let mut limit = None;

@@ -150,6 +150,11 @@ pub fn forked() {
     CALL_BELL_TAKEN.store(0, Ordering::Relaxed);
 }
 
+/// Its bells are no more; who calls closes their descriptors.
+pub(crate) fn renounce() {
+    BELL.iter().for_each(|bell| bell.store(0, Ordering::Relaxed));
+}
+
 /// Bars promotion in this process from now on.
 pub fn bar(reason: crate::reason::Reason) {
     BARRED.store(reason as u32, Ordering::Relaxed);

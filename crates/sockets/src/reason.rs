@@ -65,4 +65,6 @@ reasons! {
     Unseen = 43, "the program was not seen to wait for it";
     EmptyEnvironment = 44, "program started with an empty environment";
     LibraryLost = 45, "program started where the library is not there (chroot)";
+    Nobody = 46, "the process has several users at once, or one that is not mapped";
+    NewRights = 47, "the process has changed its user or its rights";
 }

@@ -1,9 +1,10 @@
 //! How a connection finds its other half: posting, linking, offering and taking a slot. All of it is *housekeeping* that calls on
 //! a connection do on the way while it is still on tcp; nothing waits, and each step may fail and be taken up again later.
 
+use fabric::credentials::{self, User};
 use fabric::lock::Lock;
 use fabric::queue::MESSAGE;
-use fabric::sync::{AtomicI32, AtomicU64, Ordering};
+use fabric::sync::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use fabric::{Local, Remote, sys, trip};
 use options::{LogLevel, Role, Stream};
 use stream::ring::{Consumer, Producer};
@@ -300,6 +301,17 @@ pub fn forked() {
         descriptors::unhide(listener - 1);
     }
     TOKEN.store(0, Ordering::Relaxed);
+    let at = POSTED_AT.load(Ordering::Acquire);
+    if at != 0 {
+        sys::madvise(at as *mut u8, POSTED * 8, libc::MADV_DONTNEED);
+    }
+}
+
+/// Nothing is posted any more, and nobody finds us; who calls closes the descriptor.
+pub(crate) fn renounce() {
+    let _states = steady();
+    LISTENER.store(0, Ordering::Release);
+    TOKEN.store(0, Ordering::Release);
     let at = POSTED_AT.load(Ordering::Acquire);
     if at != 0 {
         sys::madvise(at as *mut u8, POSTED * 8, libc::MADV_DONTNEED);

@@ -436,7 +436,7 @@ fn sleep_writable(conn: &'static Conn, fd: i32, seen: Seen) -> Result<(), Errno>
     let deadline = deadline(fd, libc::SO_SNDTIMEO);
     let stalled = ticks() + ticks_of(STALL_NS);
     let waiter = Waiter::looking(conn);
-    let alone = conn.waiters.load(Ordering::Acquire) == 1 && !conn.has(flag::SHARED);
+    let alone = conn.waiters.load(Ordering::Acquire) == 1 && !conn.has(flag::SHARED | flag::NO_BELLS);
     let bell = if alone { process::claim_bell() } else { None };
     let (mode, id) = if bell.is_some() { (trip::BELL, CALL_BELL as u8) } else { (trip::KICK, 0) };
     let mut result = Ok(());
@@ -555,7 +555,7 @@ pub(crate) fn arm(conn: &Conn, interest: u64, mode: u64, id: u8) {
     let others = conn.waiters.load(Ordering::Acquire) > 1;
     // Kicks wake everybody, epoll sets that it is in included; a bell or a queue only its owner.
     let member = mode != trip::QUEUE && conn.epolls.load(Ordering::Acquire) != 0;
-    let kick = mode == trip::KICK || others || member || conn.has(flag::SHARED);
+    let kick = mode == trip::KICK || others || member || conn.has(flag::SHARED | flag::NO_BELLS);
     let was = trip::arm(&conn.mine(), conn.at(TRIP), |other| {
         let interest = interest | other & INTEREST;
         if kick || other & trip::MODE == trip::KICK {

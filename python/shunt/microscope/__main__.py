@@ -143,6 +143,7 @@ async def _serve(asked: argparse.Namespace) -> int:
 
     import shunt.filters as sf
     from shunt.microscope import _cache
+    from shunt.microscope._hosts import Hosts
     from shunt.microscope._scope import Scope
     from shunt.microscope._server import Server
     from shunt.microscope._slide import Slide, SlideError
@@ -187,7 +188,7 @@ async def _serve(asked: argparse.Namespace) -> int:
         "transport": asked.transport,
         "launcher": asked.launcher,
     }
-    runner = web.AppRunner(Server(scope, about, viewer).application(), access_log=None, shutdown_timeout=2)
+    runner = web.AppRunner(Server(scope, about, viewer, Hosts(asked.host)).application(), access_log=None, shutdown_timeout=2)
     try:
         await runner.setup()
         try:

@@ -29,6 +29,7 @@ from aiohttp import WSMsgType, web
 
 import shunt.filters as sf
 from shunt.microscope import _filters
+from shunt.microscope._hosts import Hosts
 from shunt.microscope._scope import KINDS, Scope, Update
 from shunt.microscope._slide import Tile
 
@@ -45,8 +46,9 @@ _POLICY = "default-src 'self'; img-src 'self' blob: data:; style-src 'self' 'uns
 class Server:
     """Serves one scope."""
 
-    def __init__(self, scope: Scope, about: dict[str, Any], viewer: Path) -> None:
+    def __init__(self, scope: Scope, about: dict[str, Any], viewer: Path, hosts: Hosts) -> None:
         self._scope = scope
+        self._hosts = hosts
         self._about = about
         self._viewer = viewer
         self._gathered: dict[Tile, list[asyncio.Future[bytes]]] = {}
@@ -55,7 +57,7 @@ class Server:
 
     def application(self) -> web.Application:
         """For aiohttp."""
-        app = web.Application(middlewares=[_headers])
+        app = web.Application(middlewares=[_headers, self._only_ours])
         app.add_routes(
             [
                 web.get("/", self._file(_PAGE / "index.html")),
@@ -73,6 +75,12 @@ class Server:
         )
         app.on_shutdown.append(self._leave)
         return app
+
+    @web.middleware
+    async def _only_ours(self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> web.StreamResponse:
+        if not self._hosts.allow(request.headers.get("Host")):
+            raise web.HTTPMisdirectedRequest(text="this server is not known by that name; --host says by which\n")
+        return await handler(request)
 
     @staticmethod
     def _file(path: Path) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:

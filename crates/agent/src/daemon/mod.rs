@@ -15,6 +15,7 @@ use std::net::{Ipv6Addr, SocketAddr, TcpListener};
 use std::os::fd::{AsFd as _, AsRawFd as _, FromRawFd as _, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
+use fabric::credentials::{self, User};
 use fabric::sys;
 use options::Networks;
 use socket2::{Domain, Protocol, Socket, Type};
@@ -67,7 +68,7 @@ fn pair(own: Addr, peer: Addr) -> Pair {
 
 struct Process {
     socket: OwnedFd,
-    uid: u32,
+    user: User,
     reach: Option<Reach>,
     posts: HashMap<u32, (u64, Pair)>,
 }
@@ -159,8 +160,7 @@ pub fn status() -> io::Result<Report> {
 
 fn local() -> io::Result<OwnedFd> {
     let socket = client::socket()?;
-    // SAFETY: no memory is passed.
-    let (address, len) = client::address(unsafe { libc::geteuid() });
+    let (address, len) = client::address(sys::geteuid());
     // SAFETY: an address of so many bytes.
     let done = unsafe {
         libc::bind(socket.as_raw_fd(), (&raw const address).cast(), len) == 0
@@ -282,10 +282,9 @@ impl Agent {
             }
             // SAFETY: it was just made.
             let socket = unsafe { OwnedFd::from_raw_fd(fd) };
-            // SAFETY: no memory is passed.
-            let own = unsafe { libc::geteuid() };
-            let allowed = client::peer(&socket).ok().filter(|&uid| own == 0 || uid == own || uid == 0);
-            let Some(uid) = allowed else {
+            let allowed = User::at(socket.as_raw_fd()).map(|(user, _)| user);
+            let Some(user) = allowed.filter(|user| user.is_root() || credentials::acts_for(user.number()))
+            else {
                 self.counts.foreign += 1;
                 continue;
             };
@@ -294,7 +293,7 @@ impl Agent {
             }
             self.needed = Instant::now();
             let id = self.id();
-            self.processes.insert(id, Process { socket, uid, reach: None, posts: HashMap::new() });
+            self.processes.insert(id, Process { socket, user, reach: None, posts: HashMap::new() });
         }
     }
 
@@ -375,7 +374,7 @@ impl Agent {
         let posted = Posted { process: id, index, cookie };
         let Some(process) = self.processes.get_mut(&id) else { return };
         let Some(reach) = process.reach.clone() else { return self.process_is_gone(id) };
-        let uid = process.uid;
+        let user = process.user;
         if !self.config.networks.contains(own.ip) || !self.config.networks.contains(peer.ip) {
             return self.refuse(posted, Why::NotInCluster);
         }
@@ -383,7 +382,7 @@ impl Agent {
             return self.refuse(posted, Why::TooMany);
         }
         let record = diag::lookup(own, peer);
-        if !record.is_ok_and(|record| record.cookie == cookie && (record.uid == uid || uid == 0)) {
+        if !record.is_ok_and(|record| record.cookie == cookie && credentials::is_of(record.uid, user)) {
             return self.refuse(posted, Why::Unproved);
         }
         if let Some((cookie, pair)) = process.posts.insert(index, (cookie, pair(own, peer))) {
@@ -393,7 +392,7 @@ impl Agent {
         if let Some(remembered) = self.remembered.remove(&pair(own, peer)) {
             return self.answer(remembered.channel, remembered.ask);
         }
-        self.ask(posted, own, peer, reach, uid);
+        self.ask(posted, own, peer, reach, user.number());
     }
 
     // --- agents ---
@@ -486,9 +485,7 @@ impl Agent {
     fn meet(&mut self, id: Id, uid: u32, place: &[u8]) {
         self.needed = Instant::now();
         let Some(mut channel) = self.channels.remove(&id) else { return };
-        // SAFETY: no memory is passed.
-        let own = unsafe { libc::geteuid() };
-        let there = (own == 0 || own == uid).then(|| far::knock(uid, place)).flatten();
+        let there = credentials::acts_for(uid).then(|| far::knock(uid, place)).flatten();
         let Some(there) = there else {
             if channel.say(Between::Not { id: 0, why: Why::Nobody }).is_ok() {
                 self.channels.insert(id, channel);
@@ -568,7 +565,7 @@ impl Agent {
             self.refuse(Posted { process, index, cookie }, Why::Other);
             return self.say(channel, Between::Not { id, why: Why::Other });
         }
-        let found = Between::Found { id, reach: own_reach.clone(), uid: here.uid, index, cookie };
+        let found = Between::Found { id, reach: own_reach.clone(), uid: here.user.number(), index, cookie };
         let last = own_reach.process < reach.process;
         let message = FromAgent::Introduced { index, cookie, reach, uid, peer_index, peer_cookie, ticket };
         if last {

@@ -39,6 +39,8 @@ calls! {
     getpeername: "a connection's addresses";
     getpid: "whether this is a child of vfork()";
     getrandom: "names and tokens that nobody guesses";
+    getresgid: "whether the program changes its groups";
+    getresuid: "who we are, and whether that changes";
     getsockname: "a connection's addresses";
     getsockopt: "a connection's cookie, options and byte counts";
     gettid: "who holds a lock";
@@ -50,6 +52,7 @@ calls! {
     memfd_create: "segments and homes";
     mmap: "maps them";
     mprotect: "jump tables of stdio";
+    mremap: "puts private memory where shared memory was";
     msync: "whether a pointer leads to memory (MS_ASYNC writes nothing)";
     munmap: "gives memory back";
     openat: "board, configuration files, log";

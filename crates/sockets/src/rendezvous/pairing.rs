@@ -4,9 +4,6 @@ use super::*;
 
 static SERVE_DUE: AtomicU64 = AtomicU64::new(0);
 
-/// HELLOs that are answered at a time, as others wait meanwhile: whoever likes may connect and say nothing.
-const ANSWERS: usize = 16;
-
 const OFFER: u32 = 1;
 /// An offer is to be refused if it has not been accepted.
 const TAKE_BACK: u32 = 2;
@@ -156,7 +153,7 @@ pub(super) fn approach(conn: &'static Conn, other: &Post, far: bool) {
         None if far => wait_longer(conn, Reason::Linking),
         None => {
             link::sweep();
-            match link::open(other.token, own_token) {
+            match link::open(conn, other, own_token) {
                 Ok(_) => {
                     conn.set_reason(Reason::Linking);
                     wait_no_longer(conn);
@@ -240,18 +237,9 @@ pub(super) fn serve() -> bool {
     let token = TOKEN.load(Ordering::Acquire);
     let listener = LISTENER.load(Ordering::Acquire);
     if listener > 0 && token != 0 && descriptors::intact(listener - 1) {
-        for _ in 0..ANSWERS {
-            let Ok(socket) = accept(listener - 1) else { break };
-            served = true;
-            let socket = descriptors::hide(socket);
-            if let Err(reason) = link::answer(socket, token) {
-                report::count_reason(reason);
-                descriptors::unhide(socket);
-                // It may have cost its whole time.
-                break;
-            }
-        }
+        served |= link::answer(|| accept(listener - 1).ok(), token);
     }
+    link::sweep_when_due();
     for index in link::all() {
         // The other process may have got ready on this link, and offer on it, while all our connections wait on another one.
         if link::link(index).is_asked()
@@ -474,6 +462,11 @@ fn settle(conn: &'static Conn, link: &Link, index: u32, slot: usize, read: u64) 
     conn.link.store(index, Ordering::Relaxed);
     conn.arms.store(0, Ordering::Relaxed);
     conn.clear(flag::GREW);
+    if link.rings() {
+        conn.clear(flag::NO_BELLS);
+    } else {
+        conn.set(flag::NO_BELLS);
+    }
     *rx = Default::default();
     rx.tcp_read = read;
     let manner = Manner::of(conn.manner.load(Ordering::Relaxed));
@@ -518,6 +511,8 @@ fn proved(conn: &Conn, link: &Link, cookie: u64) -> bool {
             && conn.far.cookie.load(Ordering::Relaxed) == cookie;
     }
     let (own, peer) = conn.addresses();
-    let uid = link.peer_uid.load(Ordering::Relaxed);
-    diag::lookup(peer, own).is_ok_and(|record| record.cookie == cookie && (record.uid == uid || uid == 0))
+    User::of(link.peer_uid.load(Ordering::Relaxed)).is_some_and(|user| {
+        diag::lookup(peer, own)
+            .is_ok_and(|record| record.cookie == cookie && credentials::is_of(record.uid, user))
+    })
 }

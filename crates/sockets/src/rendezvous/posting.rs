@@ -16,6 +16,8 @@ pub(super) static POSTED_AT: AtomicU64 = AtomicU64::new(0);
 static POSTED_NEXT: AtomicU64 = AtomicU64::new(0);
 pub(super) static LISTENER: AtomicI32 = AtomicI32::new(0);
 pub(super) static TOKEN: AtomicU64 = AtomicU64::new(0);
+/// The user whom our rendezvous socket was made by.
+static LISTENS_AS: AtomicU32 = AtomicU32::new(0);
 
 /// Takes the connection's post down.
 pub(super) fn unpost(conn: &'static Conn) {
@@ -219,26 +221,37 @@ fn pause_for(conn: &'static Conn, pause: u64) {
 
 /// Our rendezvous socket, made when first needed; its token.
 fn listen() -> Result<u64, Reason> {
+    let user = User::own().ok_or(Reason::Nobody)?.number();
     let known = LISTENER.load(Ordering::Acquire);
-    if known > 0 && descriptors::intact(known - 1) {
+    let intact = known > 0 && descriptors::intact(known - 1);
+    // Whoever connects is told as whom it was made.
+    if intact && LISTENS_AS.load(Ordering::Relaxed) == user {
         return Ok(TOKEN.load(Ordering::Acquire));
     }
     if known > 0 {
         // Under the lock on states, as all who post: nobody else makes another one.
         TOKEN.store(0, Ordering::Release);
         LISTENER.store(0, Ordering::Release);
-        descriptors::lost(known - 1);
+        if intact {
+            descriptors::unhide(known - 1);
+        } else {
+            descriptors::lost(known - 1);
+        }
     }
     let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     let socket =
         descriptors::made(|| sys::socket(libc::AF_UNIX, kind, 0)).map_err(|_| Reason::NoDescriptors)?;
-    let token = sys::random() | 1;
+    let Some(token) = sys::try_random().map(|token| token | 1) else {
+        sys::close(socket);
+        return Err(Reason::NoListener);
+    };
     let (name, len) = address(token);
     if sys::bind(socket, (&raw const name).cast(), len).and_then(|()| sys::listen(socket, 512)).is_err() {
         sys::close(socket);
         return Err(Reason::NoListener);
     }
     let socket = descriptors::hide(socket);
+    LISTENS_AS.store(user, Ordering::Relaxed);
     // Two threads may get here at once: the token is the winner's.
     match LISTENER.compare_exchange(0, socket + 1, Ordering::AcqRel, Ordering::Acquire) {
         Ok(_) => TOKEN.store(token, Ordering::Release),

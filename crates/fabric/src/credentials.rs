@@ -1,0 +1,147 @@
+//! Who somebody is: the one place where users are compared (`scripts/check-habits.sh` looks). The kernel names users by numbers, and three
+//! of them lie: every user that a user namespace does not map is shown as the *overflow uid* (65534), to SO_PEERCRED and sock_diag alike, so
+//! two strangers look the same; root of a namespace is 0, as the machine's root is; and a process may have several users at once.
+//!
+//! So a number becomes a [`User`] only if it can mean one user alone: the overflow uid is nobody, and in a user namespace that does not map all
+//! users as they are, only one's own user is known. Root is a user as any other: nobody is exempt from proof.
+
+use crate::sys;
+
+/// A user that is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct User(u32);
+
+/// The user namespace of this process, as far as it matters here. Never kept: a process may change it.
+#[derive(Debug, Clone, Copy)]
+struct Space {
+    /// The user that stands for all that are not mapped.
+    overflow: u32,
+    /// Whether all users are mapped, each to itself.
+    identity: bool,
+}
+
+/// What Linux has unless told otherwise.
+const OVERFLOW: u32 = 65534;
+const NO_USER: u32 = u32::MAX;
+
+impl Space {
+    fn now() -> Space {
+        let mut text = [0; 128];
+        let overflow = read(c"/proc/sys/kernel/overflowuid", &mut text).and_then(number).unwrap_or(OVERFLOW);
+        let identity = read(c"/proc/self/uid_map", &mut text).is_some_and(maps_all);
+        Space { overflow, identity }
+    }
+
+    fn user(self, uid: u32, own: u32) -> Option<User> {
+        let known = uid != NO_USER && uid != self.overflow && (self.identity || uid == own);
+        known.then_some(User(uid))
+    }
+}
+
+impl User {
+    /// The user with this number, if that means one user alone.
+    pub fn of(uid: u32) -> Option<User> {
+        Space::now().user(uid, sys::geteuid())
+    }
+
+    /// The user of this process: `None` if it has several at once (as setuid programs have), or none that is known.
+    pub fn own() -> Option<User> {
+        let [real, effective, saved] = sys::getresuid();
+        (real == effective && saved == effective).then(|| User::of(effective)).flatten()
+    }
+
+    /// The user at the other end of a UNIX socket (of one who listens: when that began), and its process.
+    pub fn at(socket: i32) -> Option<(User, u32)> {
+        let peer: libc::ucred = sys::getsockopt(socket, libc::SOL_SOCKET, libc::SO_PEERCRED).ok()?;
+        Some((User::of(peer.uid)?, peer.pid as u32))
+    }
+
+    /// Its number.
+    pub fn number(self) -> u32 {
+        self.0
+    }
+
+    /// Whether it is the machine's root (or, in a user namespace, where others are not known, one's own user and the namespace's root).
+    pub fn is_root(self) -> bool {
+        self.0 == 0
+    }
+}
+
+/// Whether the number in a kernel's record (of a socket, say) means this user.
+pub fn is_of(uid: u32, user: User) -> bool {
+    User::of(uid) == Some(user)
+}
+
+/// Whether the process at the other end of a UNIX socket is of our own user, or the machine's root: one whom we let tell us things about
+/// ourselves, as that user's agents do.
+pub fn is_kin(socket: i32) -> bool {
+    let own = User::own();
+    User::at(socket).is_some_and(|(peer, _)| Some(peer) == own || peer.is_root())
+}
+
+/// Whether this process may act for the user with that number: its own, or any if it is root.
+pub fn acts_for(uid: u32) -> bool {
+    let own = User::own();
+    own.is_some_and(|own| own.is_root()) || own.is_some() && User::of(uid) == own
+}
+
+/// What a file says, up to its first 128 bytes; a longer one counts as unreadable.
+fn read<'a>(path: &core::ffi::CStr, text: &'a mut [u8; 128]) -> Option<&'a [u8]> {
+    let fd = sys::open(path, libc::O_RDONLY, 0).ok()?;
+    let got = sys::read(fd, text);
+    sys::close(fd);
+    got.ok().filter(|&len| len > 0 && len < text.len()).map(|len| &text[..len])
+}
+
+fn number(text: &[u8]) -> Option<u32> {
+    core::str::from_utf8(text).ok()?.trim().parse().ok()
+}
+
+/// Whether a uid_map has one line, which maps all users, each to itself. It can do so only if that is so in all namespaces around it, too.
+fn maps_all(text: &[u8]) -> bool {
+    let mut numbers =
+        text.split(|&byte| byte == b' ' || byte == b'\n').filter(|word| !word.is_empty()).map(number);
+    numbers.next() == Some(Some(0))
+        && numbers.next() == Some(Some(0))
+        && numbers.next() == Some(Some(u32::MAX))
+        && numbers.next().is_none()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_map_of_all_users_is_told_from_others() {
+        assert!(maps_all(b"         0          0 4294967295\n"));
+        assert!(!maps_all(b"         0          0      65536\n"));
+        assert!(!maps_all(b"         0       1000          1\n"));
+        assert!(!maps_all(b"         0          0 4294967295\n  1 2 3\n"));
+        assert!(!maps_all(b"      1000       1000          1\n"));
+        assert!(!maps_all(b""));
+    }
+
+    #[test]
+    fn who_is_not_mapped_is_nobody() {
+        let all = Space { overflow: 65534, identity: true };
+        assert_eq!(all.user(0, 1000), Some(User(0)));
+        assert_eq!(all.user(33, 1000), Some(User(33)));
+        assert_eq!(all.user(65534, 1000), None);
+        assert_eq!(all.user(65534, 65534), None, "nor is one's own user, if it is that");
+        assert_eq!(all.user(u32::MAX, 1000), None);
+        let inside = Space { overflow: 99, identity: false };
+        assert_eq!(inside.user(1000, 1000), Some(User(1000)));
+        assert_eq!(inside.user(0, 1000), None);
+        assert_eq!(inside.user(33, 0), None);
+        assert_eq!(inside.user(99, 99), None);
+    }
+
+    #[test]
+    fn both_ends_of_a_pair_are_this_user() {
+        use std::os::fd::AsRawFd as _;
+        let (one, _other) = std::os::unix::net::UnixStream::pair().unwrap();
+        let own = User::own();
+        assert_eq!(User::at(one.as_raw_fd()).map(|(user, _)| user), own);
+        assert_eq!(is_kin(one.as_raw_fd()), own.is_some());
+    }
+}

@@ -20,8 +20,8 @@ CHECKOUT, TARGET = ROOT / "build/switched_off", ROOT / "target/switched_off"
 MECHANISMS = {
     "exec": (
         "connections that cross exec and spawn are not handed over", "preload/src/exec.rs",
-        "fn handing_over(leaves: bool) -> Kept {\n    if !process::active() {",
-        "fn handing_over(leaves: bool) -> Kept {\n    if leaves || !leaves {",
+        "fn handing_over(leaves: bool, accelerated: bool) -> Kept {\n    if !process::active() {",
+        "fn handing_over(leaves: bool, accelerated: bool) -> Kept {\n    if leaves || !leaves {",
         "execs or spawns"),
     "again": (
         "nothing is promoted again after exec", "sockets/src/demote.rs",
@@ -44,6 +44,27 @@ MECHANISMS = {
         "locks of the dead stay locked", "fabric/src/lock.rs",
         "&& !thread_lives(held & !WAITERS) {", "&& !thread_lives(held & !WAITERS) && turns == 0 {",
         "holders"),
+    "registrations": (
+        "a child that closes a set takes its members out of the kernel's, which its parent goes on with", "sockets/src/epoll/members.rs",
+        "self.drop_unregistered(guard, fd);\n                    }\n", "self.drop_member(guard, fd);\n                    }\n",
+        "child_closes_set"),
+    "memberships": (
+        "the sets that a child closes count as its parent's", "sockets/src/epoll.rs",
+        "if more {\n                        conn.epolls.fetch_add(1", "if more {\n                        conn.epolls.fetch_add(0",
+        "child_closes_set"),
+    "pid_namespaces": (
+        "connections are shared with other PID namespaces in memory", "sockets/src/fork.rs",
+        "pub fn part() {\n", "pub fn part() {\n    if !process::ended() {\n        return;\n    }\n",
+        "number_one"),
+    "seen": (
+        "connections are promoted although nobody was seen to wait for them", "sockets/src/seen.rs",
+        "pub(crate) fn waits(conn: &'static Conn, fd: i32) -> bool {\n",
+        "pub(crate) fn waits(conn: &'static Conn, fd: i32) -> bool {\n    if fd >= 0 {\n        return true;\n    }\n",
+        "raw_waits"),
+    "lost_library": (
+        "the library is named where it is not", "preload/src/start.rs",
+        "        Err(_) => return false,\n", "        Err(_) => {}\n",
+        "test_environment"),
     "passing": (
         "connections that a message passes are not handed over", "preload/src/exec.rs",
         "if (*part).cmsg_level == libc::SOL_SOCKET &&", "if (*part).cmsg_level == -1 &&",

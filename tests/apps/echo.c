@@ -141,7 +141,7 @@ static void turnover_client(int unused) {
     int before = 0;
     for (int i = 0; i < 300; i++) {
         int fd = dial();
-        for (int round = 0; round < i % 60; round++) {
+        for (int round = 0; round < i % 150; round++) {
             char out[64], in[64];
             fill(i, round, out, 64);
             send_all(fd, out, 64);

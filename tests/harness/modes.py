@@ -58,6 +58,8 @@ def environment(mode, report):
     if mode == "plain":
         return env
     env |= {"LD_PRELOAD": str(library()), "SHUNT_REPORT": str(report.path)}
+    # Whoever has slept for a second although what it waits for is there ends its program.
+    env["SHUNT_CHECK_SLEEPERS"] = "on"
     # However short and slow a test's connections are, they are to be promoted.
     env |= {"SHUNT_PROMOTE_AFTER": "2", "SHUNT_PROMOTE_RATE": "0"}
     if mode == "tcp":

@@ -560,6 +560,11 @@ pub fn getcpu() -> u32 {
     cpu
 }
 
+/// Whether a descriptor becomes ready for `events` of poll() within so many nanoseconds.
+pub fn waits_for(fd: i32, events: i16, nanos: u64) -> bool {
+    ppoll(&mut [libc::pollfd { fd, events, revents: 0 }], Some(nanos)).is_ok_and(|count| count > 0)
+}
+
 /// Whether a process exists.
 pub fn process_lives(pid: u32) -> bool {
     !matches!(call!(kill, pid, 0), Err(Errno::ESRCH))

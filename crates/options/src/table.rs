@@ -53,6 +53,8 @@ pub struct Options {
     pub config: Option<Text>,
     /// The library that `shunt run` preloads.
     pub lib: Option<Text>,
+    /// Whether whoever sleeps looks now and then whether it is owed a wake-up. Internal.
+    pub check_sleepers: bool,
     /// The counters that `shunt run --stats` and `--require` read. Internal.
     pub report: Option<Text>,
 }
@@ -83,6 +85,7 @@ impl Options {
         log_level: LogLevel::Warn,
         config: None,
         lib: None,
+        check_sleepers: false,
         report: None,
     };
 
@@ -646,6 +649,20 @@ not set; either may be missing. A file named here must exist. /dev/null reads no
         set: |options, value| {
             if let Value::Path(path) = value {
                 options.lib = Some(path);
+            }
+        },
+    },
+    Opt {
+        name: "check-sleepers",
+        env: "SHUNT_CHECK_SLEEPERS",
+        kind: Kind::Switch,
+        default: "off",
+        scope: Scope::Internal,
+        short: "End a program that has missed a wake-up",
+        long: "For tests: whoever has slept for a second looks whether what it waits for is there, and ends the program if so.",
+        set: |options, value| {
+            if let Value::Switch(on) = value {
+                options.check_sleepers = on;
             }
         },
     },

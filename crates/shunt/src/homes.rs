@@ -66,7 +66,25 @@ pub fn read_homes() -> Result<Vec<ProcessStat>, Error> {
         }
         add_young_addresses(process);
     }
+    add_unread(&mut found);
     Ok(found)
+}
+
+/// How much of what came by memory is unread: what the other end has sent by it, if we may look into that, too, less what has been received. Not
+/// where two pairs (of two networks) have the same addresses, nor where an end has gone back to TCP, with bytes that were sent again.
+fn add_unread(found: &mut [ProcessStat]) {
+    let mut sent = HashMap::new();
+    for conn in found.iter().flat_map(|process| &process.connections) {
+        if let (Some(local), Some(peer)) = (conn.local, conn.peer) {
+            let bytes = conn.tx.starts_with("ring").then_some(conn.bytes_out);
+            sent.entry((local, peer)).and_modify(|sent| *sent = None).or_insert(bytes);
+        }
+    }
+    for conn in found.iter_mut().flat_map(|process| &mut process.connections) {
+        let ends = conn.peer.zip(conn.local).filter(|_| conn.rx.starts_with("ring"));
+        let by_peer = ends.and_then(|ends| *sent.get(&ends)?);
+        conn.unread = by_peer.map(|sent| sent.saturating_sub(conn.bytes_in));
+    }
 }
 
 /// The paths through which the homes that a process holds can be opened: its own, and those it inherited. Empty if it has
@@ -168,6 +186,7 @@ fn shown(Copy { conn, rx, tx }: &Copy) -> Option<(u32, ConnStat)> {
         reason,
         bytes_in: counters.ring_in.load(Relaxed),
         bytes_out: counters.ring_out.load(Relaxed),
+        unread: None,
         kicks: counters.kicks.load(Relaxed),
         bells: counters.bells.load(Relaxed),
         hints: counters.hints.load(Relaxed),

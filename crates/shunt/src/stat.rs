@@ -41,6 +41,9 @@ pub struct ConnStat {
     /// Bytes received, and sent, by memory.
     pub bytes_in: u64,
     pub bytes_out: u64,
+    /// Bytes received by memory that the program has not read, if both ends may be looked into.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unread: Option<u64>,
     /// Wake-ups of the other end: by a byte on the companion, by an eventfd, by a note for its epoll set.
     pub kicks: u64,
     pub bells: u64,
@@ -108,15 +111,18 @@ fn as_table(processes: &[ProcessStat]) -> String {
         return "No process that you may look into runs under Shunt.\n".to_string();
     }
     let mut rows = vec![
-        ["PID", "COMMAND", "FD", "LOCAL", "PEER", "TX", "RX", "IN", "OUT", "WOKE", "SPUN", "SLEPT", "REASON"]
-            .map(String::from),
+        [
+            "PID", "COMMAND", "FD", "LOCAL", "PEER", "TX", "RX", "IN", "OUT", "UNREAD", "WOKE", "SPUN",
+            "SLEPT", "REASON",
+        ]
+        .map(String::from),
     ];
     for process in processes {
         rows.extend(process.connections.iter().map(|conn| row(process, conn)));
         if process.connections.is_empty() {
-            let mut row: [String; 13] = std::array::from_fn(|_| "-".to_string());
+            let mut row: [String; 14] = std::array::from_fn(|_| "-".to_string());
             (row[0], row[1]) = (process.pid.to_string(), printable(&process.comm));
-            row[12] = match process.shared_with {
+            row[13] = match process.shared_with {
                 Some(pid) => format!("shares the connections of {pid}"),
                 None => "no connections".to_string(),
             };
@@ -126,7 +132,7 @@ fn as_table(processes: &[ProcessStat]) -> String {
     aligned(&rows)
 }
 
-fn row(process: &ProcessStat, conn: &ConnStat) -> [String; 13] {
+fn row(process: &ProcessStat, conn: &ConnStat) -> [String; 14] {
     let spins = conn.spins_won + conn.spins_lost;
     [
         process.pid.to_string(),
@@ -138,6 +144,7 @@ fn row(process: &ProcessStat, conn: &ConnStat) -> [String; 13] {
         conn.rx.to_string(),
         crate::run::size(conn.bytes_in),
         crate::run::size(conn.bytes_out),
+        conn.unread.map_or("-".into(), crate::run::size),
         (conn.kicks + conn.bells + conn.hints).to_string(),
         if spins == 0 { "-".into() } else { format!("{}/{spins}", conn.spins_won) },
         conn.sleeps.to_string(),
@@ -156,7 +163,7 @@ fn printable(comm: &str) -> String {
 
 /// Columns as wide as their widest cell, numbers to the right.
 fn aligned<const N: usize>(rows: &[[String; N]]) -> String {
-    const RIGHT: [usize; 7] = [0, 2, 7, 8, 9, 10, 11];
+    const RIGHT: [usize; 8] = [0, 2, 7, 8, 9, 10, 11, 12];
     let width: [usize; N] =
         std::array::from_fn(|i| rows.iter().map(|row| row[i].chars().count()).max().unwrap_or(0));
     let mut text = String::new();
@@ -189,6 +196,7 @@ mod tests {
             reason: Some("peer is not under Shunt".into()),
             bytes_in: 1_500,
             bytes_out: 20,
+            unread: Some(98),
             kicks: 1,
             bells: 2,
             hints: 0,

@@ -21,6 +21,7 @@ pub mod link;
 pub mod log;
 pub mod mend;
 pub mod narrow;
+mod overdue;
 pub mod peer;
 pub mod poll;
 pub mod process;

@@ -12,7 +12,7 @@ use stream::spin::{Learned, NO_CPU, Spun, ticks};
 use crate::conn::{Conn, flag, path};
 use crate::layout::CALL_BELL;
 use crate::wait::{self, Seen, Waiter};
-use crate::{epoll, kicks, process, ready, real, rendezvous, seen, table};
+use crate::{epoll, kicks, overdue, process, ready, real, rendezvous, seen, table};
 
 /// Connections that a poll of the kernel's is waiting on: they are not promoted meanwhile, as nobody would wake it.
 pub struct InKernel<'a>(&'a [libc::pollfd], usize);
@@ -190,12 +190,22 @@ fn sleep(
     let mut result = Ok(());
     if fingerprint(fds) == seen {
         let left = deadline.map(|deadline| deadline.saturating_sub(sys::now()));
-        let left = [left, limit].into_iter().flatten().min().map(sys::timespec);
+        let (left, looks) = overdue::limit([left, limit].into_iter().flatten().min());
+        let left = left.map(sys::timespec);
         let timeout = left.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
         // SAFETY: the array has count + 1 places, timeout is null or valid, the mask is the program's.
         let got = unsafe { real::ppoll()(polls.as_mut_ptr(), count as u64 + 1, timeout, mask) };
         if got < 0 {
             result = Err(Errno::new(real::errno()));
+        }
+        if looks && got == 0 {
+            let came =
+                || (fingerprint(fds) != seen).then(|| fds.iter().find(|poll| managed(poll.fd).is_some()));
+            overdue::check(
+                "poll",
+                || came().flatten().map(|poll| poll.fd),
+                |nanos| sys::ppoll(polls, Some(nanos)) != Ok(0),
+            );
         }
     }
     for way in &*ways {

@@ -1,9 +1,11 @@
 //! Whether a running process is accelerated, and what limits it, from what `/proc` shows of it.
 
 use std::fs;
+use std::time::Duration;
 
 use super::Check;
 use super::kernel::status_field;
+use crate::stat::ConnStat;
 use crate::{homes, library};
 
 const NAME: &str = "process";
@@ -35,7 +37,48 @@ pub fn checks(pid: u32) -> Vec<Check> {
             "sockets that it gives to io_uring stay on TCP; switch that off in its configuration, if it can",
         ));
     }
+    checks.extend(sleepers(pid, &who));
     checks
+}
+
+/// Whether all threads sleep although bytes wait in memory: a second look tells a sleeper who is owed a wake-up from one who is about to read.
+fn sleepers(pid: u32, who: &str) -> Option<Check> {
+    let waiting = || -> Vec<ConnStat> {
+        let found = homes::read_homes().unwrap_or_default();
+        let own = found.into_iter().filter(|process| process.pid == pid);
+        own.flat_map(|process| process.connections)
+            .filter(|conn| conn.unread.is_some_and(|unread| unread > 0))
+            .collect()
+    };
+    let before = waiting();
+    if before.is_empty() || !asleep(pid) {
+        return None;
+    }
+    std::thread::sleep(Duration::from_secs(1));
+    let still: Vec<String> = waiting()
+        .iter()
+        .filter(|now| before.iter().any(|then| (then.fd, then.bytes_in) == (now.fd, now.bytes_in)))
+        .map(|conn| {
+            format!("{} of descriptor {}", crate::run::size(conn.unread.unwrap_or(0)), conn.fd.unwrap_or(-1))
+        })
+        .collect();
+    if still.is_empty() || !asleep(pid) {
+        return None;
+    }
+    Some(Check::warn(
+        "process sleepers",
+        format!("{who} sleeps, and has not read for a second what waits in memory: {}", still.join(", ")),
+        "a program may leave bytes unread; if this one hangs, report a bug with what `shunt stat --json`, /proc/PID/task/*/stack and \
+         this say, and start it with --path tcp until then",
+    ))
+}
+
+/// Whether no thread of the process runs.
+fn asleep(pid: u32) -> bool {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let states = tasks.filter_map(|task| fs::read_to_string(task.path().join("stat")).ok());
+    let letter = |stat: &str| stat.rsplit(')').next()?.trim_start().chars().next();
+    states.filter_map(|stat| letter(&stat)).all(|state| state == 'S')
 }
 
 fn mapped(pid: u32, who: &str, maps: &str) -> Check {

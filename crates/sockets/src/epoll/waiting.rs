@@ -217,7 +217,12 @@ impl Set {
             _ if waiting => Some(0),
             _ => deadline.map(|deadline| nanos_of(deadline.saturating_sub(ticks()))),
         };
+        let (left, looks) = overdue::limit(left);
         let result = self.ask_kernel(places, left, mask);
+        if looks && result == Ok((0, None)) {
+            let fd = self.fd.load(Ordering::Relaxed);
+            overdue::check("epoll_wait", || self.owed_one(), |nanos| sys::waits_for(fd, libc::POLLIN, nanos));
+        }
         self.sleepers.fetch_sub(1, Ordering::SeqCst);
         if queue != 0 && nanos != Some(0) {
             // The sleep words stay armed: to disarm them could undo the arming of a thread that begins to sleep just now. A
@@ -227,6 +232,27 @@ impl Set {
             self.learned.store(learned.to_bits(), Ordering::Relaxed);
         }
         result
+    }
+
+    /// A member that is ready and should have been told of, for [`overdue`].
+    #[cold]
+    fn owed_one(&self) -> Option<i32> {
+        let mut guard = self.lock()?;
+        (0..table::top().min(MEMBERS as i32)).find(|&fd| {
+            let member = *guard.member(fd);
+            let Some(conn) = member.conn.filter(|_| member.flags & (MOVED | SPENT) == MOVED) else {
+                return false;
+            };
+            if !matches!(table::entry(fd), Entry::Conn(now) if core::ptr::eq(now, conn)) || !conn.is_managed()
+            {
+                return false;
+            }
+            let written = conn.word(W);
+            let got = ready::events(conn, fd, member.events & MASK).filter(|got| got & ready::AGAIN == 0);
+            let is_new =
+                member.events & ET == 0 || member.flags & FRESH != 0 || written != member.seen & !(1 << 63);
+            got.is_some_and(|got| got & ready::IN != 0 && is_new || got != 0 && member.events & ET == 0)
+        })
     }
 
     /// On the way out: if others sleep on the set while there is more to do, one of them is woken.

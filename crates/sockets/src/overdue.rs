@@ -1,0 +1,52 @@
+//! The sleeper's check, in tests only (SHUNT_CHECK_SLEEPERS): before a thread sleeps, all that it waits for has been looked at after its tripwire was
+//! armed, so none is ever owed anything. Whoever has slept for a second in poll() or epoll_wait() looks whether something that it waits for is
+//! there; if so, and nobody wakes it within two more, a wake-up is lost: it says so on standard error and ends the program.
+
+use core::fmt::Write;
+
+use fabric::sys;
+
+use crate::process;
+
+const AFTER_NS: u64 = 1_000_000_000;
+/// How long one who has begun to wake it may take: it may have no processor.
+const GRACE_NS: u64 = 2_000_000_000;
+/// The status with which the program ends: EX_SOFTWARE.
+const STATUS: i32 = 70;
+
+/// How long to sleep at a time, of what is left, and whether a look is due after that.
+pub(crate) fn limit(left: Option<u64>) -> (Option<u64>, bool) {
+    match left {
+        _ if !process::options().check_sleepers => (left, false),
+        Some(left) if left <= AFTER_NS => (Some(left), false),
+        _ => (Some(AFTER_NS), true),
+    }
+}
+
+/// After that sleep: `owed` says of which descriptor something is there, `woken` waits for so many nanoseconds whether somebody wakes us.
+#[cold]
+pub(crate) fn check(call: &str, mut owed: impl FnMut() -> Option<i32>, mut woken: impl FnMut(u64) -> bool) {
+    if owed().is_none() || woken(GRACE_NS) {
+        return;
+    }
+    let Some(fd) = owed() else { return };
+    let mut text = Text { bytes: [0; 128], len: 0 };
+    let (pid, tid) = (process::pid(), sys::gettid());
+    let _ = writeln!(text, "shunt[{pid}]: thread {tid} sleeps in {call}(), but descriptor {fd} is ready");
+    let _ = sys::write(libc::STDERR_FILENO, &text.bytes[..text.len]);
+    sys::exit(STATUS)
+}
+
+struct Text {
+    bytes: [u8; 128],
+    len: usize,
+}
+
+impl Write for Text {
+    fn write_str(&mut self, text: &str) -> core::fmt::Result {
+        let len = text.len().min(self.bytes.len() - self.len);
+        self.bytes[self.len..self.len + len].copy_from_slice(&text.as_bytes()[..len]);
+        self.len += len;
+        Ok(())
+    }
+}

@@ -350,6 +350,46 @@ def test_who_becomes_a_lesser_one_shares_nothing(r, scene, way, who):
     assert NEW_RIGHTS in r.report.reasons()
 
 
+# A loop of events that becomes a lesser one in mid-conversation; a thread of it sleeps in a read meanwhile.
+LOOP = """
+import ctypes, os, select, socket, sys, threading
+libc = ctypes.CDLL(None, use_errno=True)
+conns = {c.fileno(): c for c in (socket.create_connection(("127.0.0.1", int(sys.argv[1]))) for _ in range(4))}
+apart = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+came = []
+def read():
+    while data := apart.recv(100): came.append(data)
+reader = threading.Thread(target=read); reader.start()
+loop = select.epoll()
+for fd in conns: loop.register(fd, select.EPOLLIN | (select.EPOLLET if fd % 2 else 0))
+def rounds(count):
+    for at in range(count):
+        if at % 50 == 0: apart.sendall(b"y")
+        for c in conns.values(): c.sendall(b"x" * 16)
+        left = {fd: 16 for fd in conns}
+        while any(left.values()):
+            events = loop.poll(5)
+            assert events, left
+            for fd, _ in events: left[fd] -= len(conns[fd].recv(100))
+rounds(2000)
+exec(sys.argv[2])
+rounds(500)
+apart.shutdown(socket.SHUT_WR)
+reader.join(10)
+assert not reader.is_alive() and len(b"".join(came)) == 50, came
+"""
+
+
+@pytest.mark.parametrize("way", ["setuid", "no_new_privs", "unshare"])
+def test_a_loop_of_events_goes_on_as_a_lesser_one(r, scene, way):
+    scene.serve(BOB)
+    # A user namespace takes one thread.
+    changes = WAYS[way] if way != "unshare" else "libc.unshare(0x10000000)"
+    program = scene.as_user(0, [PYTHON, "-c", LOOP, scene.port, changes])
+    assert program.wait(60) == 0, program.output()
+    r.accelerated()
+
+
 BEGINS_ANEW = """
 import os, socket, sys
 def rounds():

@@ -119,6 +119,9 @@ struct Enemy {
     cookie: u64,
 }
 
+/// Bytes of a HELLO.
+const HELLO: usize = 48;
+
 #[repr(C, align(8))]
 struct Control([u8; 64]);
 
@@ -135,14 +138,21 @@ impl Enemy {
         let (name, len) = rendezvous::address(*TOKEN);
         sys::connect(socket, (&raw const name).cast(), len).expect("it listens");
         let (mine, memfd) = Map::create(c"fuzz", layout::SEGMENT).expect("memory is left");
-        let mut hello = [0; 24];
+        let mut hello = [0; HELLO];
         hello[0..4].copy_from_slice(&0x5348_4c4bu32.to_ne_bytes());
         hello[4..8].copy_from_slice(&layout::VERSION.to_ne_bytes());
         hello[8..16].copy_from_slice(&4711u64.to_ne_bytes());
         hello[16..24].copy_from_slice(&(layout::SEGMENT as u64).to_ne_bytes());
+        // The connection that proves it.
+        let cookie: u64 =
+            sys::getsockopt(peer.as_raw_fd(), libc::SOL_SOCKET, libc::SO_COOKIE).expect("it has one");
+        hello[24..28]
+            .copy_from_slice(&(conn.posted_index.load(Relaxed).wrapping_sub(1) as u32).to_ne_bytes());
+        hello[32..40].copy_from_slice(&conn.cookie.load(Relaxed).to_ne_bytes());
+        hello[40..48].copy_from_slice(&cookie.to_ne_bytes());
         let (how, arg) = (input.next().unwrap_or(0), input.next().unwrap_or(0));
         if how & 0xf0 == 0xf0 {
-            hello[usize::from(arg) % 24] ^= how;
+            hello[usize::from(arg) % HELLO] ^= how;
         }
         static BELL: LazyLock<i32> = LazyLock::new(|| sys::eventfd().expect("descriptors are left"));
         let bell = *BELL;
@@ -155,10 +165,8 @@ impl Enemy {
             10 => &[memfd, 2, 2, 2, 2, 2, 2, 2, 2, 2],
             _ => &[memfd, bell, bell, bell, bell, bell, bell, bell, bell, bell],
         };
-        say(socket, &hello[..if how & 0xf0 == 0xe0 { usize::from(arg) % 24 } else { 24 }], fds);
+        say(socket, &hello[..if how & 0xf0 == 0xe0 { usize::from(arg) % HELLO } else { HELLO }], fds);
         sys::close(memfd);
-        let cookie =
-            sys::getsockopt(peer.as_raw_fd(), libc::SOL_SOCKET, libc::SO_COOKIE).expect("it has one");
         tick(conn, fd);
         Enemy { socket, mine, theirs: hear(socket), producer: Producer::default(), cookie }
     }
@@ -243,7 +251,7 @@ fn say(socket: i32, bytes: &[u8], fds: &[i32]) {
 
 /// Receives our answer and maps the segment that comes with it.
 fn hear(socket: i32) -> Option<Map> {
-    let mut bytes = [0; 24];
+    let mut bytes = [0; HELLO];
     let mut iov = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
     let mut control = Control([0; 64]);
     // SAFETY: zeroes are a valid msghdr; everything it points to outlives the call.
@@ -255,7 +263,7 @@ fn hear(socket: i32) -> Option<Map> {
         message.msg_controllen = 64;
         libc::recvmsg(socket, &mut message, libc::MSG_DONTWAIT)
     };
-    if got != 24 {
+    if got != HELLO as isize {
         return None;
     }
     let len = usize::from_ne_bytes(std::array::from_fn(|i| control.0[i]));

@@ -162,9 +162,9 @@ static void unread_member_server(int fd) {
     puppet(other);
 }
 
-/* Neither may look into the other, so neither can send what the other one has sent. */
+/* Neither may look into the other, so neither can send what the other one has sent. (65534 is nobody, and proves nothing.) */
 static void unlike(void) {
-    if (geteuid() == 0) CHECK(setresuid(65534, 65534, 65534) == 0);
+    if (geteuid() == 0) CHECK(setresuid(65533, 65533, 65533) == 0);
     CHECK(prctl(PR_SET_DUMPABLE, 0) == 0);
 }
 

@@ -93,15 +93,33 @@ impl Map {
         }
     }
 
-    /// Changes what is mapped for private memory: the first `kept` bytes as they are, the rest zeroes. Whoever looks there goes on as if nothing
-    /// had happened, but shares it no more.
+    /// Changes what is mapped for memory that nobody else has: the first `kept` bytes and the `parts` as they are, the rest zeroes. Whoever looks
+    /// there goes on as if nothing had happened.
     ///
     /// # Safety
     /// Nobody counts any more on what others write there.
-    pub unsafe fn unshare(&self, kept: usize) {
-        if !self.base.is_null() {
-            // SAFETY: the mapping is as long as that.
-            unsafe { sys::make_private(self.base, self.len, kept.min(self.len)) };
+    pub unsafe fn unshare(&self, kept: usize, parts: impl Iterator<Item = core::ops::Range<usize>> + Clone) {
+        if self.base.is_null() {
+            return;
+        }
+        let parts = parts.filter(|part| part.end <= self.len);
+        let bytes = parts.clone().map(|part| part.len()).sum::<usize>();
+        let copy = if bytes == 0 { Err(Errno::ENOENT) } else { sys::mmap_private(bytes) };
+        let each = |each: &mut dyn FnMut(*mut u8, *mut u8, usize)| {
+            let Ok(mut at) = copy else { return };
+            for part in parts.clone() {
+                each(self.base.wrapping_add(part.start), at, part.len());
+                at = at.wrapping_add(part.len());
+            }
+        };
+        // SAFETY: the parts lie in the mapping, whose length that is, and the copy has room for all of them.
+        unsafe {
+            each(&mut |here, copy, len| core::ptr::copy_nonoverlapping(here, copy, len));
+            sys::make_own(self.base, self.len, kept.min(self.len));
+            each(&mut |here, copy, len| core::ptr::copy_nonoverlapping(copy, here, len));
+        }
+        if let Ok(copy) = copy {
+            sys::munmap(copy, bytes);
         }
     }
 

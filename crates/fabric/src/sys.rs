@@ -213,17 +213,17 @@ pub fn mmap_private(len: usize) -> Result<*mut u8, Errno> {
     call!(mmap, 0, len, libc::PROT_READ | libc::PROT_WRITE, flags, -1i32, 0).map(|at| at as *mut u8)
 }
 
-/// Puts private memory where `len` bytes are mapped: the first `kept` of them with what they had, if there is memory for that, else zeroes.
+/// Puts memory that nobody else has (but children of fork() to come) where `len` bytes are mapped: the first `kept` of them with what they had, if there is memory for that, else zeroes.
 ///
 /// # Safety
 /// All `len` bytes are mapped there, from the beginning of a page on, and nobody else counts on what others write there.
-pub unsafe fn make_private(at: *mut u8, len: usize, kept: usize) {
+pub unsafe fn make_own(at: *mut u8, len: usize, kept: usize) {
     let kept = kept.next_multiple_of(4096).min(len);
     let (protection, flags) =
-        (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE);
+        (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE);
     let copy = match kept {
         0 => None,
-        _ => mmap_private(kept).ok(),
+        _ => mmap_common(kept).ok(),
     };
     let from = copy.map_or(0, |copy| {
         // SAFETY: `at` is mapped for `len` bytes, says the caller, and the copy for as many as are kept.

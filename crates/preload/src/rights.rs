@@ -1,16 +1,15 @@
 //! A process that becomes a lesser one: another user, fewer rights, a user namespace of its own. What it shares with others, first of all with a parent
 //! that stays as it is, must not be in its hands then, as it may be taken over: `sockets::renounce`. Its connections go back to tcp before.
 //!
-//! Most do so when they start, with nothing yet to give up, and are followed as any other from then on; so are those that have nothing followed
-//! but what their parents have.
+//! Most do so when they start, with nothing yet to give up. All are followed as any other from then on.
 
 use core::ffi::{c_char, c_int, c_long};
 use fabric::sys;
 use sockets::reason::Reason;
-use sockets::{process, renounce, report};
+use sockets::{process, renounce};
 
+use crate::forks;
 use crate::next::hooks;
-use crate::{forks, sandbox};
 
 /// Before a call that changes who this process is, or what it may.
 #[cold]
@@ -18,11 +17,7 @@ pub fn changing() {
     if process::pid() == 0 || process::ended() || process::borrowed() || !renounce::has_anything() {
         return;
     }
-    if renounce::nothing_is_followed() {
-        return renounce::everything();
-    }
-    report::count_reason(Reason::NewRights);
-    sandbox::end(Reason::NewRights);
+    renounce::everything(Reason::NewRights);
 }
 
 const AS_IT_IS: u32 = u32::MAX;

@@ -4,7 +4,7 @@
 use core::ffi::{c_int, c_uint};
 use sockets::reason::Reason;
 use sockets::table::{self, Entry};
-use sockets::{demote, far, fork, process, renounce};
+use sockets::{demote, epoll, far, fork, process, renounce};
 
 use crate::next::hooks;
 use crate::rights;
@@ -20,11 +20,13 @@ pub fn locking_in(mode: c_uint, filter: usize) {
 }
 
 /// Its connections go back to tcp, from then on every call is libc's, and nothing is shared with anybody.
-pub fn end(reason: Reason) {
+fn end(reason: Reason) {
     process::bar(reason);
     table::for_each(|fd, entry| {
         if let Entry::Conn(conn) = entry {
             demote::hand_over(conn, fd, reason, true);
+            // The kernel's sets are all that there will be.
+            epoll::leave(conn, fd);
         }
     });
     // Others may hold these connections; we no longer do, as after exec.
@@ -35,7 +37,7 @@ pub fn end(reason: Reason) {
         table::swap(fd, Entry::None);
     });
     process::end();
-    renounce::everything();
+    renounce::everything(reason);
 }
 
 /// The same, in the words of seccomp().

@@ -107,11 +107,11 @@ pub fn library_closes(fd: i32) {
     unhide(fd);
 }
 
-/// Closes all descriptors of ours but those of libraries.
+/// Closes all descriptors of ours but those of libraries and of the program's epoll sets.
 pub(crate) fn close_own() {
     for fd in 0..table::top_of_all() {
         let of_library = place(fd).is_some_and(|(word, bit)| word.load(Ordering::Acquire) & bit != 0);
-        if matches!(table::entry(fd), Entry::Own) && !of_library {
+        if matches!(table::entry(fd), Entry::Own) && !of_library && !crate::epoll::uses(fd) {
             unhide(fd);
         }
     }

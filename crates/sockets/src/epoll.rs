@@ -254,6 +254,22 @@ pub fn forked() {
     QUEUES_TAKEN.store(0, Ordering::Relaxed);
 }
 
+/// The process has given up its bells: its sets are woken by kicks from then on.
+pub(crate) fn renounce() {
+    each_set(|set| {
+        set.queue.store(0, Ordering::Relaxed);
+        set.list_all();
+    });
+    QUEUES_TAKEN.store(0, Ordering::Relaxed);
+}
+
+/// Whether a descriptor of ours belongs to a set of the program's.
+pub(crate) fn uses(fd: i32) -> bool {
+    let mut any = false;
+    each_set(|set| any |= [&set.inner, &set.lamp].iter().any(|own| own.load(Ordering::Acquire) == fd + 1));
+    any
+}
+
 /// epoll_ctl() on a connection; `None`: the kernel's call, as it is.
 pub fn control(set_fd: i32, op: i32, fd: i32, event: Option<libc::epoll_event>) -> Option<Result<(), Errno>> {
     let conn = table::conn(fd)?;

@@ -182,7 +182,7 @@ impl Left {
 }
 
 /// Gives a hold back, if others have the connection, too.
-fn give_back(conn: &'static Conn) -> bool {
+pub(crate) fn give_back(conn: &'static Conn) -> bool {
     let more = |refs: u32| (refs > 1 && conn.has(flag::SHARED)).then(|| refs - 1);
     conn.refs.fetch_update(Ordering::AcqRel, Ordering::Relaxed, more).is_ok()
 }

@@ -100,12 +100,12 @@ pub fn any() -> bool {
     MAPPED.iter().any(|place| place.load(Ordering::Acquire) != 0)
 }
 
-/// Shares no home any more: those that are mapped become private, and a new connection goes to a new one. Descriptors are closed by others.
+/// Shares no home any more: those that are mapped become this process's alone, and a new connection goes to a new one. Descriptors are closed by others.
 pub(crate) fn renounce() {
     HOME.store(0, Ordering::Release);
     GUESTS_FD.store(0, Ordering::Relaxed);
     for place in &MAPPED {
-        let at = place.swap(0, Ordering::AcqRel);
+        let at = place.load(Ordering::Acquire);
         if at != 0 {
             // SAFETY: it was noted when it was mapped, and is never unmapped.
             let header = unsafe { &*(at as *const Header) };
@@ -113,7 +113,7 @@ pub(crate) fn renounce() {
             let used = header.used.load(Ordering::Acquire) as usize;
             // SAFETY: so much was mapped; no connection there is in memory any more. (What the header says others could have written, but
             // only those who were as we are.)
-            unsafe { sys::make_private(at as *mut u8, mapped(room), mapped(used.min(room))) };
+            unsafe { sys::make_own(at as *mut u8, mapped(room), mapped(used.min(room))) };
         }
     }
 }

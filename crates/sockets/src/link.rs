@@ -39,6 +39,8 @@ pub mod state {
     pub const FAILED: u32 = 3;
     /// Its peer is gone and nobody uses it; to be unmapped.
     pub const DYING: u32 = 4;
+    /// Given up by a process that has become a lesser one; its memory is nobody else's.
+    pub const RENOUNCED: u32 = 5;
 }
 
 /// One link.
@@ -170,7 +172,9 @@ pub fn forget() {
 
 /// Whether there is any that has not failed.
 pub fn any() -> bool {
-    all().map(link).any(|link| !matches!(link.state.load(Ordering::Acquire), state::FREE | state::FAILED))
+    all()
+        .map(link)
+        .any(|link| matches!(link.state.load(Ordering::Acquire), state::ASKED | state::READY | state::DYING))
 }
 
 /// Shares no segment with anybody any more, and has nobody's bells: what is mapped becomes private. Who calls closes the descriptors.
@@ -178,21 +182,26 @@ pub(crate) fn renounce() {
     let _guard = RegistryGuard::take();
     hello::send_all_away();
     for link in all().map(link) {
+        if !matches!(link.state.load(Ordering::Acquire), state::ASKED | state::READY | state::DYING) {
+            continue;
+        }
         link.token.store(0, Ordering::Release);
+        link.socket.store(NO_SOCKET, Ordering::Release);
         link.bells.iter().for_each(|bell| bell.store(0, Ordering::Release));
         if link.wire().is_none()
-            && matches!(link.state.load(Ordering::Acquire), state::ASKED | state::READY | state::DYING)
             && let Some((mine, theirs)) = link.maps()
         {
-            // SAFETY: no connection uses the link any more.
+            // What a connection has not read yet is still there for it.
+            let slots = (0..SLOTS).filter(|&slot| link.conns[slot].load(Ordering::Relaxed) != 0);
+            let rings = slots.map(|slot| layout::small(slot)..layout::small(slot) + layout::SLOT_DATA);
+            // SAFETY: its connections are on tcp for good, and the peer writes nothing more for them.
             unsafe {
-                mine.unshare(0);
-                theirs.map().unshare(0);
+                mine.unshare(layout::DATA, rings);
+                theirs.map().unshare(0, core::iter::empty());
             }
         }
-        link.conns.iter().for_each(|conn| conn.store(0, Ordering::Relaxed));
-        // What was mapped stays so: a thread may still look there.
-        link.state.store(state::FREE, Ordering::Release);
+        // Its number is not given out again: connections that have been there still name it.
+        link.state.store(state::RENOUNCED, Ordering::Release);
     }
 }
 

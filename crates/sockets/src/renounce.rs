@@ -1,36 +1,59 @@
 //! What a process gives up before it becomes a lesser one (another user, fewer rights, a namespace of its own). It may be taken over later, and
-//! must not be able then to write what those read who are more: a child of fork() shares the home and the links of its parent. So what
-//! is shared is changed for private memory at the same addresses (threads may still be looking there), and our descriptors are closed, as each leads back to
-//! something shared.
+//! must not be able then to write what those read who are more: a child of fork() shares the home and the links of its parent. So its connections go
+//! back to tcp for good, what is shared is changed for memory of its own at the same addresses (threads may be looking there, or
+//! have bytes to read), and our descriptors are closed, as each leads back to something shared. Connections that it makes later are followed as any other's.
 
-use fabric::sync::{AtomicU32, Ordering};
+use fabric::sync::Ordering;
 
+use crate::conn::{Conn, flag};
+use crate::reason::Reason;
 use crate::table::{self, Entry};
-use crate::{board, descriptors, far, home, link, process, rendezvous};
+use crate::{board, demote, descriptors, epoll, far, fork, home, link, process, rendezvous};
 
 /// Whether the process has, or shares, anything of ours.
 pub fn has_anything() -> bool {
     home::any() || link::any() || rendezvous::own_token() != 0
 }
 
-/// Whether the program has nothing that is followed: then it may begin anew as whom it becomes.
-pub fn nothing_is_followed() -> bool {
-    let followed = AtomicU32::new(0);
-    table::for_each(|_, entry| {
-        if matches!(entry, Entry::Conn(_) | Entry::Set(_)) {
-            followed.store(1, Ordering::Relaxed);
-        }
+/// Gives all of it up.
+pub fn everything(reason: Reason) {
+    each(|conn, fd| {
+        demote::hand_over(conn, fd, reason, false);
     });
-    followed.load(Ordering::Relaxed) == 0
-}
-
-/// Gives all of it up. Its connections are on tcp by now; with none that is followed, it begins anew.
-pub fn everything() {
     far::stop();
+    // The others who have them go on as if this process had closed them.
+    each(|conn, _| {
+        fork::give_back(conn);
+    });
     rendezvous::renounce();
     link::renounce();
     home::renounce();
+    // From here on it has what it has alone.
+    let ours = |conn: &Conn| conn.has(flag::SHARED);
+    each(|conn, _| {
+        if ours(conn) {
+            conn.refs.store(0, Ordering::Relaxed);
+        }
+    });
+    each(|conn, _| {
+        if ours(conn) {
+            conn.refs.fetch_add(1, Ordering::Relaxed);
+        }
+    });
+    each(|conn, _| {
+        conn.clear(flag::SHARED);
+        conn.pid.store(process::pid(), Ordering::Relaxed);
+    });
+    epoll::renounce();
     process::renounce();
     board::renounce();
     descriptors::close_own();
+}
+
+fn each(mut each: impl FnMut(&'static Conn, i32)) {
+    table::for_each(|fd, entry| {
+        if let Entry::Conn(conn) = entry {
+            each(conn, fd);
+        }
+    });
 }

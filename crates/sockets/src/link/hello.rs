@@ -399,9 +399,12 @@ fn receive(socket: i32, user: User) -> Result<(Hello, [i32; 1 + BELLS]), Reason>
     };
     if fds.iter().enumerate().any(foreign) {
         drop(raised);
-        shut_out(user);
+        // The fuzzer sends its own again and again, and counts descriptors after each input.
+        if !cfg!(fuzzing) {
+            shut_out(user);
+        }
         for (index, fd) in fds.into_iter().enumerate().filter(|&(_, fd)| fd >= 0) {
-            if foreign((index, &fd)) {
+            if foreign((index, &fd)) && !cfg!(fuzzing) {
                 // It may be of a file on which the program has locks, which would end if we closed it. It stays, and is the last one from there.
                 descriptors::hide_unclosed(fd);
             } else {

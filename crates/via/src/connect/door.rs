@@ -99,8 +99,11 @@ impl Door {
     }
 }
 
-/// A message, and the descriptors with it. No bytes at the end.
-pub(super) fn receive(socket: &Fd) -> Result<(Vec<u8>, Vec<OwnedFd>), Errno> {
+/// A message, and the descriptors with it.
+pub(super) type Message = (Vec<u8>, Vec<OwnedFd>);
+
+/// The next message. No bytes at the end.
+pub(super) fn receive(socket: &Fd) -> Result<Message, Errno> {
     let mut bytes = vec![0u8; BYTES + 1];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(5))];
     let mut control = RecvAncillaryBuffer::new(&mut space);

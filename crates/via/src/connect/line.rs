@@ -13,7 +13,7 @@ use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
 };
 
-use super::door::{self, Came};
+use super::door::{self, Came, Message};
 use super::hello::{Address, BYTES, Hello, MAGIC};
 use super::{PATIENCE_MS, user};
 use crate::abi::Return;
@@ -153,7 +153,7 @@ impl Line {
 }
 
 /// The next message of a socket, and the descriptors with it. None at the end.
-fn receive(socket: &Fd, until: Until) -> Result<Option<(Vec<u8>, Vec<OwnedFd>)>, Return> {
+fn receive(socket: &Fd, until: Until) -> Result<Option<Message>, Return> {
     wait_for(&[socket.as_raw_fd()], until)?;
     Ok(door::receive(socket).ok().filter(|(bytes, _)| !bytes.is_empty()))
 }

@@ -36,7 +36,9 @@ impl Drop for Pending {
     }
 }
 
-static PENDING: PerProcess<Mutex<Option<HashMap<usize, Arc<Pending>>>>> = PerProcess::new(Mutex::new(None));
+/// By the handle's number.
+type AllPending = HashMap<usize, Arc<Pending>>;
+static PENDING: PerProcess<Mutex<Option<AllPending>>> = PerProcess::new(Mutex::new(None));
 
 /// # Safety
 /// As of [`PerProcess::renew`].

@@ -49,6 +49,7 @@ demo: build ## Redis, unmodified, plain and under Shunt: a table and a plot (bui
 build: ## the command and the libraries, in target/release
 	@scripts/bootstrap.sh build
 	$(CARGO) build --release --locked -p shunt -p preload -p vipl
+	@ln -sf libvipl.so $(RELEASE)/libvipl.so.1
 	@$(MAKE) --no-print-directory programs
 
 programs: # the programs that `shunt bench` runs
@@ -122,7 +123,8 @@ install: ## command, libraries, bench programs, man pages, completions, into DES
 	install -m 755 $(RELEASE)/shunt $(bindir)/shunt
 	install -m 755 $(RELEASE)/libshunt.so $(libdir)/libshunt.so
 	install -d $(vipldir)/pkgconfig $(incdir)
-	install -m 755 $(RELEASE)/libvipl.so $(vipldir)/libvipl.so
+	install -m 755 $(RELEASE)/libvipl.so $(vipldir)/libvipl.so.1
+	ln -sf libvipl.so.1 $(vipldir)/libvipl.so
 	install -m 644 crates/vipl/include/vipl.h $(incdir)/vipl.h
 	install -m 644 crates/preload/include/shunt.h $(incdir)/shunt.h
 	sed -e 's|@PREFIX@|$(PREFIX)|' -e "s|@VERSION@|$$($(RELEASE)/shunt --version | sed 's/.* //')|" crates/vipl/vipl.pc.in \
@@ -148,7 +150,7 @@ uninstall: ## removes what install put
 	rm -f $(unitdir)/shunt-agent.service
 	rm -f $(unitdir)/shunt-ether@.service $(usersdir)/shunt-ether.conf
 	rm -f $(bashdir)/shunt $(zshdir)/_shunt $(fishdir)/shunt.fish
-	rm -f $(vipldir)/libvipl.so $(vipldir)/pkgconfig/vipl.pc $(incdir)/vipl.h $(incdir)/shunt.h
+	rm -f $(vipldir)/libvipl.so $(vipldir)/libvipl.so.1 $(vipldir)/pkgconfig/vipl.pc $(incdir)/vipl.h $(incdir)/shunt.h
 	rm -rf $(libdir) $(execdir) $(docdir)
 
 dist: build ## build/shunt-VERSION-ARCH.tar.gz: a PREFIX to unpack at /

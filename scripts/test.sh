@@ -102,10 +102,12 @@ install_check() {
     printf '#include <vipl.h>\nint main(void) { VIP_NIC_HANDLE n; return VipOpenNic("nic0", &n); }\n' >build/stage/vipl.c
     PKG_CONFIG_LIBDIR=$PWD/build/stage/usr/lib/pkgconfig PKG_CONFIG_SYSROOT_DIR=$PWD/build/stage \
         sh -c 'cc -o build/stage/vipl build/stage/vipl.c $(pkg-config --cflags --libs vipl)'
+    # It asks for that version, whatever else is installed later.
+    readelf -d build/stage/vipl | grep -q 'NEEDED.*\[libvipl\.so\.1\]'
     LD_LIBRARY_PATH=build/stage/usr/lib build/stage/vipl
     rm build/stage/vipl.c build/stage/vipl
     make --no-print-directory uninstall DESTDIR="$PWD/build/stage" PREFIX=/usr >/dev/null
-    left=$(find build/stage -type f)
+    left=$(find build/stage ! -type d)
     [ -z "$left" ] || { echo "make uninstall leaves:"; echo "$left"; return 1; }
 }
 

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -55,7 +56,7 @@ def test_example_with_allocated_memory(program, name):
 
 # `make checked` runs all of them, elsewhere one of each program is enough.
 CHECKED = os.environ.get("CHECKED") == "full"
-ONE_OF_EACH = {"calls": "posted_memory", "connect": "peers", "cq": "many_waited", "states": "disconnected", "transfer": "segments"}
+ONE_OF_EACH = {"calls": "posted_memory", "connect": "peers", "fork": "apart", "ranges": "short", "cq": "many_waited", "states": "disconnected", "transfer": "segments"}
 
 
 def checked_examples():
@@ -86,6 +87,72 @@ if CHECKED:
     @pytest.mark.parametrize("program, name", checked_examples())
     def test_under_asan(sanitized, program, name):
         run([sanitized / program, name], timeout=300)
+
+
+def test_soname():
+    """What programs ask for that are linked with it."""
+    assert "[libvipl.so.1]" in run(["readelf", "-d", PROGRAMS / "calls"]).stdout
+
+
+STRANGER = """
+import os, socket, sys, time
+who, role, name = int(sys.argv[1]), sys.argv[2], b"\\0" + os.fsencode(sys.argv[3])
+os.setgroups([]); os.setgid(who); os.setuid(who)
+s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+if role == "waits":
+    s.bind(name); s.listen(8); print("ready", flush=True)
+    while True:
+        came, _ = s.accept()
+        came.settimeout(5)
+        bytes, control, _, _ = came.recvmsg(4096, socket.CMSG_LEN(64))
+        print(len(bytes), len(control), flush=True)
+print("ready", flush=True)
+kept = []
+while True:
+    s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        s.connect(name)
+        if role == "speaks":
+            s.send(bytes(360))
+        kept.append(s)
+    except OSError:
+        pass
+    time.sleep(0.005)
+    del kept[:-400]
+"""
+
+
+def stranger(role, discriminator, user=54321):
+    """One of another user at the name of an address, which is predictable, who listens there, or connects without a word, or with noise."""
+    name = f"shunt-via-{os.geteuid()}-d{chr(len(discriminator))}{discriminator}"
+    process = subprocess.Popen([sys.executable, "-c", STRANGER, str(user), role, name], stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "ready\n"
+    return process
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become somebody else")
+@pytest.mark.parametrize("user", [54321, 65534])
+def test_stranger_hears_nothing(user):
+    """A client finds nobody where another user waits, and sends nothing there. Root's client is no exception, nor is user nobody."""
+    thief = stranger("waits", "nobody", user)
+    try:
+        run([PROGRAMS / "connect", "refused_by_strangers"])
+    finally:
+        thief.kill()
+    assert [line for line in thief.communicate()[0].splitlines() if line != "0 0"] == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become somebody else")
+@pytest.mark.parametrize("role, user", [("silent", 54321), ("speaks", 54321), ("silent", 0), ("speaks", 0)])
+def test_strangers_delay_nobody(role, user):
+    """Any number that connect to a server and say nothing, or nonsense, one of its own user among them: others' connections are made at once."""
+    crowd = [stranger(role, "crowded", user) for _ in range(2)]
+    try:
+        run([PROGRAMS / "connect", "crowded"], timeout=30)
+    finally:
+        for one in crowd:
+            one.kill()
+            one.communicate()
 
 
 @pytest.mark.parametrize("program, words, says", [

@@ -239,18 +239,33 @@ static void cqs(void) {
 
 static void queues_on_a_cq(void) {
     VIP_CQ_HANDLE cq;
+    VIP_VI_HANDLE told;
+    VIP_BOOLEAN receive;
     VIP_DESCRIPTOR *d;
     OK(VipCreateCQ(nic, 10, &cq));
     VIP_VI_HANDLE vi = make_vi(VIP_SERVICE_UNRELIABLE, cq, NULL);
     struct pool pool = make_pool(2, 10, NULL);
     post_send(vi, &pool, 0, 10);
-    EQUAL(VipSendWait(vi, 10, &d), VIP_SUCCESS + VIP_DESCRIPTOR_ERROR); /* done already, so nothing is waited for */
+    EQUAL(VipSendWait(vi, 10, &d), VIP_INVALID_PARAMETER); /* though it is done */
+    OK(VipCQWait(cq, 1000, &told, &receive));
+    CHECK(told == vi && !receive);
+    EQUAL(VipSendDone(vi, &d), VIP_DESCRIPTOR_ERROR);
+    CHECK(d == posted(&pool, 0));
+    EQUAL(VipSendWait(vi, 10, &d), VIP_INVALID_PARAMETER); /* and if there is none */
     post_recv(vi, &pool, 1, 10);
     EQUAL(VipRecvWait(vi, 10, &d), VIP_TIMEOUT);
     OK(VipDestroyVi(vi));
     vi = make_vi(VIP_SERVICE_UNRELIABLE, NULL, cq);
+    EQUAL(VipRecvWait(vi, 10, &d), VIP_INVALID_PARAMETER);
     post_recv(vi, &pool, 1, 10);
     EQUAL(VipRecvWait(vi, 10, &d), VIP_INVALID_PARAMETER);
+    d = descriptor(&pool, 0);
+    d->CS.Reserved = 1;
+    OK(VipPostRecv(vi, d, pool.handle)); /* wrong, but behind another one */
+    EQUAL(VipRecvWait(vi, 10, &d), VIP_INVALID_PARAMETER);
+    post_send(vi, &pool, 0, 10);
+    EQUAL(VipSendWait(vi, 10, &d), VIP_DESCRIPTOR_ERROR); /* of a queue without one */
+    CHECK(d == posted(&pool, 0));
     OK(VipDestroyVi(vi));
     OK(VipDestroyCQ(cq));
     drop_pool(&pool);
@@ -366,7 +381,6 @@ static void descriptors(void) {
         {4, foreign.handle, 0, VIP_STATUS_PROTECTION_ERROR},
         {4, foreign.handle, 1, VIP_STATUS_PROTECTION_ERROR},
         {5, 100000, 0, VIP_STATUS_PROTECTION_ERROR}, /* beyond the region */
-        {5, 100000, 1, VIP_STATUS_PROTECTION_ERROR},
         {6, 901, 0, VIP_STATUS_LENGTH_ERROR},        /* more than the Virtual Interface transfers at once */
     };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {

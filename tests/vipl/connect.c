@@ -237,7 +237,12 @@ static void peers_apart(void) {
         EQUAL(state(vi), VIP_STATE_IDLE);
         EQUAL(VipConnectPeerDone(vi, &theirs), VIP_INVALID_STATE);
     }
-    EQUAL(VipConnectPeerRequest(vi, NET(a), NET(a), 50), VIP_INVALID_PARAMETER);
+    for (int turn = 0; turn < 2; turn++) { /* nor does one meet itself */
+        OK(VipConnectPeerRequest(vi, NET(a), NET(a), turn ? VIP_INFINITE : 50));
+        if (turn) OK(VipDisconnect(vi));
+        else EQUAL(VipConnectPeerWait(vi, &theirs), VIP_TIMEOUT);
+        EQUAL(state(vi), VIP_STATE_IDLE);
+    }
     /* Two whose attributes differ both hear of it. */
     VIP_VI_HANDLE two;
     OK(VipCreateVi(nic, &other_level, NULL, NULL, &two));
@@ -247,6 +252,62 @@ static void peers_apart(void) {
     EQUAL(VipConnectPeerWait(two, &theirs), VIP_INVALID_RELIABILITY_LEVEL);
     OK(VipDestroyVi(vi));
     OK(VipDestroyVi(two));
+}
+
+/* Peers of the same address, which is the local one and the remote one of each: any two of them meet. */
+enum { NAMESAKES = 6 };
+
+static void namesakes(void) {
+    VIP_VI_HANDLE vi[NAMESAKES];
+    struct pool pool = make_pool(NAMESAKES + 1, 16, NULL);
+    VIP_VI_ATTRIBUTES theirs;
+    struct address same = address("same");
+    for (int i = 0; i < NAMESAKES; i++) {
+        vi[i] = make_vi(VIP_SERVICE_RELIABLE_DELIVERY, NULL, NULL);
+        post_recv(vi[i], &pool, i, 16);
+        OK(VipConnectPeerRequest(vi[i], NET(same), NET(same), 10000 * patience()));
+    }
+    for (int i = 0; i < NAMESAKES; i++) OK(VipConnectPeerWait(vi[i], &theirs));
+    for (int i = 0; i < NAMESAKES; i++) {
+        VIP_DESCRIPTOR *d;
+        post_send(vi[i], &pool, NAMESAKES, 16);
+        OK(take_send(vi[i], POLL, &d));
+    }
+    for (int i = 0; i < NAMESAKES; i++) {
+        VIP_DESCRIPTOR *d;
+        OK(take_recv(vi[i], WAIT, &d));
+        EQUAL(d->CS.Length, 16);
+    }
+    meet();
+    for (int i = 0; i < NAMESAKES; i++) {
+        OK(VipDisconnect(vi[i]));
+        OK(VipDestroyVi(vi[i]));
+    }
+    drop_pool(&pool);
+}
+
+/* Another user's process waits there (tests/test_vipl.py): that is nobody. */
+static void refused_by_strangers(void) {
+    VIP_VI_HANDLE vi = make_vi(VIP_SERVICE_RELIABLE_DELIVERY, NULL, NULL);
+    struct address from = address("me"), to = address("nobody");
+    VIP_VI_ATTRIBUTES theirs;
+    for (int i = 0; i < 20; i++) EQUAL(VipConnectRequest(vi, NET(from), NET(to), 1000, &theirs), VIP_NO_MATCH);
+    OK(VipDestroyVi(vi));
+}
+
+/* Others may connect there and say nothing. */
+static void crowded(void) {
+    struct pool pool = make_pool(1, 100, NULL);
+    for (int i = 0; i < 50; i++) {
+        VIP_VI_HANDLE vi = make_vi(VIP_SERVICE_RELIABLE_DELIVERY, NULL, NULL);
+        double began = now();
+        connect_at(vi, "crowded");
+        CHECK(now() - began < 2 * patience());
+        meet();
+        OK(VipDisconnect(vi));
+        OK(VipDestroyVi(vi));
+    }
+    drop_pool(&pool);
 }
 
 /* A thousand connections, one after the other: nothing is left of them. */
@@ -324,6 +385,9 @@ const struct example examples[] = {
     {"oneself", NULL, oneself, ALONE},
     {"peers", peers, peers, 0},
     {"peers_apart", NULL, peers_apart, ALONE},
+    {"namesakes", namesakes, namesakes, 0},
+    {"refused_by_strangers", NULL, refused_by_strangers, ALONE},
+    {"crowded", crowded, crowded, 0},
     {"turnover", turnover, turnover, 0},
     {"left", left_server, left_client, 0},
     {0},

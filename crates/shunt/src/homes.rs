@@ -176,13 +176,13 @@ fn shown(Copy { conn, rx, tx }: &Copy) -> Option<(u32, ConnStat)> {
         code => Some(reason::name(code as usize)),
     };
     let (own, peer) = conn.addresses();
-    let counters = &conn.counters;
+    let (counters, via) = (&conn.counters, conn.is_via());
     let stat = ConnStat {
         fd: i32::try_from(conn.fd.load(Relaxed)).ok(),
         local: socket_addr(own),
         peer: socket_addr(peer),
-        tx: path_name(*tx),
-        rx: path_name(*rx),
+        tx: path_name(*tx, via),
+        rx: path_name(*rx, via),
         reason,
         bytes_in: counters.ring_in.load(Relaxed),
         bytes_out: counters.ring_out.load(Relaxed),
@@ -197,9 +197,11 @@ fn shown(Copy { conn, rx, tx }: &Copy) -> Option<(u32, ConnStat)> {
     Some((conn.pid.load(Relaxed), stat))
 }
 
-fn path_name(path: u32) -> &'static str {
+/// `via`: the connection begins by Virtual Interfaces, where others begin by the small ring.
+fn path_name(path: u32, via: bool) -> &'static str {
     const { assert!(sockets::layout::SMALL == 16 << 10 && sockets::layout::BIG == 256 << 10) };
     match path {
+        path::SMALL if via => "via",
         path::SMALL => "ring 16K",
         path::BIG => "ring 256K",
         _ => "tcp",
@@ -312,6 +314,7 @@ mod tests {
         let half = conn(71, state::PROMOTED);
         half.set_addresses(addr(1, 80), addr(2, 40001));
         half.tx.set_path(path::SMALL);
+        half.manner.store(1, Relaxed);
         let gone = conn(72, state::PLAIN);
         sockets::home::give(gone);
 
@@ -328,6 +331,7 @@ mod tests {
         assert_eq!(moved.peer, Some("10.0.0.2:40000".parse().unwrap()));
         assert_eq!((moved.bytes_in, moved.bells, moved.spins_lost), (5, 2, 7));
         assert_eq!(find(71).reason.as_deref(), Some("agreed, moves with the next write"));
+        assert_eq!((find(71).tx, find(71).rx), ("via", "tcp"));
     }
 
     #[test]

@@ -31,7 +31,7 @@ pub struct ConnStat {
     pub fd: Option<i32>,
     pub local: Option<SocketAddr>,
     pub peer: Option<SocketAddr>,
-    /// The path of what it sends: `tcp`, `ring 16K`, `ring 256K`.
+    /// The path of what it sends: `tcp`, `ring 16K`, `ring 256K`, or `via`.
     pub tx: &'static str,
     /// The path of what it receives.
     pub rx: &'static str,

@@ -6,13 +6,14 @@ use core::ffi::c_void;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fabric::sync::{AtomicPtr, Ordering};
 use fabric::sys;
 
 use crate::abi::{Descriptor, ErrorCode, ErrorDescriptor, ResourceCode, Return};
 use crate::far::Wire;
+use crate::fork::{Fd, PerProcess};
 use crate::queue::Done;
 use crate::segment::{at, wake};
 use crate::vi::{self, End, Taken};
@@ -37,38 +38,22 @@ pub enum Message {
 }
 
 /// A connection's socket. Its end is the connection's. Between hosts nothing is said by it, but by the link.
-pub struct Socket(OwnedFd, Option<Arc<dyn Wire>>);
+pub struct Socket(Fd, Option<Arc<dyn Wire>>);
 
-/// The numbers of all sockets.
-static SOCKETS: Mutex<BTreeSet<i32>> = Mutex::new(BTreeSet::new());
-
-fn sockets() -> MutexGuard<'static, BTreeSet<i32>> {
-    SOCKETS.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// A child of fork() has no part in its parent's connections, nor its parent's threads: it must not keep peers from seeing the parent's end,
-/// and may open a NIC of its own.
-extern "C" fn in_child() {
+/// A child of fork() has none of its parent's threads.
+///
+/// # Safety
+/// As of [`PerProcess::renew`].
+pub(crate) unsafe fn in_child() {
     AGENT.store(core::ptr::null_mut(), Ordering::Release);
-    // Another thread of the parent may have had the lock; then the child keeps its sockets.
-    if let Ok(sockets) = SOCKETS.try_lock() {
-        for &fd in sockets.iter() {
-            sys::close(fd);
-        }
-    }
-}
-
-impl Drop for Socket {
-    fn drop(&mut self) {
-        sockets().remove(&self.0.as_raw_fd());
-    }
+    // SAFETY: the caller vouches for it.
+    unsafe { BEGINS.renew(Mutex::new(())) };
 }
 
 impl Socket {
     /// One that is connected, and over which everything has been said that makes the connection.
     pub fn new(fd: OwnedFd, wire: Option<Arc<dyn Wire>>) -> Socket {
-        sockets().insert(fd.as_raw_fd());
-        Socket(fd, wire)
+        Socket(Fd::new(fd), wire)
     }
 
     /// Says something, if there is room for it.
@@ -182,8 +167,9 @@ fn running() -> Option<&'static Agent> {
     unsafe { AGENT.load(Ordering::Acquire).as_ref() }
 }
 
+static BEGINS: PerProcess<Mutex<()>> = PerProcess::new(Mutex::new(()));
+
 fn agent() -> Result<&'static Agent, Return> {
-    static BEGINS: Mutex<()> = Mutex::new(());
     if let Some(agent) = running() {
         return Ok(agent);
     }
@@ -191,11 +177,6 @@ fn agent() -> Result<&'static Agent, Return> {
     if let Some(agent) = running() {
         return Ok(agent);
     }
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        // SAFETY: the handler is a function of this library, which is never unloaded: it has threads.
-        unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
-    });
     let epoll = sys::epoll_create().map_err(|_| Return::ErrorResource)?;
     let bell = fabric::bell::create().map_err(|_| Return::ErrorResource)?;
     let _ = sys::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, bell, libc::EPOLLIN as u32, 0);

@@ -15,6 +15,7 @@ use fabric::shm::Map;
 use fabric::sys;
 
 use crate::abi::Return;
+use crate::fork::PerProcess;
 
 /// Bytes of an arena, where the process has as many addresses as it likes.
 const BYTES: usize = 16 << 30;
@@ -145,7 +146,14 @@ impl Drop for Mapped {
 
 /// Mappings by device and inode, which are the memfd's own as long as it is mapped.
 type Mappings = HashMap<(u64, u64), Weak<Mapped>>;
-static MAPPINGS: Mutex<Option<Mappings>> = Mutex::new(None);
+static MAPPINGS: PerProcess<Mutex<Option<Mappings>>> = PerProcess::new(Mutex::new(None));
+
+/// # Safety
+/// As of [`PerProcess::renew`].
+pub(crate) unsafe fn in_child() {
+    // SAFETY: the caller vouches for it.
+    unsafe { MAPPINGS.renew(Mutex::new(None)) };
+}
 
 impl Theirs {
     /// Maps a peer's arena, unless that was done before. None if it is not what it must be, or there is no room for it.

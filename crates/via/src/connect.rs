@@ -11,28 +11,30 @@
 
 use core::ffi::c_void;
 use std::collections::HashMap;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fabric::sys;
-use rustix::io::Errno;
-use rustix::net::{SocketAddrUnix, SocketFlags};
 
 use crate::abi::{Return, ViAttributes};
 use crate::agent::{self, Socket};
 use crate::cq::Until;
+use crate::fork::PerProcess;
 use crate::handles::{Found, Kind, Place, Pool};
 use crate::nic;
 use crate::transfer::Memory;
 use crate::vi::{self, Offer};
 
+mod door;
 mod hello;
 mod line;
 mod peers;
+pub(crate) mod user;
 
+use door::{Came, Door};
 pub use hello::{Address, understood};
 use hello::{Hello, kind};
-use line::{Heard, Line, name, place, socket, wait_for};
+use line::{Heard, Line, name, place, wait_for};
 pub(crate) use peers::cancel;
 pub use peers::{peer_done, peer_wait, request_peer};
 
@@ -43,13 +45,25 @@ const NOBODY_NS: u64 = 1_000_000;
 
 /// A listening socket at an address, for all threads that wait there.
 struct Listener {
-    socket: OwnedFd,
+    door: Door,
     users: usize,
 }
 
 /// By name.
 type Listeners = HashMap<Vec<u8>, Arc<Mutex<Listener>>>;
-static LISTENERS: Mutex<Option<Listeners>> = Mutex::new(None);
+static LISTENERS: PerProcess<Mutex<Option<Listeners>>> = PerProcess::new(Mutex::new(None));
+
+/// # Safety
+/// As of [`PerProcess::renew`].
+pub(crate) unsafe fn in_child() {
+    // SAFETY: the caller vouches for it.
+    unsafe {
+        LISTENERS.renew(Mutex::new(None));
+        REQUESTS.begin_anew();
+        peers::in_child();
+    }
+    hello::in_child();
+}
 
 /// A request that a server has not answered yet.
 struct Request {
@@ -80,16 +94,11 @@ pub fn wait(nic: *mut c_void, at: &Address, until: Until) -> Result<Asked, Retur
     let name = name(&place(b'd', &[at.discriminator()]));
     let listener = listen_at(&name)?;
     let asked = (|| loop {
-        let fd = lock(&listener).socket.as_raw_fd();
-        wait_for(&[fd], until)?;
-        let flags = SocketFlags::CLOEXEC;
-        let accepted = {
-            let listener = lock(&listener);
-            rustix::net::accept_with(&listener.socket, flags)
-        };
+        let fds = lock(&listener).door.descriptors();
+        wait_for(&fds, until)?;
         // Another thread may have been faster.
-        let Ok(socket) = accepted else { continue };
-        let Ok(Some((line, heard))) = Line::accept(socket) else { continue };
+        let Some(came) = next(&listener) else { continue };
+        let Ok(Some((line, heard))) = Line::accept(came) else { continue };
         if heard.hello.kind != kind::REQUEST {
             continue;
         }
@@ -109,20 +118,14 @@ fn listen_at(name: &[u8]) -> Result<Arc<Mutex<Listener>>, Return> {
         lock(listener).users += 1;
         return Ok(listener.clone());
     }
-    let listener = Arc::new(Mutex::new(Listener { socket: bind(name)?, users: 1 }));
+    let door = Door::open(name).map_err(|_| Return::ErrorResource)?;
+    let listener = Arc::new(Mutex::new(Listener { door, users: 1 }));
     listeners.insert(name.to_vec(), listener.clone());
     Ok(listener)
 }
 
-fn bind(name: &[u8]) -> Result<OwnedFd, Return> {
-    let made = || {
-        let socket = socket()?;
-        rustix::net::bind(&socket, &SocketAddrUnix::new_abstract_name(name)?)?;
-        rustix::net::listen(&socket, 128)?;
-        rustix::io::ioctl_fionbio(&socket, true)?;
-        Ok(socket)
-    };
-    made().map_err(|_: Errno| Return::ErrorResource)
+fn next(listener: &Mutex<Listener>) -> Option<Came> {
+    lock(listener).door.next()
 }
 
 fn leave(name: &[u8], listener: &Arc<Mutex<Listener>>) {

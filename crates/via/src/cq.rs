@@ -56,6 +56,13 @@ struct Member {
     watched: bool,
 }
 
+/// # Safety
+/// As of [`Pool::begin_anew`].
+pub(crate) unsafe fn in_child() {
+    // SAFETY: the caller vouches for it.
+    unsafe { CQS.begin_anew() };
+}
+
 static CQS: Pool<Cq> = Pool::new(Kind::Cq, &PLACES);
 static PLACES: [Place<Cq>; MAX_CQS] = [const {
     Place::new(Cq {

@@ -42,8 +42,10 @@ pub struct Posted {
     pub errors: u32,
     /// What it asks for.
     pub operation: Operation,
-    /// Bytes of its buffers together.
+    /// Bytes of its buffers together. Of one that receives, as far as they lie in their regions.
     pub length: usize,
+    /// Of one that receives, as its segments say.
+    claimed: usize,
     /// Four bytes for the peer, of a send or a write.
     pub immediate: Option<u32>,
     /// To begin only when all earlier reads are done.
@@ -97,6 +99,7 @@ impl Posted {
             errors: 0,
             operation: if receives { Operation::Receive } else { Operation::Send },
             length: 0,
+            claimed: 0,
             immediate: (head.control & control::IMMEDIATE != 0 && !receives).then_some(head.immediate),
             fence: head.control & control::QFENCE != 0,
             count: 0,
@@ -158,17 +161,25 @@ impl Posted {
         if range.len() > FEW {
             self.more = Some(Box::new([Segment::default(); MAX_SEGMENTS]));
         }
-        for segment in range.map(segment_at) {
-            let length = segment.length as usize;
+        for mut segment in range.map(segment_at) {
+            let mut length = segment.length as usize;
+            self.claimed += length;
+            if self.length < self.claimed - length {
+                // Behind a buffer that ends beyond its region nothing is ever placed.
+                continue;
+            }
             // Most lie in the descriptor's own region, which is held already, and may be touched.
             let may = if segment.handle == self.region {
-                home.covers(segment.address, length)
+                self.within(home, &segment)
             } else {
                 self.may_touch(regions, asker, &segment)
             };
-            if !may {
+            let Some(may) = may else {
                 self.errors = status::PROTECTION_ERROR;
                 return;
+            };
+            if may < length {
+                (length, segment.length) = (may, may as u32);
             }
             let at = usize::from(self.count);
             match &mut self.more {
@@ -180,16 +191,33 @@ impl Posted {
         }
     }
 
-    /// Whether a buffer in another region may be touched; that is held, too, then, if the descriptor's is.
+    /// How many bytes of a buffer may be touched, if it may: all. One to receive into must begin in its region; what of it lies beyond the end
+    /// is checked when there are bytes for it, as adapters do: a message that is short enough does not come to it.
+    #[inline(always)]
+    fn within(&self, region: Region, segment: &Segment) -> Option<usize> {
+        let length = segment.length as usize;
+        if region.covers(segment.address, length) {
+            return Some(length);
+        }
+        if self.operation == Operation::Receive { region.behind(segment.address) } else { None }
+    }
+
+    /// As [`Posted::within`], of a buffer in another region, which is held, too, then, if the descriptor's is.
     #[inline(never)]
-    fn may_touch(&self, regions: &Regions, asker: Asker, segment: &Segment) -> bool {
-        let (handle, length) = (segment.handle, segment.length as usize);
+    fn may_touch(&self, regions: &Regions, asker: Asker, segment: &Segment) -> Option<usize> {
+        let handle = segment.handle;
         let found = if self.held { regions.hold(asker, handle) } else { regions.find(asker, handle) };
-        let may = found.is_some_and(|region| region.covers(segment.address, length));
-        if self.held && found.is_some() && !may {
+        let may = found.and_then(|region| self.within(region, segment));
+        if self.held && found.is_some() && may.is_none() {
             regions.release(handle);
         }
         may
+    }
+
+    /// A message has come that does not fit: it is longer than the buffers, or would go beyond the end of a region.
+    pub fn does_not_fit(&mut self, message: usize) {
+        let beyond = message <= self.claimed;
+        self.errors |= if beyond { status::PROTECTION_ERROR } else { status::LENGTH_ERROR };
     }
 
     /// Its buffers.
@@ -244,7 +272,7 @@ impl Posted {
         let count = usize::from(core::mem::take(&mut self.count));
         let (few, more) = (self.few, self.more.take());
         let segment_at = |index: usize| more.as_ref().map_or_else(|| few[index], |more| more[index]);
-        self.length = 0;
+        (self.length, self.claimed) = (0, 0);
         match home {
             Some(home) => self.take_segments(regions, asker, home, 0..count, segment_at),
             None => self.errors |= status::PROTECTION_ERROR,

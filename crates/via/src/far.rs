@@ -12,14 +12,14 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, OnceLock};
 
 use fabric::shm::Map;
-use fabric::{Mapped as _, Remote, sys, trip};
-use rustix::io::Errno;
+use fabric::{Mapped as _, Remote, trip};
 use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags,
     SocketType,
 };
 
 use crate::abi::Return;
+use crate::connect::user;
 use crate::cq::{Bound, Until};
 use crate::segment::{self, at, wake};
 use crate::{agent, vi};
@@ -249,13 +249,13 @@ pub const PLACE: usize = 86;
 /// What is said with a connection that is handed over.
 pub(crate) const HANDED_OVER: &[u8; 8] = b"VIA-FAR\x01";
 
-/// For an agent: connects to whoever listens at a place of a user's. None if nobody does.
+/// For an agent: connects to whoever listens at a place of a user's. None if nobody does, or another user.
 pub fn knock(uid: u32, place: &[u8]) -> Option<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).ok()?;
     let address = SocketAddrUnix::new_abstract_name(&name(uid, place)).ok()?;
     rustix::net::connect(&socket, &address).ok()?;
-    Some(socket)
+    user::is(&socket, uid).then_some(socket)
 }
 
 /// Hands the connection of one who comes from another host over to him.
@@ -270,7 +270,6 @@ pub fn hand_over(to: &OwnedFd, connection: BorrowedFd) {
 }
 
 /// Whether who has connected is this host's agent, as far as that can be known: it runs as this user, or as root.
-pub(crate) fn is_trusted(socket: &OwnedFd) -> bool {
-    let peer: Result<_, Errno> = rustix::net::sockopt::socket_peercred(socket.as_fd());
-    peer.is_ok_and(|peer| peer.uid.as_raw() == 0 || peer.uid.as_raw() == sys::geteuid())
+pub(crate) fn is_trusted(socket: impl AsFd) -> bool {
+    user::is(&socket, 0) || user::is_own(&socket)
 }

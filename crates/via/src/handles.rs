@@ -10,6 +10,8 @@ use std::sync::{Mutex, PoisonError};
 
 use fabric::sync::{AtomicU32, Ordering};
 
+use crate::fork::PerProcess;
+
 /// What a handle is of.
 #[repr(u8)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,7 +46,7 @@ impl<T> Place<T> {
 pub struct Pool<T: 'static> {
     kind: Kind,
     places: &'static [Place<T>],
-    free: Mutex<Free>,
+    free: PerProcess<Mutex<Free>>,
 }
 
 struct Free {
@@ -64,7 +66,8 @@ impl<T: 'static> Pool<T> {
     /// A pool of what lies at `places`.
     pub const fn new(kind: Kind, places: &'static [Place<T>]) -> Pool<T> {
         assert!(places.len() <= 1 << PLACE_BITS);
-        Pool { kind, places, free: Mutex::new(Free { given_back: Vec::new(), used: 0 }) }
+        let free = Mutex::new(Free { given_back: Vec::new(), used: 0 });
+        Pool { kind, places, free: PerProcess::new(free) }
     }
 
     /// Gives out a place, as its last user left it; none if all are in use.
@@ -116,6 +119,25 @@ impl<T: 'static> Pool<T> {
             let turn = place.turn.load(Ordering::Acquire);
             (turn & 1 == 1).then(|| (self.handle(index, turn), Found { place, turn }))
         })
+    }
+
+    /// In a child of fork(): its parent's handles are worth nothing, and the places that its parent has used are not given out again, as
+    /// threads that do not exist here may have had their locks.
+    ///
+    /// # Safety
+    /// As of [`PerProcess::renew`].
+    pub unsafe fn begin_anew(&self) {
+        let mut used = 0;
+        for place in self.places {
+            match place.turn.load(Ordering::Acquire) {
+                0 => break,
+                turn if turn & 1 == 1 => place.turn.store(turn + 1, Ordering::Release),
+                _ => {}
+            }
+            used += 1;
+        }
+        // SAFETY: the caller vouches for it.
+        unsafe { self.free.renew(Mutex::new(Free { given_back: Vec::new(), used })) };
     }
 
     fn handle(&self, index: u32, turn: u32) -> *mut c_void {
@@ -175,5 +197,21 @@ mod tests {
         assert_ne!(again, first);
         assert!(pool.find(first).is_none());
         assert!(pool.give_out().is_none());
+    }
+
+    #[test]
+    fn a_child_has_none_of_its_parents_places() {
+        static PLACES: [Place<AtomicUsize>; 4] = [const { Place::new(AtomicUsize::new(0)) }; 4];
+        let pool = Pool::new(Kind::Vi, &PLACES);
+        let (kept, _) = pool.give_out().unwrap();
+        let (_, found) = pool.give_out().unwrap();
+        pool.take_back(&found);
+        // SAFETY: nobody else uses this pool.
+        unsafe { pool.begin_anew() };
+        assert!(pool.find(kept).is_none());
+        assert_eq!(pool.all().count(), 0);
+        let own: Vec<_> = core::iter::from_fn(|| pool.give_out()).collect();
+        assert_eq!(own.len(), 2);
+        assert!(own.iter().all(|&(handle, _)| handle != kept));
     }
 }

@@ -17,6 +17,8 @@ pub mod descriptor;
 mod engine;
 #[cfg(not(loom))]
 pub mod far;
+#[cfg(not(loom))]
+pub(crate) mod fork;
 pub mod gate;
 #[cfg(not(loom))]
 pub mod handles;

@@ -105,6 +105,12 @@ impl Region {
             .checked_sub(self.start)
             .is_some_and(|ahead| ahead <= self.length && length as u64 <= self.length - ahead)
     }
+
+    /// How many of its bytes are at and behind an address, if that lies in it or at its end.
+    pub fn behind(&self, address: u64) -> Option<usize> {
+        let ahead = address.checked_sub(self.start)?;
+        self.length.checked_sub(ahead).map(|left| left as usize)
+    }
 }
 
 const INDEX_BITS: u32 = REGIONS.trailing_zeros();

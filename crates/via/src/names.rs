@@ -7,10 +7,18 @@ use std::net::{IpAddr, Ipv4Addr, ToSocketAddrs};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::abi::Return;
+use crate::fork::PerProcess;
 use crate::nic::{self, ADDRESS};
 
 /// NIC handles whose name service is in use.
-static READY: Mutex<Option<HashSet<usize>>> = Mutex::new(None);
+static READY: PerProcess<Mutex<Option<HashSet<usize>>>> = PerProcess::new(Mutex::new(None));
+
+/// # Safety
+/// As of [`PerProcess::renew`].
+pub(crate) unsafe fn in_child() {
+    // SAFETY: the caller vouches for it.
+    unsafe { READY.renew(Mutex::new(None)) };
+}
 
 fn ready() -> MutexGuard<'static, Option<HashSet<usize>>> {
     READY.lock().unwrap_or_else(PoisonError::into_inner)

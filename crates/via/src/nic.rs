@@ -11,6 +11,7 @@ use fabric::sync::{AtomicU64, Ordering};
 
 use crate::abi::{NicAttributes, Return, reliability};
 use crate::arena::Arena;
+use crate::fork::{self, PerProcess};
 use crate::handles::{Found, Kind, Place, Pool};
 use crate::memory::{self, Attributes, Regions};
 use crate::{agent, cq, far, vi};
@@ -33,7 +34,7 @@ pub const MAX_CQ_ENTRIES: usize = 1 << 20;
 pub const MAX_TRANSFER: usize = 1 << 20;
 /// Protection tags of a process.
 pub const MAX_PTAGS: usize = 4096;
-const MAX_NICS: usize = 64;
+const MAX_NICS: usize = 1024;
 
 /// An opened NIC.
 pub struct Nic {
@@ -236,10 +237,11 @@ pub(crate) fn regions() -> Result<&'static Regions, Return> {
     }
 }
 
-static REGIONS: OnceLock<Regions> = OnceLock::new();
+static REGIONS: PerProcess<OnceLock<Regions>> = PerProcess::new(OnceLock::new());
 
 #[cold]
 fn make_regions() -> Result<&'static Regions, Return> {
+    fork::prepare();
     let made = Regions::new().map_err(|_| Return::ErrorResource)?;
     Ok(REGIONS.get_or_init(|| made))
 }
@@ -249,7 +251,21 @@ pub(crate) fn arena() -> Option<&'static Arena> {
     ARENA.get().and_then(Option::as_ref)
 }
 
-static ARENA: OnceLock<Option<Arena>> = OnceLock::new();
+static ARENA: PerProcess<OnceLock<Option<Arena>>> = PerProcess::new(OnceLock::new());
+
+/// Regions and memory are the process's own. What the parent allocated stays mapped: the program may read there what it wrote before.
+///
+/// # Safety
+/// As of [`PerProcess::renew`].
+pub(crate) unsafe fn in_child() {
+    // SAFETY: the caller vouches for it.
+    unsafe {
+        REGIONS.renew(OnceLock::new());
+        ARENA.renew(OnceLock::new());
+        NICS.begin_anew();
+        PTAGS.begin_anew();
+    }
+}
 
 /// The address from which this host would send to others; nothing is sent.
 fn host_address() -> Ipv4Addr {

@@ -768,7 +768,7 @@ impl Receiver {
             }
             Kind::Placed => {}
             Kind::RemoteWrite => op = status::OP_REMOTE_RDMA_WRITE,
-            Kind::TooLong => posted.errors |= status::LENGTH_ERROR,
+            Kind::TooLong => posted.does_not_fit(length),
         }
         self.transfers.advance();
         self.free.push(slot);

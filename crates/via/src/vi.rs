@@ -13,7 +13,7 @@ use fabric::sync::{AtomicU32, Ordering};
 use crate::abi::{Descriptor, ErrorCode, Return, State, ViAttributes, reliability, status};
 use crate::agent::{self, Event, Socket};
 use crate::cq::{self, Bound, Until};
-use crate::descriptor::Posted;
+use crate::descriptor::{Operation, Posted};
 use crate::gate;
 use crate::handles::{Found, Kind, Place, Pool};
 use crate::lock::{Guard, Lock};
@@ -77,6 +77,13 @@ pub use work::{
     tell,
 };
 use work::{receive_done_now, send_done_now};
+
+/// # Safety
+/// As of [`Pool::begin_anew`].
+pub(crate) unsafe fn in_child() {
+    // SAFETY: the caller vouches for it.
+    unsafe { VIS.begin_anew() };
+}
 
 static VIS: Pool<Vi> = Pool::new(Kind::Vi, &PLACES);
 static PLACES: [Place<Vi>; MAX_VIS] = [const {

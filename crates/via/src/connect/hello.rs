@@ -205,9 +205,15 @@ impl Hello {
     }
 }
 
+static PROBE: AtomicU64 = AtomicU64::new(0);
+
+/// What a parent has said to the kernel is not said for its child.
+pub(super) fn in_child() {
+    PROBE.store(0, Ordering::Relaxed);
+}
+
 /// Something for peers to read. Where the kernel lets none but parents at a process's memory (Yama), this one lets its user's others.
 fn probe() -> [u64; 2] {
-    static PROBE: AtomicU64 = AtomicU64::new(0);
     if PROBE.load(Ordering::Relaxed) == 0 {
         // SAFETY: changes nothing but who may do that.
         unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY) };

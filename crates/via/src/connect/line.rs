@@ -10,16 +10,17 @@ use fabric::sync::AtomicBool;
 use fabric::{hints, sys};
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
 };
 
-use super::PATIENCE_MS;
+use super::door::{self, Came, Message};
 use super::hello::{Address, BYTES, Hello, MAGIC};
+use super::{PATIENCE_MS, user};
 use crate::abi::Return;
 use crate::arena::Theirs;
 use crate::cq::Until;
 use crate::far::{self, Peer, Watch};
+use crate::fork::Fd;
 use crate::memory::{Asker, TABLE, Table};
 use crate::nic;
 use crate::segment::{self, Segment};
@@ -35,7 +36,7 @@ pub(super) struct Heard {
 /// That over which a connection is made.
 pub(super) enum Line {
     /// A socket, on one host.
-    Near(OwnedFd),
+    Near(Fd),
     Far(Box<dyn far::Line>),
 }
 
@@ -46,20 +47,16 @@ impl Line {
         if !to.is_here() {
             return far::envoy().ok_or(Return::NotReachable)?.call(to.ip(), place, until).map(Line::Far);
         }
-        let connected = || {
-            let socket = socket()?;
-            rustix::net::connect(&socket, &SocketAddrUnix::new_abstract_name(&name(place))?)?;
-            Ok(Line::Near(socket))
-        };
-        connected().map_err(|_: Errno| Return::NoMatch)
+        door::connect(&name(place)).map_err(|_| Return::NoMatch)
     }
 
-    /// Hears what somebody has to say who has connected, or whose connection from another host this host's agent hands over.
-    pub(super) fn accept(socket: OwnedFd) -> Result<Option<(Line, Heard)>, Return> {
+    /// Who has said something, or whose connection from another host this host's agent hands over.
+    pub(super) fn accept(came: Came) -> Result<Option<(Line, Heard)>, Return> {
         let until = Until::after(PATIENCE_MS);
-        let Some((bytes, mut fds)) = receive(&socket, until)? else { return Ok(None) };
+        let Came { socket, bytes, mut fds } = came;
         if bytes != far::HANDED_OVER {
-            return Ok(near(&bytes, fds).map(|heard| (Line::Near(socket), heard)));
+            let heard = near(&bytes, fds).filter(|_| user::is_own(&socket));
+            return Ok(heard.map(|heard| (Line::Near(socket), heard)));
         }
         let connection = fds.pop().filter(|_| far::is_trusted(&socket));
         let line = connection.zip(far::envoy()).and_then(|(connection, envoy)| envoy.accept(connection));
@@ -155,28 +152,10 @@ impl Line {
     }
 }
 
-/// A message of a socket, and the descriptors with it.
-type Message = (Vec<u8>, Vec<OwnedFd>);
-
-/// The next one. None at the end.
-fn receive(socket: &OwnedFd, until: Until) -> Result<Option<Message>, Return> {
+/// The next message of a socket, and the descriptors with it. None at the end.
+fn receive(socket: &Fd, until: Until) -> Result<Option<Message>, Return> {
     wait_for(&[socket.as_raw_fd()], until)?;
-    let mut bytes = vec![0u8; BYTES + 1];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(5))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
-    let read = rustix::net::recvmsg(socket, &mut [std::io::IoSliceMut::new(&mut bytes)], &mut control, flags);
-    let fds: Vec<OwnedFd> = control
-        .drain()
-        .filter_map(|message| match message {
-            RecvAncillaryMessage::ScmRights(fds) => Some(fds),
-            _ => None,
-        })
-        .flatten()
-        .collect();
-    let Ok(message) = read else { return Ok(None) };
-    bytes.truncate(message.bytes);
-    Ok(Some((bytes, fds)))
+    Ok(door::receive(socket).ok().filter(|(bytes, _)| !bytes.is_empty()))
 }
 
 /// The hello of a process of this host, if it is one.
@@ -220,9 +199,9 @@ fn is_reached(pid: u32, [address, value]: [u64; 2]) -> bool {
     read == Ok(8) && found == value
 }
 
-pub(super) fn socket() -> Result<OwnedFd, Errno> {
-    let flags = SocketFlags::CLOEXEC;
-    rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+pub(super) fn socket() -> Result<Fd, Errno> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).map(Fd::new)
 }
 
 /// Waits until one of the sockets has something to say.
@@ -259,6 +238,7 @@ pub(super) fn name(place: &[u8]) -> Vec<u8> {
 mod tests {
     use super::*;
     use crate::nic::{ADDRESS, MAX_DISCRIMINATOR};
+    use rustix::net::SocketAddrUnix;
 
     #[test]
     fn places_are_short_enough_for_a_name() {

@@ -1,18 +1,20 @@
 //! Peers: two ends that both request the connection.
 
+use core::cmp::Ordering;
 use core::ffi::c_void;
 use std::collections::HashMap;
-use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use fabric::sys;
-use rustix::net::SocketFlags;
+use rustix::io::Errno;
 
+use super::door::Door;
 use super::hello::{Address, Hello, kind};
 use super::line::{Line, name, place, wait_for};
-use super::{answer, ask, bind, lock, matches};
+use super::{NOBODY_NS, answer, ask, lock, matches};
 use crate::abi::{Return, ViAttributes};
 use crate::cq::Until;
+use crate::fork::PerProcess;
 use crate::vi::{self, Offer};
 
 /// A connection that was asked for and is not made yet, or has failed and nobody has heard of it.
@@ -34,7 +36,16 @@ impl Drop for Pending {
     }
 }
 
-static PENDING: Mutex<Option<HashMap<usize, Arc<Pending>>>> = Mutex::new(None);
+/// By the handle's number.
+type AllPending = HashMap<usize, Arc<Pending>>;
+static PENDING: PerProcess<Mutex<Option<AllPending>>> = PerProcess::new(Mutex::new(None));
+
+/// # Safety
+/// As of [`PerProcess::renew`].
+pub(super) unsafe fn in_child() {
+    // SAFETY: the caller vouches for it.
+    unsafe { PENDING.renew(Mutex::new(None)) };
+}
 
 /// `VipConnectPeerRequest`: asks for a connection with whoever asks for one with the addresses the other way round, until `until`.
 pub fn request_peer(handle: *mut c_void, from: &Address, to: &Address, until: Until) -> Result<(), Return> {
@@ -42,12 +53,11 @@ pub fn request_peer(handle: *mut c_void, from: &Address, to: &Address, until: Un
         place(b'p', &[one.host(), one.discriminator(), other.host(), other.discriminator()])
     };
     let (own, theirs) = (parts(from, to), parts(to, from));
-    if own == theirs {
-        return Err(Return::InvalidParameter);
-    }
     let offer = vi::begin(handle)?;
     let begun = (|| {
-        let listener = bind(&name(&own))?;
+        // Two who have the same name find out by it which of them listens.
+        let open = |place: &[u8]| Door::open(&name(place)).map_err(|_| Return::ErrorResource);
+        let door = if own == theirs { None } else { Some(open(&own)?) };
         let bell = fabric::bell::create().map_err(|_| Return::ErrorResource)?;
         let pending = Arc::new(Pending { result: Mutex::new(None), told: Condvar::new(), bell });
         let (from, to) = (*from, *to);
@@ -57,7 +67,7 @@ pub fn request_peer(handle: *mut c_void, from: &Address, to: &Address, until: Un
             .stack_size(128 << 10)
             .spawn(move || {
                 let handle = address as *mut c_void;
-                let met = Meeting { listener, bell: kept.bell, own, theirs, from, to, until };
+                let mut met = Meeting { door, bell: kept.bell, own, theirs, from, to, until };
                 let mut seen = false;
                 let result = met.meet(handle, &offer, &mut seen);
                 // Who hears of the result may listen there again.
@@ -80,7 +90,8 @@ pub fn request_peer(handle: *mut c_void, from: &Address, to: &Address, until: Un
 
 /// Two who look for each other.
 struct Meeting {
-    listener: OwnedFd,
+    /// Where it listens; none if that is to be seen.
+    door: Option<Door>,
     bell: i32,
     /// What both listen at.
     own: Vec<u8>,
@@ -91,40 +102,85 @@ struct Meeting {
 }
 
 impl Meeting {
-    fn meet(&self, handle: *mut c_void, offer: &Offer, seen: &mut bool) -> Result<ViAttributes, Return> {
-        if self.own < self.theirs {
-            self.connect(handle, offer, seen)
-        } else {
-            self.listen(handle, offer, seen)
+    fn meet(&mut self, handle: *mut c_void, offer: &Offer, seen: &mut bool) -> Result<ViAttributes, Return> {
+        match self.own.cmp(&self.theirs) {
+            Ordering::Less => self.connect(handle, offer, seen),
+            Ordering::Greater => {
+                match Line::connect(&self.to, &self.theirs, self.until) {
+                    Err(Return::NotReachable) => return Err(Return::NotReachable),
+                    called => drop(called),
+                }
+                self.listen(handle, offer, seen)
+            }
+            Ordering::Equal if !self.to.is_here() => Err(Return::NotReachable),
+            Ordering::Equal => self.meet_namesake(handle, offer, seen),
         }
     }
 
-    /// Connects as soon as the other one is there.
-    fn connect(&self, handle: *mut c_void, offer: &Offer, seen: &mut bool) -> Result<ViAttributes, Return> {
+    /// Both ask from the same address for the same address: who is first listens, the other one connects. Another pair may be about to do so.
+    fn meet_namesake(
+        &mut self,
+        handle: *mut c_void,
+        offer: &Offer,
+        seen: &mut bool,
+    ) -> Result<ViAttributes, Return> {
         loop {
-            let asked = Line::connect(&self.to, &self.theirs, self.until).and_then(|line| {
-                *seen = true;
-                let hello = Hello::new(kind::PEER, Some(offer), &self.from, &self.to);
-                ask(handle, &line, offer, &hello, self.until)
-            });
-            match asked {
-                // Not there, or it has given up just now; another one may come.
+            match Door::open(&name(&self.own)) {
+                Ok(door) => {
+                    self.door = Some(door);
+                    return self.listen(handle, offer, seen);
+                }
+                Err(Errno::ADDRINUSE) => {}
+                Err(_) => return Err(Return::ErrorResource),
+            }
+            match self.ask(handle, offer, seen) {
+                Err(Return::NoMatch) => {}
+                asked => return asked,
+            }
+            let nanos = self.until.left().ok_or(Return::Timeout)?;
+            let mut poll = [libc::pollfd { fd: self.bell, events: libc::POLLIN, revents: 0 }];
+            if sys::ppoll(&mut poll, Some(nanos.min(NOBODY_NS))).unwrap_or(0) > 0 {
+                return Err(Return::InvalidState);
+            }
+        }
+    }
+
+    /// Connects to the other one. `NoMatch` if it is not there, or has given up just now.
+    fn ask(&self, handle: *mut c_void, offer: &Offer, seen: &mut bool) -> Result<ViAttributes, Return> {
+        let line = Line::connect(&self.to, &self.theirs, self.until)?;
+        *seen = true;
+        let hello = Hello::new(kind::PEER, Some(offer), &self.from, &self.to);
+        ask(handle, &line, offer, &hello, self.until)
+    }
+
+    /// Connects as soon as the other one is there.
+    fn connect(
+        &mut self,
+        handle: *mut c_void,
+        offer: &Offer,
+        seen: &mut bool,
+    ) -> Result<ViAttributes, Return> {
+        loop {
+            match self.ask(handle, offer, seen) {
+                // Another one may come.
                 Err(Return::NoMatch) => {}
                 asked => return asked,
             }
             // A call from the other one, or the end of the program's patience.
-            drop(self.next()?);
+            self.wait()?.turn_away();
         }
     }
 
-    /// Waits for the other one, whom it calls, in case that it was there before.
-    fn listen(&self, handle: *mut c_void, offer: &Offer, seen: &mut bool) -> Result<ViAttributes, Return> {
-        match Line::connect(&self.to, &self.theirs, self.until) {
-            Err(Return::NotReachable) => return Err(Return::NotReachable),
-            called => drop(called),
-        }
+    /// Waits for the other one, who has been called, in case that it was there before.
+    fn listen(
+        &mut self,
+        handle: *mut c_void,
+        offer: &Offer,
+        seen: &mut bool,
+    ) -> Result<ViAttributes, Return> {
         loop {
-            let Ok(Some((line, heard))) = Line::accept(self.next()?) else { continue };
+            let Some(came) = self.wait()?.next() else { continue };
+            let Ok(Some((line, heard))) = Line::accept(came) else { continue };
             let hello = heard.hello;
             if hello.kind != kind::PEER {
                 continue;
@@ -142,17 +198,13 @@ impl Meeting {
         }
     }
 
-    /// The next one who connects.
-    fn next(&self) -> Result<OwnedFd, Return> {
-        loop {
-            wait_for(&[self.listener.as_raw_fd(), self.bell], self.until)?;
-            if sys::readable(self.bell) {
-                return Err(Return::InvalidState);
-            }
-            if let Ok(socket) = rustix::net::accept_with(&self.listener, SocketFlags::CLOEXEC) {
-                return Ok(socket);
-            }
-        }
+    /// Waits until somebody comes, or one who has come says something.
+    fn wait(&mut self) -> Result<&mut Door, Return> {
+        let door = self.door.as_mut().ok_or(Return::ErrorResource)?;
+        let mut fds = door.descriptors();
+        fds.push(self.bell);
+        wait_for(&fds, self.until)?;
+        if sys::readable(self.bell) { Err(Return::InvalidState) } else { Ok(door) }
     }
 }
 

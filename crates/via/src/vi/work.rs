@@ -24,11 +24,15 @@ pub unsafe fn post_send(handle: *mut c_void, descriptor: *mut Descriptor, region
     }
     // SAFETY: the caller vouches for registered memory.
     let read = unsafe { Posted::read(regions, queue.asker, descriptor, region, false, queue.most) };
-    let Ok(posted) = read else {
+    let Ok(mut posted) = read else {
         drop(send);
         agent::error(Event::of(handle, ErrorCode::PostDesc, descriptor));
         return Err(Return::InvalidParameter);
     };
+    if matches!(posted.operation, Operation::Read(_)) && standard(queue.level) == reliability::UNRELIABLE {
+        // There is none at this level.
+        posted.errors |= status::FORMAT_ERROR;
+    }
     let tells = posted.tells_the_peer();
     let far = list.is_far();
     if far {
@@ -365,6 +369,10 @@ pub fn receive_done(handle: *mut c_void) -> Result<Taken, Return> {
 
 /// `VipSendWait`: as [`send_done`], and sleeps until there is one. `InvalidParameter` for a queue that has a completion queue.
 pub fn send_wait(handle: *mut c_void, until: Until) -> Result<Taken, Return> {
+    // Whatever there is in it, and whatever comes meanwhile.
+    if find(handle)?.send().bound.is_some() {
+        return Err(Return::InvalidParameter);
+    }
     loop {
         match send_done(handle)? {
             Taken::NotYet => {}
@@ -373,9 +381,6 @@ pub fn send_wait(handle: *mut c_void, until: Until) -> Result<Taken, Return> {
         let vi = find(handle)?;
         let segment = {
             let send = vi.send();
-            if send.bound.is_some() {
-                return Err(Return::InvalidParameter);
-            }
             let Some(segment) = &send.segment else { return Err(Return::InvalidParameter) };
             segment.arm(at::COOKIE_TRIP, wake::SLEEPERS);
             segment.clone()
@@ -391,6 +396,10 @@ pub fn send_wait(handle: *mut c_void, until: Until) -> Result<Taken, Return> {
 
 /// `VipRecvWait`: as [`receive_done`], and sleeps until there is one. `InvalidParameter` for a queue that has a completion queue.
 pub fn receive_wait(handle: *mut c_void, until: Until) -> Result<Taken, Return> {
+    // Whatever there is in it, and whatever comes meanwhile.
+    if find(handle)?.receive().bound.is_some() {
+        return Err(Return::InvalidParameter);
+    }
     loop {
         match receive_done(handle)? {
             Taken::NotYet => {}
@@ -399,9 +408,6 @@ pub fn receive_wait(handle: *mut c_void, until: Until) -> Result<Taken, Return> 
         let vi = find(handle)?;
         let segment = {
             let receive = vi.receive();
-            if receive.bound.is_some() {
-                return Err(Return::InvalidParameter);
-            }
             let Some(segment) = &receive.segment else { return Err(Return::InvalidParameter) };
             segment.arm(at::TRIP, wake::SLEEPERS);
             segment.clone()

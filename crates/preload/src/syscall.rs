@@ -2,7 +2,9 @@
 //! children and io_uring to where they are looked after; everything else is the kernel's.
 
 use core::ffi::{c_int, c_long, c_uint};
-use sockets::faults;
+use sockets::interface::{self, What};
+use sockets::reason::Reason;
+use sockets::{demote, faults, table};
 
 use crate::next::hooks;
 use crate::{end, exec, fds, files, forks, sandbox, signals, transfer, uring, waits};
@@ -121,7 +123,33 @@ hooks! {
                 uring::made(result < 0);
                 result
             }
-            _ => next(number, a, b, c, d, e, f),
+            libc::SYS_bpf => {
+                if matches!(a, BPF_MAP_UPDATE_ELEM | BPF_MAP_UPDATE_BATCH) {
+                    uring::step_aside(Reason::RawCall);
+                }
+                next(number, a, b, c, d, e, f)
+            }
+            _ => {
+                if interface::calls::of(number) == What::Tcp {
+                    never_heard_of([a, b, c, d, e, f]);
+                }
+                next(number, a, b, c, d, e, f)
+            }
+        }
+    }
+}
+
+const BPF_MAP_UPDATE_ELEM: usize = 2;
+const BPF_MAP_UPDATE_BATCH: usize = 26;
+
+/// A call that is newer than we are: whatever in it may be the number of a connection is taken for one.
+#[cold]
+fn never_heard_of(arguments: [usize; 6]) {
+    for argument in arguments {
+        if let Ok(fd) = c_int::try_from(argument)
+            && let Some(conn) = table::conn(fd)
+        {
+            demote::hand_over(conn, fd, Reason::RawCall, false);
         }
     }
 }

@@ -17,7 +17,7 @@ use crate::link::{self, Link};
 use crate::reason::Reason;
 use crate::table::{self, Entry};
 use crate::thread::{self, Place};
-use crate::{close, descriptors, diag, far, log, narrow, process, report, rules, wait};
+use crate::{close, descriptors, diag, far, interface, log, narrow, process, report, rules, wait};
 
 mod pairing;
 mod posting;

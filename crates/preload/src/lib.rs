@@ -3,6 +3,7 @@
 
 #![allow(clippy::missing_safety_doc)] // Each hook has the contract of the libc function whose name it bears.
 
+mod aio;
 mod aliases;
 mod content;
 mod deep;

@@ -7,7 +7,7 @@ use sockets::reason::Reason;
 use sockets::{demote, faults, table};
 
 use crate::next::hooks;
-use crate::{end, exec, fds, files, forks, sandbox, signals, transfer, uring, waits};
+use crate::{aio, end, exec, fds, files, forks, sandbox, signals, transfer, uring, waits};
 
 hooks! {
     fn syscall(next; number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long {
@@ -122,6 +122,10 @@ hooks! {
                 let result = next(number, a, b, c, d, e, f);
                 uring::made(result < 0);
                 result
+            }
+            libc::SYS_io_submit => {
+                aio::submitting(b as c_long, c as *const _);
+                next(number, a, b, c, d, e, f)
             }
             libc::SYS_bpf => {
                 if matches!(a, BPF_MAP_UPDATE_ELEM | BPF_MAP_UPDATE_BATCH) {

@@ -67,6 +67,8 @@ const OURS: &[&str] = &[
 const ELSEWHERE: &[&str] = &[
     "pidfd_spawn",
     "pidfd_spawnp",
+    // libaio's.
+    "io_submit",
     // liburing's.
     "io_uring_queue_init",
     "io_uring_queue_init_mem",

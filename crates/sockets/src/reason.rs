@@ -61,4 +61,5 @@ reasons! {
     Forked = 39, "between hosts, and its process has forked";
     LinkOver = 40, "the link between the hosts is over";
     NotIntroduced = 41, "the agents do not introduce the other end";
+    Aio = 42, "used by io_submit() (linux-aio)";
 }

@@ -186,7 +186,50 @@ static void connect_by_ring(int unused) {
     hear();
 }
 
+__attribute__((weak)) int shunt_path(int fd);
+
+/* An event loop makes a ring beside its set, only to change members by it. It is refused, as it is where an administrator says so; the
+ * loop does without, and the connection keeps its way. */
+static void of_event_loop(int fd) {
+    struct io_uring_params parameters = {.flags = 0x10000 /* IORING_SETUP_NO_SQARRAY */};
+    int before = shunt_path ? shunt_path(fd) : 0, set = epoll_create1(EPOLL_CLOEXEC);
+    CHECK(set >= 0);
+    int number = (int)syscall(__NR_io_uring_setup, 256, &parameters);
+    if (before == 3) {
+        EQUAL(number, -1);
+        EQUAL(errno, EPERM);
+    }
+    struct epoll_event event = {.events = EPOLLIN};
+    CHECK(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event) == 0);
+    for (int i = 0; i < 50; i++) {
+        order(SEND_ASLEEP, 100);
+        EQUAL(epoll_wait(set, &event, 1, 5000), 1);
+        take(fd, 100);
+        echo_rounds(fd, 5, 100);
+    }
+    if (before == 3) EQUAL(shunt_path(fd), 3);
+    leave(fd);
+}
+
+/* One of the same size that is for something else is made: the set has members, or the program has wishes. */
+static void like_event_loop(int fd) {
+    struct io_uring_params plain = {0}, parameters = {.flags = IORING_SETUP_CLAMP};
+    struct epoll_event event = {.events = EPOLLIN};
+    int set = epoll_create1(EPOLL_CLOEXEC);
+    int wishes = (int)syscall(__NR_io_uring_setup, 256, &parameters);
+    CHECK(wishes >= 0);
+    close(wishes);
+    CHECK(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event) == 0);
+    int number = (int)syscall(__NR_io_uring_setup, 256, &plain);
+    CHECK(number >= 0);
+    set_up(number, &plain);
+    both_ways(fd);
+    leave(fd);
+}
+
 const struct example examples[] = {
+    {"of_event_loop", puppet, of_event_loop, 0},
+    {"like_event_loop", puppet, like_event_loop, 0},
     {"made_late", puppet, made_late, 0},
     {"made_early", made_early_server, made_early, RAW | TCP_OK},
     {"made_by_syscall", puppet, made_by_syscall, 0},

@@ -4,7 +4,7 @@
 use core::ffi::{c_int, c_long, c_uint};
 use sockets::interface::{self, What};
 use sockets::reason::Reason;
-use sockets::{demote, faults, table};
+use sockets::{demote, faults, real, table};
 
 use crate::next::hooks;
 use crate::{aio, end, exec, fds, files, forks, sandbox, signals, transfer, uring, waits};
@@ -117,6 +117,10 @@ hooks! {
             libc::SYS_seccomp => {
                 sandbox::seccomp(a as c_uint, c);
                 next(number, a, b, c, d, e, f)
+            }
+            libc::SYS_io_uring_setup if uring::is_for_set(a as u32, b as *const _) => {
+                real::set_errno(libc::EPERM);
+                -1
             }
             libc::SYS_io_uring_setup => {
                 let result = next(number, a, b, c, d, e, f);

@@ -1,12 +1,76 @@
 //! io_uring. What a ring does with a descriptor cannot be seen, so a process that makes one goes back to tcp with all connections. The
 //! ring is made by syscall(), or by liburing, which makes its system calls itself: these are liburing's functions, not libc's.
+//!
+//! One kind of ring is refused instead, as kernels refuse all of them where an administrator or a container's profile says so: a ring
+//! that an event loop makes beside each of its epoll sets, only to change many members by one system call. Such loops use epoll_ctl()
+//! where they get none, and lose little; their connections would lose far more.
 
+use core::cell::Cell;
 use core::ffi::{c_int, c_uint, c_void};
 use sockets::reason::Reason;
 use sockets::table::{self, Entry};
-use sockets::{demote, process, real};
+use sockets::{demote, faults, process, real};
 
 use crate::next::hooks;
+
+thread_local! {
+    /// Whether the last epoll set that this thread has made is still empty.
+    static EMPTY_SET: Cell<bool> = const { Cell::new(false) };
+}
+
+/// This thread has made an epoll set.
+pub fn set_made() {
+    EMPTY_SET.set(true);
+}
+
+/// This thread has changed a set.
+#[inline(always)]
+pub fn set_changed() {
+    EMPTY_SET.set(false);
+}
+
+/// io_uring_setup()'s parameters, those that the program gives.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq)]
+struct Parameters {
+    sq_entries: u32,
+    cq_entries: u32,
+    flags: u32,
+    thread_cpu: u32,
+    thread_idle: u32,
+    features: u32,
+    workers_of: u32,
+    reserved: [u32; 3],
+}
+
+/// Whether a ring that a program asks for by syscall() is of the kind that is for an epoll set alone, and is to be refused: of just this size
+/// and without any wish, right behind the making of a set that has no members yet. Rings for anything else are made in other ways.
+///
+/// # Safety
+/// As for io_uring_setup.
+pub unsafe fn is_for_set(entries: u32, parameters: *const c_void) -> bool {
+    if entries != SET_ENTRIES || !EMPTY_SET.get() || faults::low(parameters) || !process::active() {
+        return false;
+    }
+    // SAFETY: the program vouches for parameters, which are larger.
+    let asked = unsafe { parameters.cast::<Parameters>().read_unaligned() };
+    let flags = asked.flags & SETUP_NO_SQARRAY;
+    let plain = Parameters {
+        sq_entries: 0,
+        cq_entries: 0,
+        flags,
+        thread_cpu: 0,
+        thread_idle: 0,
+        features: 0,
+        workers_of: 0,
+        reserved: [0; 3],
+    };
+    asked == plain
+}
+
+const SET_ENTRIES: u32 = 256;
+/// Where the kernel has it (6.6) such a loop sets it.
+const SETUP_NO_SQARRAY: u32 = 1 << 16;
 
 /// A ring was made, unless the call failed: before anything can be asked of it.
 pub fn made(failed: bool) {

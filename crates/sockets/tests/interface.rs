@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use super::What::{Follow, Pass, Tcp};
-use super::{calls, flags, ioctls, options};
+use sockets::interface::What::{Follow, Pass, Process, Tcp};
+use sockets::interface::{calls, flags, ioctls, options};
 
 /// Constants of a header that begin so, with their values; names that stand for other names have those' values.
 fn constants(header: &str, prefixes: &[&str]) -> BTreeMap<String, i64> {
@@ -216,7 +216,7 @@ fn every_call_of_the_headers_has_its_place() {
     }
 }
 
-/// docs/interface.md, which is made from the tables: `BLESS=1 cargo test -p sockets --lib interface` writes it.
+/// docs/interface.md, which is made from the tables: `BLESS=1 cargo test -p sockets --test interface` writes it.
 #[test]
 fn the_document_says_what_the_tables_say() {
     let mut text = String::from(
@@ -242,8 +242,7 @@ fn the_document_says_what_the_tables_say() {
     let requests = ioctls::TABLE.iter().filter(|row| row.what == Tcp).map(|row| row.name).collect();
     let sent = flags::TABLE.iter().filter(|row| row.sent == Tcp).map(|row| row.name).collect();
     let received = flags::TABLE.iter().filter(|row| row.received == Tcp).map(|row| row.name).collect();
-    let process =
-        calls::TABLE.iter().filter(|row| row.what == super::What::Process).map(|row| row.name).collect();
+    let process = calls::TABLE.iter().filter(|row| row.what == Process).map(|row| row.name).collect();
     text += &format!(
         "\n## The rest\n\n\
          * ioctl(): {}\n* flags of send() and its like: {}\n* flags of recv() and its like: {}\n\

@@ -68,6 +68,10 @@ MECHANISMS = {
         "what io_submit() is given stays in memory", "preload/src/aio.rs",
         "            demote::hand_over(conn, fd, Reason::Aio, false);\n", "            let _ = (demote::hand_over, conn, Reason::Aio);\n",
         "aio"),
+    "liburing": (
+        "what is submitted to a ring of liburing is not looked at", "preload/src/liburing.rs",
+        "    if !followed {\n", "    if !followed && ring.is_null() {\n",
+        "uring"),
     "rings_of_loops": (
         "event loops get their rings", "preload/src/syscall.rs",
         "libc::SYS_io_uring_setup if uring::is_for_set(", "libc::SYS_io_uring_setup if number == 0 && uring::is_for_set(",

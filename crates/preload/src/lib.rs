@@ -16,6 +16,7 @@ mod forks;
 mod jumps;
 mod kept;
 mod lend;
+mod liburing;
 mod makers;
 mod next;
 mod options_of;

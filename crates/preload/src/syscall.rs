@@ -127,6 +127,11 @@ hooks! {
                 uring::made(result < 0);
                 result
             }
+            // Past liburing, on a ring that it may have made.
+            libc::SYS_io_uring_enter | libc::SYS_io_uring_register => {
+                uring::past_us();
+                next(number, a, b, c, d, e, f)
+            }
             libc::SYS_io_submit => {
                 aio::submitting(b as c_long, c as *const _);
                 next(number, a, b, c, d, e, f)

@@ -1,17 +1,15 @@
-//! io_uring. What a ring does with a descriptor cannot be seen, so a process that makes one goes back to tcp with all connections. The
-//! ring is made by syscall(), or by liburing, which makes its system calls itself: these are liburing's functions, not libc's.
+//! io_uring. What a ring that is made by syscall() does with a descriptor cannot be seen, so a process that makes one goes back to tcp with
+//! all connections. Rings of liburing, which makes its system calls itself, are in `liburing.rs`.
 //!
 //! One kind of ring is refused instead, as kernels refuse all of them where an administrator or a container's profile says so: a ring
 //! that an event loop makes beside each of its epoll sets, only to change many members by one system call. Such loops use epoll_ctl()
 //! where they get none, and lose little; their connections would lose far more.
 
 use core::cell::Cell;
-use core::ffi::{c_int, c_uint, c_void};
+use core::ffi::c_void;
 use sockets::reason::Reason;
 use sockets::table::{self, Entry};
 use sockets::{demote, faults, process, real};
-
-use crate::next::hooks;
 
 thread_local! {
     /// Whether the last epoll set that this thread has made is still empty.
@@ -79,7 +77,15 @@ pub fn made(failed: bool) {
     }
 }
 
+/// Something is asked of a ring by the system call itself.
+pub fn past_us() {
+    if process::barred() == 0 {
+        step_aside(Reason::IoUring);
+    }
+}
+
 /// The process does something that cannot be followed, whichever connection it is about: all of them go back to tcp, for good.
+#[cold]
 pub fn step_aside(reason: Reason) {
     if !process::active() {
         return;
@@ -92,33 +98,4 @@ pub fn step_aside(reason: Reason) {
         }
     });
     real::set_errno(errno);
-}
-
-hooks! {
-    fn io_uring_queue_init(next; entries: c_uint, ring: *mut c_void, flags: c_uint) -> c_int {
-        let result = next(entries, ring, flags);
-        made(result < 0);
-        result
-    }
-    fn io_uring_queue_init_params(next; entries: c_uint, ring: *mut c_void, parameters: *mut c_void) -> c_int {
-        let result = next(entries, ring, parameters);
-        made(result < 0);
-        result
-    }
-    fn io_uring_queue_init_mem(next; entries: c_uint, ring: *mut c_void, parameters: *mut c_void, memory: *mut c_void, len: usize) -> c_int {
-        let result = next(entries, ring, parameters, memory, len);
-        made(result < 0);
-        result
-    }
-    fn io_uring_setup(next; entries: c_uint, parameters: *mut c_void) -> c_int {
-        let result = next(entries, parameters);
-        made(result < 0);
-        result
-    }
-    // Rings that came from elsewhere, or were made by code that carries its own io_uring_setup.
-    fn io_uring_queue_mmap(next; fd: c_int, parameters: *mut c_void, ring: *mut c_void) -> c_int {
-        let result = next(fd, parameters, ring);
-        made(result < 0);
-        result
-    }
 }

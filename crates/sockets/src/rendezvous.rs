@@ -121,7 +121,8 @@ pub fn track_unconnected(fd: i32) {
     }
 }
 
-fn is_tcp(fd: i32) -> bool {
+/// Whether a descriptor is a socket of TCP.
+pub fn is_tcp(fd: i32) -> bool {
     sys::getsockopt::<i32>(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL) == Ok(libc::IPPROTO_TCP)
 }
 

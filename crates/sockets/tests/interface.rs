@@ -247,7 +247,7 @@ fn the_document_says_what_the_tables_say() {
         "\n## The rest\n\n\
          * ioctl(): {}\n* flags of send() and its like: {}\n* flags of recv() and its like: {}\n\
          * io_submit(): the connections that it names\n\
-         * calls after which no connection of the process is in memory: a ring of io_uring, but for one that an event loop makes for its epoll set; {} (updates of maps); seccomp\n\
+         * calls after which no connection of the process is in memory: a ring of io_uring, but for one that an event loop makes for its epoll set, and for one of liburing to which only requests about files are given; {} (updates of maps); seccomp\n\
          * urgent data, splice(), tee(), O_ASYNC, messages with control data that are sent\n",
         names(requests),
         names(sent),

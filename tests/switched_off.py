@@ -78,10 +78,25 @@ MECHANISMS = {
         "if flags & libc::MSG_OOB != 0 && conn.state()", "if flags & libc::MSG_OOB == -1 && conn.state()",
         "urgent"),
     "options": (
-        "SO_RCVLOWAT is the kernel's alone", "preload/src/fds.rs",
-        "(libc::SOL_SOCKET, libc::SO_RCVLOWAT) if number > 1 =>",
-        "(libc::SOL_SOCKET, libc::SO_RCVLOWAT) if number > i64::from(i32::MAX) as _ =>",
+        "options that only tcp has are the kernel's alone", "preload/src/fds.rs",
+        "if interface::options::set(level, name) == What::Tcp &&", "if interface::options::set(level, name) != What::Tcp &&",
         "options or flags"),
+    "options_before": (
+        "what was set before the connection, or on its listener, keeps nobody on tcp", "sockets/src/rendezvous/posting.rs",
+        "if interface::options::keep_on_tcp(fd) {", "if fd < 0 && interface::options::keep_on_tcp(fd) {",
+        "before or of_listener"),
+    "aio": (
+        "what io_submit() is given stays in memory", "preload/src/aio.rs",
+        "            demote::hand_over(conn, fd, Reason::Aio, false);\n", "            let _ = (demote::hand_over, conn, Reason::Aio);\n",
+        "aio"),
+    "liburing": (
+        "what is submitted to a ring of liburing is not looked at", "preload/src/liburing.rs",
+        "    if !followed {\n", "    if !followed && ring.is_null() {\n",
+        "uring"),
+    "rings_of_loops": (
+        "event loops get their rings", "preload/src/syscall.rs",
+        "libc::SYS_io_uring_setup if uring::is_for_set(", "libc::SYS_io_uring_setup if number == 0 && uring::is_for_set(",
+        "of_event_loop"),
     "interrupted": (
         "calls go on after every signal", "sockets/src/signals.rs",
         "    INTERRUPT.load(Ordering::Relaxed) == 0 &&", "    INTERRUPT.load(Ordering::Relaxed) < u64::MAX &&",

@@ -641,6 +641,64 @@ static void set_after_set_client(int unused) {
     for (int i = 0; i < 3; i++) close(fds[i]);
 }
 
+/* What epoll_ctl() takes of EPOLLEXCLUSIVE, and that an exclusive member must be taken out to be changed. */
+static void exclusive_rules(int fd) {
+    int set = epoll_create1(0), other = epoll_create1(0);
+    struct epoll_event event = {.events = EPOLLIN | EPOLLEXCLUSIVE | EPOLLONESHOT};
+    static const uint32_t too_much[] = {EPOLLONESHOT, EPOLLRDHUP, EPOLLPRI, EPOLLRDNORM, EPOLLMSG};
+    for (size_t i = 0; i < sizeof too_much / sizeof *too_much; i++) {
+        event.events = EPOLLIN | EPOLLEXCLUSIVE | too_much[i];
+        ERRNO(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event), EINVAL);
+        ERRNO(epoll_ctl(set, EPOLL_CTL_MOD, fd, &event), EINVAL);
+    }
+    event.events = EPOLLIN | EPOLLEXCLUSIVE;
+    ERRNO(epoll_ctl(set, EPOLL_CTL_MOD, fd, &event), EINVAL); /* before it is seen that it is no member */
+    ERRNO(epoll_ctl(set, EPOLL_CTL_ADD, other, &event), EINVAL);
+    event.events = EPOLLIN | EPOLLOUT | EPOLLERR | EPOLLHUP | EPOLLET | EPOLLEXCLUSIVE;
+    EQUAL(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event), 0);
+    event.events = EPOLLIN;
+    ERRNO(epoll_ctl(set, EPOLL_CTL_MOD, fd, &event), EINVAL);
+    EQUAL(epoll_ctl(set, EPOLL_CTL_DEL, fd, NULL), 0);
+    EQUAL(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event), 0);
+    event.events = EPOLLIN | EPOLLEXCLUSIVE;
+    ERRNO(epoll_ctl(set, EPOLL_CTL_MOD, fd, &event), EINVAL); /* nor can one become exclusive */
+    ERRNO(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event), EEXIST);
+    ERRNO(epoll_ctl(set, 9, fd, &event), EINVAL);
+    ask(SEND, 5);
+    EQUAL(epoll_wait(set, &event, 1, 5000), 1);
+    EQUAL(event.events, EPOLLIN);
+    take(fd, 5);
+    close(set);
+    close(other);
+    leave(fd);
+}
+
+/* A member in a set in a set is ready; the number that it was added by is closed, another one lives on: it stays ready, for whoever asks
+ * for one event only, as often as it is asked. */
+static void nested_renumbered(int fd) {
+    int set = epoll_create1(0), outer = epoll_create1(0);
+    struct epoll_event event;
+    add(set, fd, EPOLLIN);
+    add(outer, set, EPOLLIN);
+    ask(SEND, 100);
+    wait_queued(fd, 100);
+    int other = dup(fd);
+    CHECK(other >= 0);
+    close(fd);
+    for (int i = 0; i < 4; i++) {
+        EQUAL(epoll_wait(set, &event, 1, 0), 1);
+        EQUAL(epoll_wait(outer, &event, 1, 0), 1);
+    }
+    take(other, 100);
+    for (int i = 0; i < 4; i++) {
+        EQUAL(epoll_wait(set, &event, 1, 0), 0);
+        EQUAL(epoll_wait(outer, &event, 1, 0), 0);
+    }
+    close(set);
+    close(outer);
+    leave(other);
+}
+
 const struct example examples[] = {
     {"threads_level", threads_level, requests_client, RAW},
     {"threads_edge", threads_edge, requests_client, RAW},
@@ -650,6 +708,8 @@ const struct example examples[] = {
     {"threads_nested", threads_nested, requests_client, RAW},
     {"second_set_for_a_while", puppet, second_set_for_a_while, 0},
     {"set_after_set", set_after_set_server, set_after_set_client, RAW},
+    {"exclusive_rules", puppet, exclusive_rules, 0},
+    {"nested_renumbered", puppet, nested_renumbered, 0},
     {"mixed", mixed_server, mixed_client, RAW},
     {"nested", puppet, nested, 0},
     {"nested_level", puppet, nested_level, 0},

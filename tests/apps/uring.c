@@ -186,7 +186,157 @@ static void connect_by_ring(int unused) {
     hear();
 }
 
+__attribute__((weak)) int shunt_path(int fd);
+
+/* An event loop makes a ring beside its set, only to change members by it. It is refused, as it is where an administrator says so; the
+ * loop does without, and the connection keeps its way. */
+static void of_event_loop(int fd) {
+    struct io_uring_params parameters = {.flags = 0x10000 /* IORING_SETUP_NO_SQARRAY */};
+    int before = shunt_path ? shunt_path(fd) : 0, set = epoll_create1(EPOLL_CLOEXEC);
+    CHECK(set >= 0);
+    int number = (int)syscall(__NR_io_uring_setup, 256, &parameters);
+    if (before == 3) {
+        EQUAL(number, -1);
+        EQUAL(errno, EPERM);
+    }
+    struct epoll_event event = {.events = EPOLLIN};
+    CHECK(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event) == 0);
+    for (int i = 0; i < 50; i++) {
+        order(SEND_ASLEEP, 100);
+        EQUAL(epoll_wait(set, &event, 1, 5000), 1);
+        take(fd, 100);
+        echo_rounds(fd, 5, 100);
+    }
+    if (before == 3) EQUAL(shunt_path(fd), 3);
+    leave(fd);
+}
+
+/* One of the same size that is for something else is made: the set has members, or the program has wishes. */
+static void like_event_loop(int fd) {
+    struct io_uring_params plain = {0}, parameters = {.flags = IORING_SETUP_CLAMP};
+    struct epoll_event event = {.events = EPOLLIN};
+    int set = epoll_create1(EPOLL_CLOEXEC);
+    int wishes = (int)syscall(__NR_io_uring_setup, 256, &parameters);
+    CHECK(wishes >= 0);
+    close(wishes);
+    CHECK(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event) == 0);
+    int number = (int)syscall(__NR_io_uring_setup, 256, &plain);
+    CHECK(number >= 0);
+    set_up(number, &plain);
+    both_ways(fd);
+    leave(fd);
+}
+
+/* ---- a ring for files only, as databases have it ---- */
+
+static int scratch;
+
+static void files_by_ring(void) {
+    char data[4096], back[4096];
+    struct iovec piece = {back, sizeof back};
+    fill(99, 0, data, sizeof data);
+    for (int i = 0; i < 4; i++) {
+        io_uring_prep_write(io_uring_get_sqe(&ring), scratch, data, sizeof data, i * 4096);
+        EQUAL(done(), sizeof data);
+        io_uring_prep_fsync(io_uring_get_sqe(&ring), scratch, 0);
+        EQUAL(done(), 0);
+        if (i % 2) io_uring_prep_readv(io_uring_get_sqe(&ring), scratch, &piece, 1, i * 4096);
+        else io_uring_prep_read(io_uring_get_sqe(&ring), scratch, back, sizeof back, i * 4096);
+        EQUAL(done(), sizeof back);
+        CHECK(memcmp(data, back, sizeof data) == 0);
+    }
+}
+
+static void open_scratch(void) {
+    char name[] = "/tmp/uring-XXXXXX";
+    scratch = mkstemp(name);
+    CHECK(scratch >= 0);
+    unlink(name);
+}
+
+/* It costs the connections nothing. */
+static void for_files(int fd) {
+    int before = shunt_path ? shunt_path(fd) : 0;
+    open_scratch();
+    start();
+    for (int i = 0; i < 10; i++) {
+        files_by_ring();
+        echo_rounds(fd, 10, 300);
+    }
+    if (before == 3) EQUAL(shunt_path(fd), 3);
+    io_uring_queue_exit(&ring);
+    leave(fd);
+}
+
+/* Until it is asked for something about one, with bytes unread: read like a file. */
+static void for_files_then_more(int fd) {
+    open_scratch();
+    start();
+    files_by_ring();
+    ask(SEND, 300);
+    wait_queued(fd, 300);
+    char data[300];
+    io_uring_prep_read(io_uring_get_sqe(&ring), fd, data, sizeof data, 0);
+    EQUAL(done(), sizeof data);
+    verify(your_key, got, data, sizeof data);
+    got += sizeof data;
+    if (shunt_path) EQUAL(shunt_path(fd), 0);
+    files_by_ring();
+    both_ways(fd);
+    leave(fd);
+}
+
+/* Or the connection is one of its files, and has a number of its own there. */
+static void registered(int fd) {
+    open_scratch();
+    start();
+    files_by_ring();
+    EQUAL(io_uring_register_files(&ring, &fd, 1), 0);
+    char data[300];
+    for (int i = 0; i < 20; i++) {
+        ask(SEND, sizeof data);
+        wait_queued(fd, sizeof data);
+        struct io_uring_sqe *request = io_uring_get_sqe(&ring);
+        io_uring_prep_read(request, 0, data, sizeof data, 0);
+        request->flags |= IOSQE_FIXED_FILE;
+        EQUAL(done(), sizeof data);
+        verify(your_key, got, data, sizeof data);
+        got += sizeof data;
+    }
+    io_uring_queue_exit(&ring);
+    leave(fd);
+}
+
+/* A ring that the kernel looks at by itself, so that nothing need be called. */
+static void looked_at_by_kernel(int fd) {
+    struct io_uring_params parameters = {.flags = IORING_SETUP_SQPOLL, .sq_thread_idle = 10};
+    EQUAL(io_uring_queue_init_params(8, &ring, &parameters), 0);
+    if (shunt_path) EQUAL(shunt_path(fd), 0);
+    both_ways(fd);
+    leave(fd);
+}
+
+/* Made, and used for files, before the connection. */
+static void for_files_early(int unused) {
+    (void)unused;
+    open_scratch();
+    start();
+    files_by_ring();
+    int fd = dial();
+    warm_client(fd);
+    files_by_ring();
+    echo_rounds(fd, 100, 300);
+    leave(fd);
+}
+
 const struct example examples[] = {
+    {"for_files", puppet, for_files, 0},
+    {"for_files_then_more", puppet, for_files_then_more, 0},
+    {"for_files_early", made_early_server, for_files_early, RAW},
+    {"registered", puppet, registered, 0},
+    {"looked_at_by_kernel", puppet, looked_at_by_kernel, 0},
+    {"of_event_loop", puppet, of_event_loop, 0},
+    {"like_event_loop", puppet, like_event_loop, 0},
     {"made_late", puppet, made_late, 0},
     {"made_early", made_early_server, made_early, RAW | TCP_OK},
     {"made_by_syscall", puppet, made_by_syscall, 0},

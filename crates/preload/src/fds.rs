@@ -4,6 +4,8 @@ use core::ffi::{c_int, c_uint, c_ulong, c_void};
 use fabric::sys;
 use libc::{sockaddr, socklen_t};
 use sockets::conn::{Conn, flag};
+use sockets::interface::ioctls::Place;
+use sockets::interface::{self, What};
 use sockets::reason::Reason;
 use sockets::table::{self, Entry};
 use sockets::{
@@ -115,6 +117,20 @@ fn asynchronous(conn: &'static Conn, fd: c_int, flags: c_int) {
         demote::for_kernel(conn, fd, Reason::Async);
     }
     if flags & libc::O_NONBLOCK != 0 { conn.set(flag::NONBLOCK) } else { conn.clear(flag::NONBLOCK) }
+}
+
+/// A request on another descriptor that gives a connection to a part of the kernel.
+unsafe fn given_away(request: c_ulong, arg: *mut c_void) {
+    let fd = match interface::ioctls::names_another(request as u32) {
+        None => return,
+        Some(Place::Argument) => arg.addr() as c_int,
+        Some(Place::Pointed) if faults::low(arg) => return,
+        // SAFETY: the request has the program's argument point to a structure that begins with the number.
+        Some(Place::Pointed) => unsafe { arg.cast::<c_int>().read_unaligned() },
+    };
+    if let Some(conn) = table::conn(fd) {
+        demote::hand_over(conn, fd, Reason::Passed, true);
+    }
 }
 
 unsafe fn fcntl_with(fd: c_int, command: c_int, arg: usize, next: impl Fn() -> c_int) -> c_int {
@@ -237,7 +253,10 @@ hooks! {
         fcntl_with(fd, command, arg, || next(fd, command, arg))
     }
     fn ioctl(next; fd: c_int, request: c_ulong, arg: *mut c_void) -> c_int {
-        let Some(conn) = table::conn(fd) else { return next(fd, request, arg) };
+        let Some(conn) = table::conn(fd) else {
+            given_away(request, arg);
+            return next(fd, request, arg);
+        };
         match request {
             libc::FIONREAD if !faults::low(arg) => match io::unread(conn, fd) {
                 Some(count) => {
@@ -268,7 +287,12 @@ hooks! {
                 demote::for_kernel(conn, fd, Reason::Async);
                 next(fd, request, arg)
             }
-            _ => next(fd, request, arg),
+            _ => {
+                if interface::ioctls::of(request as u32) == What::Tcp {
+                    demote::hand_over(conn, fd, Reason::RawCall, false);
+                }
+                next(fd, request, arg)
+            }
         }
     }
     fn sockatmark(next; fd: c_int) -> c_int {
@@ -287,38 +311,23 @@ hooks! {
     }
     fn setsockopt(next; fd: c_int, level: c_int, name: c_int, value: *const c_void, len: socklen_t) -> c_int {
         let Some(conn) = table::conn(fd) else { return next(fd, level, name, value, len) };
-        let number = if faults::low(value) || len < 4 { 0 } else { value.cast::<c_int>().read_unaligned() };
-        match (level, name) {
-            (libc::IPPROTO_TCP, libc::TCP_NODELAY | libc::TCP_CORK) if conn.is_managed() && len >= 4 && !faults::low(value) => {
-                let kept = if name == libc::TCP_NODELAY { flag::NODELAY } else { flag::CORK };
-                if number != 0 { conn.set(kept) } else { conn.clear(kept) }
-                return 0;
+        let number = if faults::low(value) || len < 4 { None } else { Some(value.cast::<c_int>().read_unaligned()) };
+        if let (libc::IPPROTO_TCP, libc::TCP_NODELAY | libc::TCP_CORK, Some(number)) = (level, name, number)
+            && conn.is_managed()
+        {
+            let kept = if name == libc::TCP_NODELAY { flag::NODELAY } else { flag::CORK };
+            if number != 0 { conn.set(kept) } else { conn.clear(kept) }
+            return 0;
+        }
+        let harmless = |number| interface::options::is_harmless(level, name, number);
+        if interface::options::set(level, name) == What::Tcp && !number.is_some_and(harmless) {
+            // Before the kernel knows: some hold for what waits unread, too.
+            demote::hand_over(conn, fd, Reason::Option, false);
+            if (level, name) == (libc::SOL_SOCKET, libc::SO_PEEK_OFF) && conn.is_managed() {
+                // Looks of ours would move what is the program's. Kernels before 6.9 have no such option for tcp, and say so.
+                real::set_errno(libc::EOPNOTSUPP);
+                return -1;
             }
-            (libc::IPPROTO_TCP, libc::TCP_ULP | libc::TCP_REPAIR | libc::TCP_MD5SIG | libc::TCP_ZEROCOPY_RECEIVE)
-            | (
-                libc::SOL_SOCKET,
-                libc::SO_ATTACH_FILTER
-                | libc::SO_ATTACH_BPF
-                | libc::SO_TIMESTAMP
-                | libc::SO_TIMESTAMPNS
-                | libc::SO_TIMESTAMPING
-                | libc::SO_ZEROCOPY,
-            ) => {
-                demote::hand_over(conn, fd, Reason::Option, false);
-            }
-            // They hold for what waits unread, too.
-            (libc::SOL_SOCKET, libc::SO_RCVLOWAT) if number > 1 => {
-                demote::hand_over(conn, fd, Reason::Option, false);
-            }
-            (libc::SOL_SOCKET, libc::SO_PEEK_OFF) if number >= 0 => {
-                demote::hand_over(conn, fd, Reason::Option, false);
-                if conn.is_managed() {
-                    // Looks of ours would move what is the program's. Kernels before 6.9 have no such option for tcp, and say so.
-                    real::set_errno(libc::EOPNOTSUPP);
-                    return -1;
-                }
-            }
-            _ => {}
         }
         let result = next(fd, level, name, value, len);
         if result == 0 && (level, name) == (libc::SOL_SOCKET, libc::SO_RCVBUF) {
@@ -327,6 +336,11 @@ hooks! {
         result
     }
     fn getsockopt(next; fd: c_int, level: c_int, name: c_int, value: *mut c_void, len: *mut socklen_t) -> c_int {
+        if interface::options::got(level, name) == What::Tcp
+            && let Some(conn) = table::conn(fd)
+        {
+            demote::hand_over(conn, fd, Reason::Option, false);
+        }
         let result = next(fd, level, name, value, len);
         if result == 0
             && level == libc::IPPROTO_TCP

@@ -4,6 +4,7 @@ use core::ffi::{c_int, c_void};
 use fabric::sys;
 use libc::{iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t, timespec};
 use sockets::conn::{Conn, InKernel, flag};
+use sockets::interface::flags::{receiving_by_tcp, sending_by_tcp};
 use sockets::io::{self, Way};
 use sockets::reason::Reason;
 use sockets::{demote, faults, real, table};
@@ -31,10 +32,14 @@ fn carry(
     fd: c_int,
     iov: &[iovec],
     flags: c_int,
+    only_by_tcp: c_int,
     way: fn(&'static Conn, i32, &[iovec], i32) -> Way,
     next: impl FnOnce() -> ssize_t,
 ) -> ssize_t {
     let Some(conn) = table::conn(fd) else { return next() };
+    if only_by_tcp != 0 {
+        leave_for_flags(conn, fd);
+    }
     if flags & libc::MSG_OOB == 0 && conn.rests() && conn.enter_kernel() {
         let _in_kernel = InKernel(conn);
         return next();
@@ -54,7 +59,13 @@ fn carry(
 
 #[inline(always)]
 pub fn receive(fd: c_int, iov: &[iovec], flags: c_int, next: impl FnOnce() -> ssize_t) -> ssize_t {
-    carry(fd, iov, flags, io::recv, next)
+    carry(fd, iov, flags, receiving_by_tcp(flags), io::recv, next)
+}
+
+/// Flags that we cannot follow, or do not know: back to tcp.
+#[cold]
+fn leave_for_flags(conn: &'static Conn, fd: c_int) {
+    demote::hand_over(conn, fd, Reason::RawCall, false);
 }
 
 /// What preadv2() and pwritev2() may ask for without a difference to a socket, or what we follow (RWF_NOWAIT).
@@ -73,7 +84,7 @@ fn unknown_flags(fd: c_int, flags: c_int) {
 /// The program's SIGPIPE: the kernel sends it when we call the kernel; flags say whether it wants it.
 #[inline(always)]
 pub fn send_out(fd: c_int, iov: &[iovec], flags: c_int, next: impl FnOnce() -> ssize_t) -> ssize_t {
-    carry(fd, iov, flags, io::send, || {
+    carry(fd, iov, flags, sending_by_tcp(flags), io::send, || {
         let sent = next();
         let wanted = iov.iter().fold(0usize, |sum, piece| sum.saturating_add(piece.iov_len));
         if is_short(sent, wanted)
@@ -223,7 +234,7 @@ hooks! {
             crate::exec::passing(message);
             return next(fd, message, flags);
         };
-        if (*message).msg_controllen != 0 || flags & libc::MSG_ZEROCOPY != 0 {
+        if (*message).msg_controllen != 0 {
             demote::for_kernel(conn, fd, Reason::Option);
         }
         match many((*message).msg_iov, (*message).msg_iovlen) {

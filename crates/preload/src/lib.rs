@@ -3,6 +3,7 @@
 
 #![allow(clippy::missing_safety_doc)] // Each hook has the contract of the libc function whose name it bears.
 
+mod aio;
 mod aliases;
 mod content;
 mod deep;
@@ -16,6 +17,7 @@ mod forks;
 mod jumps;
 mod kept;
 mod lend;
+mod liburing;
 mod makers;
 mod next;
 mod options_of;

@@ -2,10 +2,12 @@
 //! children and io_uring to where they are looked after; everything else is the kernel's.
 
 use core::ffi::{c_int, c_long, c_uint};
-use sockets::faults;
+use sockets::interface::{self, What};
+use sockets::reason::Reason;
+use sockets::{demote, faults, real, table};
 
 use crate::next::hooks;
-use crate::{end, exec, fds, files, forks, rights, sandbox, signals, transfer, uring, waits};
+use crate::{aio, end, exec, fds, files, forks, rights, sandbox, signals, transfer, uring, waits};
 
 hooks! {
     fn syscall(next; number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long {
@@ -132,15 +134,52 @@ hooks! {
                 sandbox::seccomp(a as c_uint, c);
                 next(number, a, b, c, d, e, f)
             }
+            libc::SYS_io_uring_setup if uring::is_for_set(a as u32, b as *const _) => {
+                real::set_errno(libc::EPERM);
+                -1
+            }
             libc::SYS_io_uring_setup => {
                 let result = next(number, a, b, c, d, e, f);
                 uring::made(result < 0);
                 result
             }
-            _ => {
-                rights::by_number(number, a, b, c);
+            // Past liburing, on a ring that it may have made.
+            libc::SYS_io_uring_enter | libc::SYS_io_uring_register => {
+                uring::past_us();
                 next(number, a, b, c, d, e, f)
             }
+            libc::SYS_io_submit => {
+                aio::submitting(b as c_long, c as *const _);
+                next(number, a, b, c, d, e, f)
+            }
+            libc::SYS_bpf => {
+                if matches!(a, BPF_MAP_UPDATE_ELEM | BPF_MAP_UPDATE_BATCH) {
+                    uring::step_aside(Reason::RawCall);
+                }
+                next(number, a, b, c, d, e, f)
+            }
+            _ => {
+                rights::by_number(number, a, b, c);
+                if interface::calls::of(number) == What::Tcp {
+                    never_heard_of([a, b, c, d, e, f]);
+                }
+                next(number, a, b, c, d, e, f)
+            }
+        }
+    }
+}
+
+const BPF_MAP_UPDATE_ELEM: usize = 2;
+const BPF_MAP_UPDATE_BATCH: usize = 26;
+
+/// A call that is newer than we are: whatever in it may be the number of a connection is taken for one.
+#[cold]
+fn never_heard_of(arguments: [usize; 6]) {
+    for argument in arguments {
+        if let Ok(fd) = c_int::try_from(argument)
+            && let Some(conn) = table::conn(fd)
+        {
+            demote::hand_over(conn, fd, Reason::RawCall, false);
         }
     }
 }

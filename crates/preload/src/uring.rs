@@ -1,12 +1,74 @@
-//! io_uring. What a ring does with a descriptor cannot be seen, so a process that makes one goes back to tcp with all connections. The
-//! ring is made by syscall(), or by liburing, which makes its system calls itself: these are liburing's functions, not libc's.
+//! io_uring. What a ring that is made by syscall() does with a descriptor cannot be seen, so a process that makes one goes back to tcp with
+//! all connections. Rings of liburing, which makes its system calls itself, are in `liburing.rs`.
+//!
+//! One kind of ring is refused instead, as kernels refuse all of them where an administrator or a container's profile says so: a ring
+//! that an event loop makes beside each of its epoll sets, only to change many members by one system call. Such loops use epoll_ctl()
+//! where they get none, and lose little; their connections would lose far more.
 
-use core::ffi::{c_int, c_uint, c_void};
+use core::cell::Cell;
+use core::ffi::c_void;
 use sockets::reason::Reason;
 use sockets::table::{self, Entry};
-use sockets::{demote, process, real};
+use sockets::{demote, faults, process, real};
 
-use crate::next::hooks;
+thread_local! {
+    /// Whether the last epoll set that this thread has made is still empty.
+    static EMPTY_SET: Cell<bool> = const { Cell::new(false) };
+}
+
+/// This thread has made an epoll set.
+pub fn set_made() {
+    EMPTY_SET.set(true);
+}
+
+/// This thread has changed a set.
+#[inline(always)]
+pub fn set_changed() {
+    EMPTY_SET.set(false);
+}
+
+/// io_uring_setup()'s parameters, those that the program gives.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq)]
+struct Parameters {
+    sq_entries: u32,
+    cq_entries: u32,
+    flags: u32,
+    thread_cpu: u32,
+    thread_idle: u32,
+    features: u32,
+    workers_of: u32,
+    reserved: [u32; 3],
+}
+
+/// Whether a ring that a program asks for by syscall() is of the kind that is for an epoll set alone, and is to be refused: of just this size
+/// and without any wish, right behind the making of a set that has no members yet. Rings for anything else are made in other ways.
+///
+/// # Safety
+/// As for io_uring_setup.
+pub unsafe fn is_for_set(entries: u32, parameters: *const c_void) -> bool {
+    if entries != SET_ENTRIES || !EMPTY_SET.get() || faults::low(parameters) || !process::active() {
+        return false;
+    }
+    // SAFETY: the program vouches for parameters, which are larger.
+    let asked = unsafe { parameters.cast::<Parameters>().read_unaligned() };
+    let flags = asked.flags & SETUP_NO_SQARRAY;
+    let plain = Parameters {
+        sq_entries: 0,
+        cq_entries: 0,
+        flags,
+        thread_cpu: 0,
+        thread_idle: 0,
+        features: 0,
+        workers_of: 0,
+        reserved: [0; 3],
+    };
+    asked == plain
+}
+
+const SET_ENTRIES: u32 = 256;
+/// Where the kernel has it (6.6) such a loop sets it.
+const SETUP_NO_SQARRAY: u32 = 1 << 16;
 
 /// A ring was made, unless the call failed: before anything can be asked of it.
 pub fn made(failed: bool) {
@@ -15,7 +77,15 @@ pub fn made(failed: bool) {
     }
 }
 
+/// Something is asked of a ring by the system call itself.
+pub fn past_us() {
+    if process::barred() == 0 {
+        step_aside(Reason::IoUring);
+    }
+}
+
 /// The process does something that cannot be followed, whichever connection it is about: all of them go back to tcp, for good.
+#[cold]
 pub fn step_aside(reason: Reason) {
     if !process::active() {
         return;
@@ -28,33 +98,4 @@ pub fn step_aside(reason: Reason) {
         }
     });
     real::set_errno(errno);
-}
-
-hooks! {
-    fn io_uring_queue_init(next; entries: c_uint, ring: *mut c_void, flags: c_uint) -> c_int {
-        let result = next(entries, ring, flags);
-        made(result < 0);
-        result
-    }
-    fn io_uring_queue_init_params(next; entries: c_uint, ring: *mut c_void, parameters: *mut c_void) -> c_int {
-        let result = next(entries, ring, parameters);
-        made(result < 0);
-        result
-    }
-    fn io_uring_queue_init_mem(next; entries: c_uint, ring: *mut c_void, parameters: *mut c_void, memory: *mut c_void, len: usize) -> c_int {
-        let result = next(entries, ring, parameters, memory, len);
-        made(result < 0);
-        result
-    }
-    fn io_uring_setup(next; entries: c_uint, parameters: *mut c_void) -> c_int {
-        let result = next(entries, parameters);
-        made(result < 0);
-        result
-    }
-    // Rings that came from elsewhere, or were made by code that carries its own io_uring_setup.
-    fn io_uring_queue_mmap(next; fd: c_int, parameters: *mut c_void, ring: *mut c_void) -> c_int {
-        let result = next(fd, parameters, ring);
-        made(result < 0);
-        result
-    }
 }

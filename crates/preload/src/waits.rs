@@ -7,6 +7,7 @@ use sockets::table::{self, Entry};
 use sockets::{descriptors, epoll, faults, poll as ours, rendezvous, thread};
 
 use crate::next::{answer, hooks};
+use crate::uring;
 
 fn from_millis(millis: c_int) -> Option<u64> {
     (millis >= 0).then(|| millis as u64 * 1_000_000)
@@ -202,6 +203,7 @@ hooks! {
         let fd = next(size);
         if fd >= 0 {
             epoll::created(fd);
+            uring::set_made();
         }
         fd
     }
@@ -212,10 +214,12 @@ hooks! {
         let fd = next(flags);
         if fd >= 0 {
             epoll::created(fd);
+            uring::set_made();
         }
         fd
     }
     fn epoll_ctl(next; set: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
+        uring::set_changed();
         if faults::low(event) && op != libc::EPOLL_CTL_DEL {
             return next(set, op, fd, event);
         }

@@ -67,12 +67,33 @@ const OURS: &[&str] = &[
 const ELSEWHERE: &[&str] = &[
     "pidfd_spawn",
     "pidfd_spawnp",
+    // libaio's.
+    "io_submit",
     // liburing's.
+    "__io_uring_get_cqe",
+    "io_uring_close_ring_fd",
+    "io_uring_enter",
+    "io_uring_enter2",
+    "io_uring_queue_exit",
     "io_uring_queue_init",
     "io_uring_queue_init_mem",
     "io_uring_queue_init_params",
     "io_uring_queue_mmap",
+    "io_uring_register",
+    "io_uring_register_files",
+    "io_uring_register_files_tags",
+    "io_uring_register_files_update",
+    "io_uring_register_files_update_tag",
     "io_uring_setup",
+    "io_uring_submit",
+    "io_uring_submit_and_get_events",
+    "io_uring_submit_and_wait",
+    "io_uring_submit_and_wait_min_timeout",
+    "io_uring_submit_and_wait_reg",
+    "io_uring_submit_and_wait_timeout",
+    "io_uring_wait_cqe_timeout",
+    "io_uring_wait_cqes",
+    "io_uring_wait_cqes_min_timeout",
 ];
 
 #[test]

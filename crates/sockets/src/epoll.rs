@@ -135,6 +135,12 @@ const EDGES: u32 = ready::IN | ready::OUT | ready::RDHUP | libc::EPOLLPRI as u32
 const SETS: usize = 1024;
 const ET: u32 = libc::EPOLLET as u32;
 const ONESHOT: u32 = libc::EPOLLONESHOT as u32;
+const EXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE as u32;
+/// What an exclusive member may ask for.
+const EXCLUSIVE_OK: u32 = ready::IN
+    | ready::OUT
+    | (libc::EPOLLERR | libc::EPOLLHUP | libc::EPOLLWAKEUP | libc::EPOLLEXCLUSIVE) as u32
+    | ET;
 /// Of so many peers at a time it is known that they are about to ring the bell.
 const WAKING: usize = 4;
 /// How often the promotion of a member with unread bytes is put off.

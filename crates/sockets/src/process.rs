@@ -179,13 +179,33 @@ pub fn look_for_rings() {
         path[at] = 0;
         let mut target = [0; 32];
         let Ok(name) = CStr::from_bytes_until_nul(&path) else { return };
-        if sys::readlink(name, &mut target).is_ok_and(|len| &target[..len] == b"anon_inode:[io_uring]") {
+        let known = RINGS.iter().any(|ring| ring.load(Ordering::Relaxed) == fd + 1);
+        if !known
+            && sys::readlink(name, &mut target).is_ok_and(|len| &target[..len] == b"anon_inode:[io_uring]")
+        {
             bar(crate::reason::Reason::IoUring);
             return;
         }
     }
 }
 
+/// A ring of which is known what is submitted to it. False if there are too many.
+pub fn look_after_ring(fd: i32) -> bool {
+    let free = |ring: &AtomicU32| {
+        ring.compare_exchange(0, fd as u32 + 1, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    };
+    RINGS.iter().any(free)
+}
+
+/// One of those has ended.
+pub fn ring_ended(fd: i32) {
+    for ring in &RINGS {
+        let _ = ring.compare_exchange(fd as u32 + 1, 0, Ordering::Relaxed, Ordering::Relaxed);
+    }
+}
+
+/// The numbers of rings that are looked after, +1.
+static RINGS: [AtomicU32; 256] = [const { AtomicU32::new(0) }; 256];
 static LOOKED_FOR_RINGS: AtomicU32 = AtomicU32::new(0);
 /// Rings have low numbers.
 const RING_NUMBERS: u32 = 1024;

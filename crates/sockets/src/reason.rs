@@ -67,4 +67,5 @@ reasons! {
     LibraryLost = 45, "program started where the library is not there (chroot)";
     Nobody = 46, "the process has several users at once, or one that is not mapped";
     NewRights = 47, "the process has changed its user or its rights";
+    Aio = 48, "used by io_submit() (linux-aio)";
 }

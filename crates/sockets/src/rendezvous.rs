@@ -18,7 +18,9 @@ use crate::link::{self, Link};
 use crate::reason::Reason;
 use crate::table::{self, Entry};
 use crate::thread::{self, Place};
-use crate::{close, descriptors, diag, epoll, far, log, narrow, process, report, rules, seen, wait};
+use crate::{
+    close, descriptors, diag, epoll, far, interface, log, narrow, process, report, rules, seen, wait,
+};
 
 mod pairing;
 mod posting;
@@ -122,7 +124,8 @@ pub fn track_unconnected(fd: i32) {
     }
 }
 
-fn is_tcp(fd: i32) -> bool {
+/// Whether a descriptor is a socket of TCP.
+pub fn is_tcp(fd: i32) -> bool {
     sys::getsockopt::<i32>(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL) == Ok(libc::IPPROTO_TCP)
 }
 

@@ -34,7 +34,7 @@ pub fn checks(pid: u32) -> Vec<Check> {
         checks.push(Check::warn(
             "process io_uring",
             format!("{who} uses io_uring"),
-            "sockets that it gives to io_uring stay on TCP; switch that off in its configuration, if it can",
+            "if it uses it for sockets, all of them stay on TCP; switch that off in its configuration, if it can",
         ));
     }
     checks.extend(sleepers(pid, &who));

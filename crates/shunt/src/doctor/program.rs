@@ -39,7 +39,7 @@ pub fn checks(name: &OsStr) -> Vec<Check> {
         checks.push(Check::warn(
             "program io_uring",
             format!("{shown} uses {name}"),
-            "sockets that it gives to io_uring stay on TCP; switch that off in its configuration, if it can",
+            "if it uses it for sockets, all of them stay on TCP; switch that off in its configuration, if it can",
         ));
     }
     checks

@@ -21,6 +21,13 @@ impl Set {
     ) -> Result<(), Errno> {
         let set = self.fd.load(Ordering::Relaxed);
         let (events, data) = event.map_or((0, 0), |event| (event.events, event.u64));
+        if op != libc::EPOLL_CTL_DEL && events & EXCLUSIVE != 0 {
+            // Nothing becomes exclusive that is a member already, and it may ask for little.
+            let may_be = op == libc::EPOLL_CTL_ADD && events & !EXCLUSIVE_OK == 0;
+            if !may_be {
+                return Err(Errno::EINVAL);
+            }
+        }
         if op == libc::EPOLL_CTL_MOD && events & ONESHOT != 0 && !conn.is_managed() {
             conn.arming.store(u64::from(thread::tid()) << 32 | set as u64, Ordering::Release);
             rendezvous::tick(conn, fd);
@@ -34,6 +41,8 @@ impl Set {
             if known && member.flags & MOVED != 0 {
                 match op {
                     libc::EPOLL_CTL_ADD => return Err(Errno::EEXIST),
+                    // To change an exclusive member it must be taken out.
+                    libc::EPOLL_CTL_MOD if member.events & EXCLUSIVE != 0 => return Err(Errno::EINVAL),
                     libc::EPOLL_CTL_MOD => {
                         member.events = events;
                         member.data = data;

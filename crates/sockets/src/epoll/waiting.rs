@@ -503,9 +503,20 @@ impl Set {
         if let Some(place) = place {
             places.copy_within(place + 1..count, place);
             count -= 1;
+            if count + 1 == places.len() {
+                // The inner set has taken the place of a member of the kernel's.
+                count += self.ask_for_one(&mut places[count]);
+            }
             self.ask_inner();
         }
         Ok((count, place))
+    }
+
+    /// One more event of the kernel's members, if there is one.
+    #[cold]
+    fn ask_for_one(&self, place: &mut libc::epoll_event) -> usize {
+        let got = sys::epoll_wait(self.fd.load(Ordering::Relaxed), place, 1, 0);
+        usize::from(got == Ok(1) && place.u64 != core::ptr::from_ref(self) as u64)
     }
 
     pub(super) fn ask_inner(&self) {

@@ -85,7 +85,8 @@ fn try_post(conn: &'static Conn, fd: i32) -> Result<(), Reason> {
     if !conn.has(flag::CLIENT) && !is_tcp(fd) {
         return Err(Reason::NotTcp);
     }
-    if has_option_of_tcp(fd) {
+    // Those that are set later `setsockopt` sees.
+    if interface::options::keep_on_tcp(fd) {
         return Err(Reason::Option);
     }
     let own = parse(&sys::getsockname(fd).map_err(|_| Reason::NotTcp)?).ok_or(Reason::NotTcp)?;
@@ -121,16 +122,6 @@ fn try_post(conn: &'static Conn, fd: i32) -> Result<(), Reason> {
     }
     conn.due.store(ticks() + conn.pause.load(Ordering::Relaxed), Ordering::Release);
     Ok(())
-}
-
-/// Whether an option is set that a ring cannot follow: before the connection was made, by another process, or on its listener. Those that are set later `setsockopt` sees.
-fn has_option_of_tcp(fd: i32) -> bool {
-    let number = |name| sys::getsockopt::<i32>(fd, libc::SOL_SOCKET, name).unwrap_or(0);
-    let switches = [libc::SO_TIMESTAMP, libc::SO_TIMESTAMPNS, libc::SO_TIMESTAMPING, libc::SO_ZEROCOPY];
-    switches.iter().any(|&name| number(name) != 0)
-        || number(libc::SO_RCVLOWAT) > 1
-        || sys::getsockopt::<i32>(fd, libc::SOL_SOCKET, libc::SO_PEEK_OFF).is_ok_and(|at| at >= 0)
-        || sys::has_filter(fd)
 }
 
 /// Periodic look at a posted connection.

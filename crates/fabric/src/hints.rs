@@ -2,15 +2,15 @@
 //! idempotent and a spurious bit is harmless, so a hostile peer gains nothing (rule F2). An *event queue* of the owner is one
 //! such bitmap per link, and a sleep word that its owner arms before it sleeps.
 //!
-//! Layout from `base`, which begins a line of memory: summary, sleep word, then [`WORDS`] words of 64 slots each. Those of the first 384
-//! slots, which are given out first, lie in the summary's line: to set a hint moves one line, not two.
+//! Layout from `base`, which begins a line of memory: summary, sleep word, then [`WORDS`] words of 64 slots each, which lie in the
+//! summary's line: to set a hint moves one line, not two.
 
 use crate::mem::{Local, Remote};
 use crate::sync::{Ordering, fence};
 use crate::trip;
 
 /// Words of the bitmap; each stands for 64 slots.
-pub const WORDS: usize = 16;
+pub const WORDS: usize = 6;
 /// Slots that a bitmap covers.
 pub const SLOTS: usize = WORDS * 64;
 /// Bytes of one queue's hints.

@@ -4,14 +4,15 @@ use core::ffi::CStr;
 use core::ptr;
 pub use syscalls::{Errno, Sysno};
 
-pub mod calls;
-
 macro_rules! call {
     ($nr:ident $(, $arg:expr)*) => {
         // SAFETY: each caller below passes what the kernel's interface for this call asks for.
         unsafe { syscalls::syscall!(calls::number::$nr $(, $arg)*) }
     };
 }
+
+pub mod calls;
+pub mod locking;
 
 /// The thread's id.
 pub fn gettid() -> u32 {
@@ -202,7 +203,7 @@ pub fn fcntl(fd: i32, command: i32, arg: usize) -> Result<i32, Errno> {
 /// Maps a file shared, readable and writable, left out of core dumps.
 pub fn mmap_shared(fd: i32, len: usize) -> Result<*mut u8, Errno> {
     let flags = libc::MAP_SHARED | libc::MAP_NORESERVE;
-    let at = call!(mmap, 0, len, libc::PROT_READ | libc::PROT_WRITE, flags, fd, 0)? as *mut u8;
+    let at = locking::map(len, flags, fd)?;
     madvise(at, len, libc::MADV_DONTDUMP);
     Ok(at)
 }
@@ -210,7 +211,7 @@ pub fn mmap_shared(fd: i32, len: usize) -> Result<*mut u8, Errno> {
 /// Private zeroed memory, sparse.
 pub fn mmap_private(len: usize) -> Result<*mut u8, Errno> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    call!(mmap, 0, len, libc::PROT_READ | libc::PROT_WRITE, flags, -1i32, 0).map(|at| at as *mut u8)
+    locking::map(len, flags, -1)
 }
 
 /// Puts memory that nobody else has (but children of fork() to come) where `len` bytes are mapped: the first `kept` of them with what they had, if there is memory for that, else zeroes.
@@ -241,6 +242,7 @@ pub unsafe fn make_own(at: *mut u8, len: usize, kept: usize) {
 
 /// Unmaps.
 pub fn munmap(at: *mut u8, len: usize) {
+    locking::unmap(at.addr());
     let _ = call!(munmap, at, len);
 }
 

@@ -18,6 +18,7 @@ mod jumps;
 mod kept;
 mod lend;
 mod liburing;
+mod locking;
 mod makers;
 mod next;
 mod options_of;

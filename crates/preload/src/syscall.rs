@@ -7,7 +7,7 @@ use sockets::reason::Reason;
 use sockets::{demote, faults, real, table};
 
 use crate::next::hooks;
-use crate::{aio, end, exec, fds, files, forks, rights, sandbox, signals, transfer, uring, waits};
+use crate::{aio, end, exec, fds, files, forks, locking, rights, sandbox, signals, transfer, uring, waits};
 
 hooks! {
     fn syscall(next; number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long {
@@ -129,6 +129,8 @@ hooks! {
                 forks::entered(result, if flags == 0 { libc::CLONE_NEWPID } else { flags as c_int });
                 result
             }
+            libc::SYS_mlockall => locking::mlockall(a as c_int).into(),
+            libc::SYS_munlockall => locking::munlockall().into(),
             libc::SYS_prctl => sandbox::prctl(a as c_int, b, c, d, e).into(),
             libc::SYS_seccomp => {
                 sandbox::seccomp(a as c_uint, c);

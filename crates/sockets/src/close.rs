@@ -192,6 +192,8 @@ pub(crate) struct Former {
     slot: usize,
     mine: Map,
     discard: bool,
+    /// The big ring that it has read from, if it has.
+    big: Option<usize>,
     moved: (u64, u64),
 }
 
@@ -206,6 +208,7 @@ impl Former {
             mine: conn.mine(),
             // What is registered with a network stays where it is.
             discard: conn.has(flag::GREW) && !wanted && !conn.is_far(),
+            big: conn.has(flag::GREW).then(|| io::big_ring(conn)),
             moved: (tx.ring.position(), rx.ring.position()),
         }
     }
@@ -216,6 +219,9 @@ impl Former {
         report::add(report::at::RING_IN, self.moved.1);
         if self.discard {
             self.mine.discard(layout::small(self.slot), layout::SLOT_DATA);
+            if let Some(big) = self.big {
+                self.mine.discard(big, layout::BIG);
+            }
         }
         link::link(self.link).leave_slot(self.slot);
     }

@@ -174,7 +174,8 @@ pub struct Tx {
     pub learned: Learned,
     /// Position of the first recalled byte still to be sent by tcp.
     pub resend: u64,
-    /// Position at which the big ring begins, if it does.
+    /// Which big ring of the link it has, plus one; and the position at which that begins, if it does.
+    pub big: u64,
     pub big_from: u64,
     /// What is being done, for whoever has the lock next if it is not ended ([`crate::mend`]).
     pub step: u32,

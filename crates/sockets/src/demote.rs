@@ -312,7 +312,7 @@ fn send_for_peer(conn: &'static Conn, rx: &Held<'_, Rx>) -> bool {
         loop {
             let ready = ring.ready(&conn.ends(), 1, || io::until(conn, path)).unwrap_or(0).min(bytes.len());
             if ready == 0 && path == path::SMALL && conn.word(layout::BIG_AT) == ring.position() + 1 {
-                ring.move_to(layout::big(conn.slot.load(Ordering::Relaxed) as usize), layout::BIG);
+                ring.move_to(io::big_ring(conn), layout::BIG);
                 path = path::BIG;
                 continue;
             }
@@ -524,6 +524,17 @@ pub(crate) fn asked(conn: &'static Conn, fd: i32, tx: &mut Held<'_, Tx>) {
     to_tcp(conn, tx, None);
 }
 
+/// A connection that goes by Virtual Interfaces has to go on by a big ring, and none is left. Under the tx lock.
+pub(crate) fn out_of_rings(conn: &'static Conn, fd: i32, tx: &mut Held<'_, Tx>) {
+    conn.set_reason(Reason::Stalled);
+    report::count_reason(Reason::Stalled);
+    report::add(report::at::DEMOTED, 1);
+    log::on_tcp(conn, Reason::Stalled);
+    conn.tell(note::DEMOTE);
+    kicks::wake(conn, fd, tx, trip::RX | trip::TX);
+    to_tcp(conn, tx, None);
+}
+
 /// Between hosts, when the link is over: what is unread will go by tcp, once the peer has said from where on.
 pub(crate) fn wait_for_stop(conn: &Conn, tx: &mut Held<'_, Tx>) {
     tx.resend = tx.ring.position();
@@ -550,10 +561,10 @@ pub(crate) fn resend(conn: &'static Conn, fd: i32, tx: &mut Held<'_, Tx>) -> boo
         tx.sent_from = written + 1;
     }
     while tx.resend < tx.ring.position() {
-        let grown = tx.ring.is_at(layout::big(slot));
+        let grown = tx.big != 0 && tx.ring.is_at(layout::big(tx.big));
         let in_big = grown && tx.resend >= tx.big_from;
         let (data, capacity) =
-            if in_big { (layout::big(slot), layout::BIG) } else { (layout::small(slot), layout::SMALL) };
+            if in_big { (layout::big(tx.big), layout::BIG) } else { (layout::small(slot), layout::SMALL) };
         let end = if grown && !in_big { tx.big_from } else { tx.ring.position() };
         let at = (tx.resend % capacity as u64) as usize;
         let most = ((end - tx.resend) as usize).min(bytes.len());

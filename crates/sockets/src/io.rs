@@ -13,8 +13,8 @@ use crate::kicks::By;
 use crate::layout::{self, BIG_AT, KICKS, SMALL_AT, TCP_AT, TRIP, W, note};
 use crate::reason::Reason;
 use crate::{
-    close, demote, diag, epoll, faults, kicks, log, narrow, process, real, rendezvous, report, seen, signals,
-    wait,
+    close, demote, diag, epoll, faults, kicks, link, log, narrow, process, real, rendezvous, report, seen,
+    signals, wait,
 };
 
 mod recv;
@@ -54,8 +54,9 @@ fn on_ring(path: u32) -> bool {
     matches!(path, path::SMALL | path::BIG)
 }
 
-fn big_ring(conn: &Conn) -> usize {
-    layout::big(conn.slot.load(Ordering::Relaxed) as usize)
+/// Where the big ring is that its peer writes, once it has announced it.
+pub(crate) fn big_ring(conn: &Conn) -> usize {
+    layout::big(conn.word(layout::BIG_RING))
 }
 
 /// The bytes of an array of buffers.

@@ -7,13 +7,14 @@
 //! | [`CTL_BACK`] | read index of the control queue owner -> peer | peer |
 //! | [`HINTS`] | [`QUEUES`] event queues of hints | peer sets, owner takes |
 //! | [`SLOT`] | one header of [`SLOT_BYTES`] for each of [`SLOTS`] connections | see below |
-//! | [`DATA`] | [`SLOT_DATA`] bytes for each: the small ring, then the big one, then queues and buffers of Virtual Interfaces | peer |
+//! | [`BIGS`] | [`GROWN`] big rings, for connections that grow | peer |
+//! | [`DATA`] | [`SLOT_DATA`] bytes for each slot: the small ring, then queues and buffers of Virtual Interfaces | peer |
 
 use fabric::{hints, queue};
 use stream::sovia;
 
 /// Version of the layout and of the hand-shake.
-pub const VERSION: u32 = 9;
+pub const VERSION: u32 = 10;
 /// Connections that fit in one link; a pair of processes may have many links.
 pub const SLOTS: usize = hints::SLOTS;
 /// Event queues of a process (one for each epoll set that has promoted members).
@@ -25,18 +26,22 @@ pub const CALL_BELL: usize = QUEUES;
 pub const SMALL: usize = 16 << 10;
 /// Capacity of the ring that it grows to.
 pub const BIG: usize = 256 << 10;
+/// So many of these each direction of a link has: who writes gives them to the connections that fill their small rings, and takes them back when both
+/// ends have left the slot. Most connections never need one, and what each of them could have, it would keep when it is idle.
+pub const GROWN: usize = 8;
 
 pub const CTL: usize = 0;
 pub const CTL_BACK: usize = (CTL + queue::BYTES).next_multiple_of(64);
 pub const HINTS: usize = (CTL_BACK + 64).next_multiple_of(256);
 pub const SLOT: usize = (HINTS + QUEUES * hints::BYTES).next_multiple_of(4096);
 pub const SLOT_BYTES: usize = 256;
-pub const DATA: usize = (SLOT + SLOTS * SLOT_BYTES).next_multiple_of(4096);
+pub const BIGS: usize = (SLOT + SLOTS * SLOT_BYTES).next_multiple_of(4096);
+pub const DATA: usize = BIGS + GROWN * BIG;
 /// Bytes of the queues and buffers of a connection that goes by Virtual Interfaces.
 pub const VIA: usize = sovia::BYTES.next_multiple_of(4096);
-pub const SLOT_DATA: usize = SMALL + BIG + VIA;
+pub const SLOT_DATA: usize = SMALL + VIA;
 /// Bytes that can be under way at most, on all ways of a direction together.
-pub const UNDER_WAY: usize = SLOT_DATA;
+pub const UNDER_WAY: usize = SLOT_DATA + BIG;
 pub const SEGMENT: usize = DATA + SLOTS * SLOT_DATA;
 
 // Words of a slot's header. First line: put by the peer as the producer of what we read.
@@ -45,7 +50,7 @@ pub const W: usize = 0;
 /// Announcement: from this many bytes of tcp on, plus one, the small ring is used. 0: not announced. Each change happens at most
 /// once and in this order, so that an announcement is never overwritten.
 pub const SMALL_AT: usize = 8;
-/// Announcement: from this position on, plus one, the big ring.
+/// Announcement: from this position on, plus one, the big ring that [`BIG_RING`] tells.
 pub const BIG_AT: usize = 16;
 /// Announcement: from this position on, plus one, tcp for good.
 pub const TCP_AT: usize = 24;
@@ -75,6 +80,9 @@ pub const RECALL_AT: usize = 200;
 pub const RESENT_TO: usize = 208;
 /// Answer to our offer: 0, or bits [`ACCEPTED`], [`REFUSED`], [`CANCELLED`]; and [`NARROWED`].
 pub const STATE: usize = 216;
+
+/// Before [`BIG_AT`]: which of the big rings it is, plus one.
+pub const BIG_RING: usize = 224;
 
 pub const ACCEPTED: u64 = 1;
 pub const REFUSED: u64 = 2;
@@ -144,14 +152,14 @@ pub const fn small(index: usize) -> usize {
     DATA + index * SLOT_DATA
 }
 
-/// Offset of a slot's big ring.
-pub const fn big(index: usize) -> usize {
-    small(index) + SMALL
+/// Offset of the big ring with this number, as [`BIG_RING`] has it; whatever that is, it is one of them.
+pub const fn big(number: u64) -> usize {
+    BIGS + (number.wrapping_sub(1) % GROWN as u64) as usize * BIG
 }
 
 /// Offset of a slot's queues and buffers of Virtual Interfaces.
 pub const fn via(index: usize) -> usize {
-    big(index) + BIG
+    small(index) + SMALL
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Links: what joins this process to another one. Made once per pair (or once per 1024 connections) by a hand-shake over an
+//! Links: what joins this process to another one. Made once per pair (or once per 384 connections) by a hand-shake over an
 //! abstract UNIX socket, which stays open and tells of the peer's death. Everything here happens inside hooks, without blocking.
 
 use fabric::lock::Lock;
@@ -13,7 +13,7 @@ use core::cell::UnsafeCell;
 
 use crate::conn::Conn;
 use crate::far::{self, Wire};
-use crate::layout::{self, BELLS, SLOTS};
+use crate::layout::{self, BELLS, GROWN, SLOTS};
 use crate::peer::Peer;
 use crate::reason::Reason;
 use crate::thread::{self, Place};
@@ -75,6 +75,8 @@ pub struct Link {
     lock: Lock,
     inner: UnsafeCell<Inner>,
     conns: [AtomicU64; SLOTS],
+    /// Which slots have the peer's big rings, +1.
+    bigs: [AtomicU32; GROWN],
 }
 
 struct Inner {
@@ -193,7 +195,14 @@ pub(crate) fn renounce() {
         {
             // What a connection has not read yet is still there for it.
             let slots = (0..SLOTS).filter(|&slot| link.conns[slot].load(Ordering::Relaxed) != 0);
-            let rings = slots.map(|slot| layout::small(slot)..layout::small(slot) + layout::SLOT_DATA);
+            let rings = slots.flat_map(|slot| {
+                let small = layout::small(slot);
+                let big = match mine.word(layout::slot(slot) + layout::BIG_RING) {
+                    0 => 0..0,
+                    number => layout::big(number)..layout::big(number) + layout::BIG,
+                };
+                [small..small + layout::SLOT_DATA, big]
+            });
             // SAFETY: its connections are on tcp for good, and the peer writes nothing more for them.
             unsafe {
                 mine.unshare(layout::DATA, rings);
@@ -323,8 +332,36 @@ impl Link {
         }
     }
 
+    /// Takes one of the peer's big rings for a connection of ours, by its number; `None` if all are taken. Only the process that made the link gives
+    /// them out, as its children have copies of this.
+    pub fn take_big(&self, slot: usize) -> Option<u64> {
+        if self.owner.load(Ordering::Relaxed) != process::pid() {
+            return None;
+        }
+        let mine = self.mine();
+        for (number, big) in (1..).zip(&self.bigs) {
+            let had = big.load(Ordering::Acquire);
+            // Both ends have left that slot.
+            let over = had.checked_sub(1).is_none_or(|had| {
+                let had = had as usize;
+                had == slot
+                    || self.conns[had].load(Ordering::Acquire) == 0
+                        && mine.word(layout::slot(had) + layout::NOTES) & layout::note::GONE != 0
+            });
+            let slot = slot as u32 + 1;
+            if over && big.compare_exchange(had, slot, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+                return Some(number);
+            }
+        }
+        None
+    }
+
     fn occupy(&self, mine: &Map, slot: usize, conn: &'static Conn) {
         let header = layout::slot(slot);
+        for big in &self.bigs {
+            // Of a connection that both ends have left.
+            let _ = big.compare_exchange(slot as u32 + 1, 0, Ordering::AcqRel, Ordering::Relaxed);
+        }
         for word in (0..layout::SLOT_BYTES).step_by(8) {
             mine.set_word(header + word, 0);
         }
@@ -564,6 +601,9 @@ fn add(token: u64, socket: i32, parity: u32, peer: (u32, u32), mine: Map) -> Res
     link.proof.store(0, Ordering::Relaxed);
     for bell in &link.bells {
         bell.store(0, Ordering::Relaxed);
+    }
+    for big in &link.bigs {
+        big.store(0, Ordering::Relaxed);
     }
     link.token.store(token, Ordering::Release);
     link.state.store(state::ASKED, Ordering::Release);

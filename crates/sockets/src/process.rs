@@ -139,6 +139,7 @@ pub fn borrowed() -> bool {
 
 /// In the child of fork().
 pub fn forked() {
+    sys::locking::forked();
     PID.store(sys::getpid(), Ordering::Relaxed);
     for bell in &BELL {
         // The parent sleeps on these.

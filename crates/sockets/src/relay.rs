@@ -42,14 +42,13 @@ pub fn take(conn: &Conn, rx: &mut Held<'_, Rx>, died_unread: Option<bool>) -> Op
     let ring = sys::mmap_private(layout::UNDER_WAY).ok()?;
     let end = conn.word(TCP_AT).checked_sub(1).map_or(u64::MAX, |at| at.saturating_sub(rx.ring.position()));
     let most = end.min(layout::UNDER_WAY as u64) as usize;
-    let slot = conn.slot.load(Ordering::Relaxed) as usize;
     let mut path = if conn.rx.path() == path::TCP { path::SMALL } else { conn.rx.path() };
     let mut len = 0;
     loop {
         let ready = rx.ring.ready(&conn.ends(), most - len, || io::until(conn, path)).unwrap_or(0);
         let ready = ready.min(most - len);
         if ready == 0 && path == path::SMALL && conn.word(layout::BIG_AT) == rx.ring.position() + 1 {
-            rx.ring.move_to(layout::big(slot), layout::BIG);
+            rx.ring.move_to(io::big_ring(conn), layout::BIG);
             conn.set(flag::GREW);
             path = path::BIG;
             continue;

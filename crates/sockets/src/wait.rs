@@ -502,11 +502,11 @@ fn sleep_writable(conn: &'static Conn, fd: i32, seen: Seen) -> Result<(), Errno>
 }
 
 /// Where the window is full of little messages there is room in the ring.
-fn grown(conn: &Conn, fd: i32) -> bool {
+fn grown(conn: &'static Conn, fd: i32) -> bool {
     let Some(mut tx) = conn.lock_tx(fd) else { return true };
     let stuck = io::stuck(conn, &tx);
-    if stuck {
-        io::grow(conn, &mut tx);
+    if stuck && !io::grow(conn, &mut tx) {
+        demote::out_of_rings(conn, fd, &mut tx);
     }
     stuck
 }

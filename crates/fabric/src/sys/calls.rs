@@ -50,10 +50,14 @@ calls! {
     lseek: "copies between a file and a connection";
     madvise: "memory that is not needed, and what core files leave out";
     memfd_create: "segments and homes";
+    mlock: "mlockall() of the program, without ours";
+    mlock2: "likewise";
+    mlockall: "likewise";
     mmap: "maps them";
     mprotect: "jump tables of stdio";
     mremap: "puts private memory where shared memory was";
     msync: "whether a pointer leads to memory (MS_ASYNC writes nothing)";
+    munlock: "memory of ours that the kernel has locked";
     munmap: "gives memory back";
     openat: "board, configuration files, log";
     pidfd_getfd: "a copy of the peer's socket, for a moment; never where a filter of system calls is installed";

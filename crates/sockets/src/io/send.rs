@@ -274,7 +274,10 @@ fn give(
                     && wants_more(conn, tx, want, room, flags)
                     && (conn.is_via() || !narrow::both(conn, fd))
                 {
-                    grow(conn, tx);
+                    if !grow(conn, tx) && conn.is_via() {
+                        demote::out_of_rings(conn, fd, tx);
+                        continue;
+                    }
                     room = room_for(conn, fd, tx, want).unwrap_or(0);
                 }
                 if room == 0 {
@@ -420,14 +423,25 @@ fn wants_more(conn: &Conn, tx: &mut Held<'_, Tx>, want: usize, room: usize, flag
     want > layout::SMALL / 2 || tx.full > 4
 }
 
-/// Moves to the big ring from here on.
-pub(crate) fn grow(conn: &Conn, tx: &mut Tx) {
+/// Moves to a big ring from here on, if there is one left.
+pub(crate) fn grow(conn: &Conn, tx: &mut Tx) -> bool {
+    if tx.big == 0 {
+        let link = link::link(conn.link.load(Ordering::Relaxed));
+        let Some(number) = link.take_big(conn.slot.load(Ordering::Relaxed) as usize) else {
+            // Not asked for again with each write.
+            tx.full = 0;
+            return false;
+        };
+        tx.big = number;
+    }
     mend::begin(&mut tx.step, step::GROWING);
+    conn.put(layout::BIG_RING, tx.big);
     conn.put(BIG_AT, tx.ring.position() + 1);
     tx.big_from = tx.ring.position();
-    tx.ring.move_to(big_ring(conn), layout::BIG);
+    tx.ring.move_to(layout::big(tx.big), layout::BIG);
     conn.tx.set_path(path::BIG);
     mend::end(&mut tx.step, step::GROWING);
+    true
 }
 
 fn copy_in(conn: &Conn, fd: i32, tx: &mut Held<'_, Tx>, iov: &[libc::iovec], skip: usize, count: usize) {

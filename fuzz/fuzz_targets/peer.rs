@@ -137,12 +137,12 @@ impl Enemy {
         let socket = sys::socket(libc::AF_UNIX, flags, 0).expect("descriptors are left");
         let (name, len) = rendezvous::address(*TOKEN);
         sys::connect(socket, (&raw const name).cast(), len).expect("it listens");
-        let (mine, memfd) = Map::create(c"fuzz", layout::SEGMENT).expect("memory is left");
+        let (mine, memfd) = Map::create(c"fuzz", layout::SEGMENT_VIA).expect("memory is left");
         let mut hello = [0; HELLO];
         hello[0..4].copy_from_slice(&0x5348_4c4bu32.to_ne_bytes());
         hello[4..8].copy_from_slice(&layout::VERSION.to_ne_bytes());
         hello[8..16].copy_from_slice(&4711u64.to_ne_bytes());
-        hello[16..24].copy_from_slice(&(layout::SEGMENT as u64).to_ne_bytes());
+        hello[16..24].copy_from_slice(&(layout::SEGMENT_VIA as u64).to_ne_bytes());
         // The connection that proves it.
         let cookie: u64 =
             sys::getsockopt(peer.as_raw_fd(), libc::SOL_SOCKET, libc::SO_COOKIE).expect("it has one");
@@ -270,7 +270,7 @@ fn hear(socket: i32) -> Option<Map> {
     let mut map = None;
     for bytes in control.0[16..len].chunks_exact(4) {
         let fd = i32::from_ne_bytes(std::array::from_fn(|i| bytes[i]));
-        map = map.or_else(|| Map::open(fd, layout::SEGMENT).ok());
+        map = map.or_else(|| Map::open(fd, layout::SEGMENT_VIA).ok());
         sys::close(fd);
     }
     map

@@ -194,6 +194,7 @@ pub(crate) struct Former {
     discard: bool,
     /// The big ring that it has read from, if it has.
     big: Option<usize>,
+    via: bool,
     moved: (u64, u64),
 }
 
@@ -208,6 +209,7 @@ impl Former {
             mine: conn.mine(),
             // What is registered with a network stays where it is.
             discard: conn.has(flag::GREW) && !wanted && !conn.is_far(),
+            via: conn.is_via(),
             big: conn.has(flag::GREW).then(|| io::big_ring(conn)),
             moved: (tx.ring.position(), rx.ring.position()),
         }
@@ -218,7 +220,10 @@ impl Former {
         report::add(report::at::RING_OUT, self.moved.0);
         report::add(report::at::RING_IN, self.moved.1);
         if self.discard {
-            self.mine.discard(layout::small(self.slot), layout::SLOT_DATA);
+            self.mine.discard(layout::small(self.slot), layout::SMALL);
+            if self.via {
+                self.mine.discard(layout::via(self.slot), layout::VIA);
+            }
             if let Some(big) = self.big {
                 self.mine.discard(big, layout::BIG);
             }

@@ -8,7 +8,8 @@
 //! | [`HINTS`] | [`QUEUES`] event queues of hints | peer sets, owner takes |
 //! | [`SLOT`] | one header of [`SLOT_BYTES`] for each of [`SLOTS`] connections | see below |
 //! | [`BIGS`] | [`GROWN`] big rings, for connections that grow | peer |
-//! | [`DATA`] | [`SLOT_DATA`] bytes for each slot: the small ring, then queues and buffers of Virtual Interfaces | peer |
+//! | [`DATA`] | a small ring for each slot | peer |
+//! | [`VIAS`] | [`VIA`] bytes for each slot, queues and buffers of Virtual Interfaces: in segments of processes with stream = via only | peer |
 
 use fabric::{hints, queue};
 use stream::sovia;
@@ -39,10 +40,12 @@ pub const BIGS: usize = (SLOT + SLOTS * SLOT_BYTES).next_multiple_of(4096);
 pub const DATA: usize = BIGS + GROWN * BIG;
 /// Bytes of the queues and buffers of a connection that goes by Virtual Interfaces.
 pub const VIA: usize = sovia::BYTES.next_multiple_of(4096);
-pub const SLOT_DATA: usize = SMALL + VIA;
 /// Bytes that can be under way at most, on all ways of a direction together.
-pub const UNDER_WAY: usize = SLOT_DATA + BIG;
-pub const SEGMENT: usize = DATA + SLOTS * SLOT_DATA;
+pub const UNDER_WAY: usize = SMALL + BIG + VIA;
+pub const VIAS: usize = DATA + SLOTS * SMALL;
+/// Length of a segment: of a process whose bytes go by rings, and of one whose bytes may go by Virtual Interfaces.
+pub const SEGMENT: usize = VIAS;
+pub const SEGMENT_VIA: usize = VIAS + SLOTS * VIA;
 
 // Words of a slot's header. First line: put by the peer as the producer of what we read.
 /// Write position of the ring that we read.
@@ -121,7 +124,7 @@ pub mod note {
 
 /// Bytes of a segment that are mapped for its first `slots` connections.
 pub const fn mapped(slots: usize) -> usize {
-    DATA + slots * SLOT_DATA
+    DATA + slots * SMALL
 }
 
 /// How much one mapping of ours may take of the address space of a process that may have so much: what we take, the program cannot
@@ -133,7 +136,7 @@ const fn share(address_space: u64) -> usize {
 /// Connections that a link has room for in a process that may have so much address space.
 pub const fn slots_within(address_space: u64) -> usize {
     let most = share(address_space);
-    if most >= SEGMENT { SLOTS } else { most.saturating_sub(DATA) / SLOT_DATA }
+    if most >= SEGMENT { SLOTS } else { most.saturating_sub(DATA) / SMALL }
 }
 
 /// Entries of `bytes` that a table has room for there, of the `most` that it has elsewhere.
@@ -149,7 +152,7 @@ pub const fn slot(index: usize) -> usize {
 
 /// Offset of a slot's small ring.
 pub const fn small(index: usize) -> usize {
-    DATA + index * SLOT_DATA
+    DATA + index * SMALL
 }
 
 /// Offset of the big ring with this number, as [`BIG_RING`] has it; whatever that is, it is one of them.
@@ -159,7 +162,7 @@ pub const fn big(number: u64) -> usize {
 
 /// Offset of a slot's queues and buffers of Virtual Interfaces.
 pub const fn via(index: usize) -> usize {
-    small(index) + SMALL
+    VIAS + index * VIA
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use fabric::shm::Map;
 use fabric::sync::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use fabric::sys::{self, Errno};
 use fabric::{Local, Remote, bell, hints};
+use options::Stream;
 use stream::spin::{ticks, ticks_of};
 
 use core::cell::UnsafeCell;
@@ -72,6 +73,8 @@ pub struct Link {
     pub full: AtomicU32,
     /// Slots whose data this process has mapped in both segments.
     slots: AtomicU32,
+    /// Whether both segments have, and this process has mapped, what Virtual Interfaces need.
+    via: AtomicU32,
     lock: Lock,
     inner: UnsafeCell<Inner>,
     conns: [AtomicU64; SLOTS],
@@ -201,7 +204,9 @@ pub(crate) fn renounce() {
                     0 => 0..0,
                     number => layout::big(number)..layout::big(number) + layout::BIG,
                 };
-                [small..small + layout::SLOT_DATA, big]
+                // Virtual Interfaces' only where the segment has them.
+                let via = layout::via(slot)..layout::via(slot) + layout::VIA;
+                [small..small + layout::SMALL, big, via]
             });
             // SAFETY: its connections are on tcp for good, and the peer writes nothing more for them.
             unsafe {
@@ -426,6 +431,11 @@ impl Link {
         slot < self.slots.load(Ordering::Relaxed) as usize
     }
 
+    /// Whether bytes may go by Virtual Interfaces.
+    pub fn has_via(&self) -> bool {
+        self.via.load(Ordering::Relaxed) != 0
+    }
+
     /// Whether the peer can ring our bells.
     pub fn rings(&self) -> bool {
         self.rings.load(Ordering::Relaxed) != 0
@@ -553,8 +563,16 @@ fn room() -> Result<usize, Errno> {
     match layout::slots_within(sys::address_space_limit()) {
         // One for each parity.
         0 | 1 => Err(Errno::ENOMEM),
+        SLOTS => Ok(length()),
         slots => Ok(layout::mapped(slots)),
     }
+}
+
+/// How long our segments are.
+fn length() -> usize {
+    // The fuzzer's peer offers both ways.
+    let via = process::options().stream == Stream::Via || cfg!(fuzzing);
+    if via { layout::SEGMENT_VIA } else { layout::SEGMENT }
 }
 
 fn add(token: u64, socket: i32, parity: u32, peer: (u32, u32), mine: Map) -> Result<u32, Reason> {
@@ -620,7 +638,9 @@ fn ready(index: u32, theirs: Peer, fds: &[i32; 1 + BELLS]) {
     if let Some(mut inner) = link.lock() {
         inner.theirs = theirs;
         let mapped = inner.mine.len().min(theirs.map().len());
-        link.slots.store(((mapped - layout::DATA) / layout::SLOT_DATA) as u32, Ordering::Relaxed);
+        let slots = ((mapped - layout::DATA) / layout::SMALL).min(SLOTS);
+        link.slots.store(slots as u32, Ordering::Relaxed);
+        link.via.store(u32::from(mapped == layout::SEGMENT_VIA), Ordering::Relaxed);
     }
     link.state.store(state::READY, Ordering::Release);
 }

@@ -32,7 +32,7 @@ const MAGIC: u32 = 0x5348_4c4b;
 
 impl Hello {
     fn new(token: u64, (index, yours, mine): (u32, u64, u64)) -> Hello {
-        let segment = layout::SEGMENT as u64;
+        let segment = length() as u64;
         Hello { magic: MAGIC, version: layout::VERSION, token, segment, index, unused: 0, yours, mine }
     }
 
@@ -41,7 +41,8 @@ impl Hello {
     }
 
     fn check(&self) -> Result<(), Reason> {
-        if self.magic != MAGIC || self.version != layout::VERSION || self.segment != layout::SEGMENT as u64 {
+        let known = [layout::SEGMENT as u64, layout::SEGMENT_VIA as u64].contains(&self.segment);
+        if self.magic != MAGIC || self.version != layout::VERSION || !known {
             return Err(Reason::OtherVersion);
         }
         Ok(())
@@ -220,7 +221,7 @@ fn prove(socket: i32) -> Result<Proof, Reason> {
 fn welcome(socket: i32, proof: Proof, own_token: u64) -> Result<u32, Reason> {
     let (_, fds) = receive(socket, proof.user)?;
     let Proof { user, pid, hello } = proof;
-    let done = open_segment(fds[0]).and_then(|theirs| {
+    let done = open_segment(fds[0], hello.segment as usize).and_then(|theirs| {
         match start(hello.token, socket, 1, (user, pid), own_token, (0, hello.mine, hello.yours)) {
             Ok(index) => {
                 ready(index, Peer::near(theirs), &fds);
@@ -258,7 +259,7 @@ pub fn progress(index: u32) -> Result<bool, Reason> {
             return Err(reason);
         }
     };
-    let opened = hello.check().and_then(|()| open_segment(fds[0]));
+    let opened = hello.check().and_then(|()| open_segment(fds[0], hello.segment as usize));
     done_with(&fds, opened.is_ok());
     match opened {
         Ok(theirs) => {
@@ -282,8 +283,8 @@ fn done_with(fds: &[i32; 1 + BELLS], kept: bool) {
     }
 }
 
-fn open_segment(fd: i32) -> Result<Map, Reason> {
-    room().and_then(|room| Map::open_part(fd, layout::SEGMENT, room)).map_err(|_| Reason::NoMemory)
+fn open_segment(fd: i32, length: usize) -> Result<Map, Reason> {
+    room().and_then(|room| Map::open_part(fd, length, room.min(length))).map_err(|_| Reason::NoMemory)
 }
 
 /// How many links another user may have with this process.
@@ -306,11 +307,12 @@ fn start(
     if !kin && all().map(link).filter(|&link| of_user(link)).count() >= LINKS_OF_OTHERS {
         return Err(Reason::LinkLimit);
     }
-    let (mine, memfd) = descriptors::made(|| Map::create_part(c"shunt:link", layout::SEGMENT, room()?))
-        .map_err(|errno| match errno {
+    let (mine, memfd) = descriptors::made(|| Map::create_part(c"shunt:link", length(), room()?)).map_err(
+        |errno| match errno {
             Errno::EMFILE | Errno::ENFILE => Reason::NoDescriptors,
             _ => Reason::NoMemory,
-        })?;
+        },
+    )?;
     let sent = send(socket, &Hello::new(own_token, proof), memfd, kin);
     sys::close(memfd);
     let added = sent.and_then(|rings| {

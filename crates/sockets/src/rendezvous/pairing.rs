@@ -190,7 +190,7 @@ pub(super) fn offer(conn: &'static Conn, index: u32, other: &Post) {
         conn.set_reason(Reason::LinkLimit);
         return;
     };
-    conn.manner.store(manner(link.wire().is_some()), Ordering::Relaxed);
+    conn.manner.store(if link.has_via() { manner() } else { 0 }, Ordering::Relaxed);
     wipe(conn, link, slot);
     settle(conn, link, index, slot, read);
     conn.pending_cookie.store(other.cookie, Ordering::Relaxed);
@@ -307,6 +307,9 @@ fn hear(index: u32, message: &[u8; MESSAGE]) {
                 }
                 conn.state.store(state::POSTED, Ordering::Release);
             }
+            if half(12) >> MANNER != 0 && !link.has_via() {
+                return link.refuse(slot);
+            }
             conn.manner.store(half(12) >> MANNER, Ordering::Relaxed);
             wait_no_longer(conn);
             take(conn, index, slot);
@@ -414,11 +417,8 @@ fn begin(conn: &'static Conn) -> Result<u64, Reason> {
 }
 
 /// How bytes go by Virtual Interfaces where we offer, as a word; 0 if they go by rings.
-fn manner(far: bool) -> u32 {
+fn manner() -> u32 {
     let options = process::options();
-    if far {
-        return 0;
-    }
     let manner = Manner {
         window: options.via_window,
         delayed: options.via_delayed,

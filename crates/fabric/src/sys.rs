@@ -24,6 +24,22 @@ pub fn getpid() -> u32 {
     call!(getpid).unwrap_or(0) as u32
 }
 
+/// The kernel's version: the first two numbers, as long as they can be read.
+pub fn kernel_version() -> (u32, u32) {
+    // SAFETY: all zeroes is a valid utsname.
+    let mut names: libc::utsname = unsafe { core::mem::zeroed() };
+    if call!(uname, &raw mut names).is_err() {
+        return (0, 0);
+    }
+    let digits = |byte: &core::ffi::c_char| Some(*byte as u8).filter(u8::is_ascii_digit);
+    let mut numbers = names.release.split(|&byte| byte as u8 == b'.').map(|part| {
+        part.iter()
+            .map_while(digits)
+            .fold(0u32, |sum, digit| sum.wrapping_mul(10).wrapping_add(u32::from(digit - b'0')))
+    });
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
+}
+
 /// The effective user.
 pub fn geteuid() -> u32 {
     call!(geteuid).unwrap_or(0) as u32

@@ -7,9 +7,11 @@
 
 use core::cell::Cell;
 use core::ffi::c_void;
+use fabric::sys;
+use options::LogLevel;
 use sockets::reason::Reason;
 use sockets::table::{self, Entry};
-use sockets::{demote, faults, process, real};
+use sockets::{demote, faults, log, process, real};
 
 thread_local! {
     /// Whether the last epoll set that this thread has made is still empty.
@@ -42,7 +44,7 @@ struct Parameters {
 }
 
 /// Whether a ring that a program asks for by syscall() is of the kind that is for an epoll set alone, and is to be refused: of just this size
-/// and without any wish, right behind the making of a set that has no members yet. Rings for anything else are made in other ways.
+/// and without any other wish, right behind the making of a set that has no members yet. Rings for anything else are made in other ways.
 ///
 /// # Safety
 /// As for io_uring_setup.
@@ -52,7 +54,8 @@ pub unsafe fn is_for_set(entries: u32, parameters: *const c_void) -> bool {
     }
     // SAFETY: the program vouches for parameters, which are larger.
     let asked = unsafe { parameters.cast::<Parameters>().read_unaligned() };
-    let flags = asked.flags & SETUP_NO_SQARRAY;
+    // Such loops set it where the kernel has it; others hardly know it.
+    let flags = if sys::kernel_version() >= (6, 6) { SETUP_NO_SQARRAY } else { 0 };
     let plain = Parameters {
         sq_entries: 0,
         cq_entries: 0,
@@ -63,11 +66,13 @@ pub unsafe fn is_for_set(entries: u32, parameters: *const c_void) -> bool {
         workers_of: 0,
         reserved: [0; 3],
     };
+    if asked == plain {
+        log::note(LogLevel::Info, "a ring of io_uring for an epoll set is refused");
+    }
     asked == plain
 }
 
 const SET_ENTRIES: u32 = 256;
-/// Where the kernel has it (6.6) such a loop sets it.
 const SETUP_NO_SQARRAY: u32 = 1 << 16;
 
 /// A ring was made, unless the call failed: before anything can be asked of it.

@@ -104,8 +104,10 @@ pub mod flag {
     pub const HEARD: u32 = 1 << 23;
     /// Between hosts: the STOP that has been heard is still in the companion, behind bytes that the program has not read.
     pub const STOP_AHEAD: u32 = 1 << 25;
-    /// The peer has none of our bells: it kicks.
+    /// The peer is another user's, and has none of our bells: it kicks who sleeps in a single call.
     pub const NO_BELLS: u32 = 1 << 26;
+    /// But event queues it rings, by datagrams.
+    pub const LOUD: u32 = 1 << 27;
     /// Grew: the big ring of our segment has been used.
     pub const GREW: u32 = 4096;
 }

@@ -636,11 +636,15 @@ const NO_SOCKET: i32 = -1;
 const ALL: u32 = 2;
 const NONE: u32 = 3;
 
+const SOON_AGAIN_NS: u64 = 500_000;
+
 /// Called with the registry locked.
-fn fail(index: u32) {
+fn fail(index: u32, reason: Reason) {
     let link = link(index);
     release(link);
-    link.not_before.store(ticks() + ticks_of(1_000_000_000), Ordering::Relaxed);
+    // The connection that was to prove it may have ended before it was looked at: the next one proves another.
+    let pause = if reason == Reason::PeerGone { SOON_AGAIN_NS } else { 1_000_000_000 };
+    link.not_before.store(ticks() + ticks_of(pause), Ordering::Relaxed);
     link.state.store(state::FAILED, Ordering::Release);
 }
 

@@ -277,7 +277,7 @@ pub fn progress(index: u32) -> Result<bool, Reason> {
         Ok(got) => got,
         Err(Reason::Linking) => return Ok(false),
         Err(reason) => {
-            fail(index);
+            fail(index, reason);
             return Err(reason);
         }
     };
@@ -302,7 +302,7 @@ pub fn progress(index: u32) -> Result<bool, Reason> {
             Ok(true)
         }
         Err(reason) => {
-            fail(index);
+            fail(index, reason);
             Err(reason)
         }
     }

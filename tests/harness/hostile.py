@@ -278,7 +278,7 @@ def between(port, *as_root):
     fd, _ = segment()
     for victim in victims:
         for cookie in cookies:
-            s = _hello(name(victim["token"]), [fd] + [eventfd() for _ in range(BELLS)], victim["index"], victim["cookie"], cookie)
+            s = _hello(name(victim["token"]), [fd], victim["index"], victim["cookie"], cookie)
             say(answer=told(answer(s)))
 
 

@@ -120,7 +120,7 @@ struct Enemy {
 }
 
 /// Bytes of a HELLO.
-const HELLO: usize = 48;
+const HELLO: usize = 64;
 
 #[repr(C, align(8))]
 struct Control([u8; 64]);

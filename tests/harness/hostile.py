@@ -22,7 +22,7 @@ libc = ctypes.CDLL(None, use_errno=True)
 VERSION, SEGMENT = 10, 0x81d000
 CTL, SLOT, SLOT_BYTES, DATA, SLOT_DATA = 0, 20480, 256, 0x21d000, 0x4000
 W, TRIP, STATE = 0, 128, 216
-HELLO = "<IIQQIIQQ"
+HELLO = "<IIQQIIQQQQ"
 MAGIC, POST = 0x53484C4B, 0x53420001
 SO_COOKIE, F_ADD_SEALS, SEALS = 57, 1033, 7
 BELLS = 9
@@ -93,7 +93,7 @@ def eventfd(full=False):
 
 
 def hello(s, fds, index=0, yours=0, mine=0, token=0x4711):
-    said = struct.pack(HELLO, MAGIC, VERSION, token, SEGMENT, index, 0, yours, mine)
+    said = struct.pack(HELLO, MAGIC, VERSION, token, SEGMENT, index, 0, yours, mine, 0, 0)
     s.sendmsg([said], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else [])
 
 
@@ -278,7 +278,7 @@ def between(port, *as_root):
     fd, _ = segment()
     for victim in victims:
         for cookie in cookies:
-            s = _hello(name(victim["token"]), [fd] + [eventfd() for _ in range(BELLS)], victim["index"], victim["cookie"], cookie)
+            s = _hello(name(victim["token"]), [fd], victim["index"], victim["cookie"], cookie)
             say(answer=told(answer(s)))
 
 

@@ -1,5 +1,8 @@
 //! Bells: how a process sleeps until a tripwire fires. On one host a bell is an eventfd, non-blocking, passed to the peer when
 //! a link is made; the owner has it in its poll or epoll set. Ringing is idempotent; a stray ring is a spurious wake-up.
+//!
+//! Whoever has an eventfd may also silence it, or make it full and blocking. So other users get none: they ring by datagrams ([`Loud`]), which they can only
+//! send, each by a socket of its own, and which never block the sender.
 
 use crate::sys::{self, Errno};
 
@@ -28,4 +31,128 @@ pub fn silence(fd: i32) -> u64 {
 /// Whether a descriptor that came from a peer may be a bell: a pipe, a socket or a file could block whoever rings it, or kill it.
 pub fn is_bell(fd: i32) -> bool {
     sys::is_anonymous(fd)
+}
+
+/// The bells of one process that other users ring: datagram sockets in the abstract namespace, one for each number. They hear who knows the word:
+/// the kernel drops all else (a filter on the socket).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Loud {
+    /// Their name, but for the number.
+    pub name: u64,
+    /// What rings them.
+    pub word: u64,
+}
+
+/// Datagrams that are taken out of a bell at once; more than find room there, unless somebody sends all the time.
+const AT_ONCE: u64 = 1024;
+
+impl Loud {
+    /// Names that nobody can guess.
+    pub fn new() -> Option<Loud> {
+        Some(Loud { name: sys::try_random()? | 1, word: sys::try_random()? })
+    }
+
+    /// Makes the bell with this number (up to 9).
+    pub fn create(self, number: u8) -> Result<i32, Errno> {
+        let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+        let fd = sys::socket(libc::AF_UNIX, kind, 0)?;
+        let (address, len) = self.address(number);
+        let made = self.hear_only_the_word(fd).and_then(|()| sys::bind(fd, (&raw const address).cast(), len));
+        match made {
+            Ok(()) => Ok(fd),
+            Err(errno) => {
+                sys::close(fd);
+                Err(errno)
+            }
+        }
+    }
+
+    fn hear_only_the_word(self, fd: i32) -> Result<(), Errno> {
+        // Loads are big-endian.
+        let bytes = self.word.to_ne_bytes();
+        let half = |at: usize| u32::from_be_bytes(core::array::from_fn(|i| bytes[at + i]));
+        let step = |code: u32, jf, k| libc::sock_filter { code: code as u16, jt: 0, jf, k };
+        let (load, equal, give) = (
+            libc::BPF_LD | libc::BPF_W | libc::BPF_ABS,
+            libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K,
+            libc::BPF_RET | libc::BPF_K,
+        );
+        let mut filter = [
+            step(load, 0, 0),
+            step(equal, 3, half(0)),
+            step(load, 0, 4),
+            step(equal, 1, half(4)),
+            step(give, 0, u32::MAX),
+            step(give, 0, 0),
+        ];
+        let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+        sys::setsockopt(fd, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, program)
+    }
+
+    /// Makes what rings the bells of others.
+    pub fn speaker() -> Result<i32, Errno> {
+        sys::socket(libc::AF_UNIX, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0)
+    }
+
+    /// Rings the bell with this number. One that is full rings already.
+    pub fn ring(self, speaker: i32, number: u8) {
+        let mut word = self.word.to_ne_bytes();
+        let (mut address, len) = self.address(number);
+        let mut iov = libc::iovec { iov_base: word.as_mut_ptr().cast(), iov_len: word.len() };
+        // SAFETY: all zeroes is a valid msghdr.
+        let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
+        message.msg_name = (&raw mut address).cast();
+        message.msg_namelen = len;
+        message.msg_iov = &raw mut iov;
+        message.msg_iovlen = 1;
+        let _ = sys::sendmsg(speaker, &message, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL);
+    }
+
+    fn address(self, number: u8) -> (libc::sockaddr_un, u32) {
+        // SAFETY: all zeroes is a valid sockaddr_un.
+        let mut address: libc::sockaddr_un = unsafe { core::mem::zeroed() };
+        address.sun_family = libc::AF_UNIX as u16;
+        let digits = (0..16).map(|digit| b"0123456789abcdef"[(self.name >> (60 - 4 * digit)) as usize & 15]);
+        let name = b"shunt/".iter().copied().chain(digits).chain([b'/', b'0' + number]);
+        for (place, byte) in address.sun_path[1..].iter_mut().zip(name) {
+            *place = byte as _;
+        }
+        (address, 2 + 1 + 6 + 16 + 2)
+    }
+}
+
+/// Silences such a bell; how often it was rung, and whether it is silent now.
+pub fn silence_loud(fd: i32) -> (u64, bool) {
+    let mut byte = [0; 8];
+    for count in 0..AT_ONCE {
+        if sys::recv(fd, byte.as_mut_ptr(), byte.len(), libc::MSG_DONTWAIT).is_err() {
+            return (count, true);
+        }
+    }
+    (AT_ONCE, false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_loud_bell_hears_its_word_alone_and_never_blocks_who_rings() {
+        let loud = Loud::new().unwrap();
+        let (bell, speaker) = (loud.create(3).unwrap(), Loud::speaker().unwrap());
+        Loud { word: !loud.word, ..loud }.ring(speaker, 3);
+        assert_eq!(silence_loud(bell), (0, true));
+        loud.ring(speaker, 4);
+        loud.ring(speaker, 3);
+        assert_eq!(silence_loud(bell), (1, true));
+        for _ in 0..5000 {
+            loud.ring(speaker, 3);
+        }
+        assert!(sys::readable(bell));
+        while !silence_loud(bell).1 {}
+        loud.ring(speaker, 3);
+        assert_eq!(silence_loud(bell), (1, true));
+        sys::close(bell);
+        sys::close(speaker);
+    }
 }

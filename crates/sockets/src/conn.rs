@@ -107,8 +107,10 @@ pub mod flag {
     /// The program has been seen to wait for it ([`crate::seen`]); it has read from it.
     pub const SEEN: u32 = 1 << 26;
     pub const READ: u32 = 1 << 27;
-    /// The peer has none of our bells: it kicks.
+    /// The peer is another user's, and has none of our bells: it kicks who sleeps in a single call.
     pub const NO_BELLS: u32 = 1 << 28;
+    /// But event queues it rings, by datagrams.
+    pub const LOUD: u32 = 1 << 29;
     /// Grew: the big ring of our segment has been used.
     pub const GREW: u32 = 4096;
 }

@@ -452,7 +452,8 @@ fn arm(conn: &'static Conn, interest: u64) {
         conn.epolls.load(Ordering::Acquire) == 1
             && conn.waiters.load(Ordering::Acquire) == 0
             && conn.queue.load(Ordering::Acquire) == queue
-            && !conn.has(flag::SHARED | flag::NO_BELLS)
+            && !conn.has(flag::SHARED)
+            && (!conn.has(flag::NO_BELLS) || heard(conn, queue))
     };
     if queue != 0 && alone() {
         wait::arm(conn, interest, trip::QUEUE, queue as u8 - 1);
@@ -464,7 +465,28 @@ fn arm(conn: &'static Conn, interest: u64) {
     wait::arm(conn, interest, trip::KICK, 0);
 }
 
+/// Whether a peer of another user can ring an event queue.
+fn heard(conn: &Conn, queue: u32) -> bool {
+    conn.has(flag::LOUD) && queue != 0 && process::loud_fd(queue as usize - 1).is_some()
+}
+
+/// Other users ring from now on: sets that have an event queue already hear them, too.
+pub(crate) fn hear_others() {
+    each_set(Set::hear_others);
+}
+
 impl Set {
+    /// Puts the bell that other users ring beside its own, if there are such.
+    fn hear_others(&self) {
+        let (queue, inner) = (self.queue.load(Ordering::Acquire), self.inner.load(Ordering::Acquire));
+        if queue != 0
+            && inner != 0
+            && let Some(loud) = process::loud_fd(queue as usize - 1)
+        {
+            let _ = sys::epoll_ctl(inner - 1, libc::EPOLL_CTL_ADD, loud, ready::IN | ET, BELL_DATA);
+        }
+    }
+
     /// Arms its queue's sleep words.
     fn arm_sleep(&self, scan: &link::Scan, queue: u32) {
         let disarmed = arm_sleep(scan, queue);
@@ -473,13 +495,31 @@ impl Set {
         }
     }
 
-    /// Silences its bell.
-    fn silence(&self, bell: i32) {
-        let rung = bell::silence(bell).min(i32::MAX as u64) as i32;
+    /// Silences its bells.
+    fn silence(&self, queue: usize) {
+        let rung = silence(queue).min(i32::MAX as u64) as i32;
         let _ = self.owed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |owed| {
             (owed > 0).then(|| (owed - rung).max(0))
         });
     }
+}
+
+/// Silences an event queue's bells; how often they were rung.
+fn silence(queue: usize) -> u64 {
+    let own = process::bell_fd(queue);
+    let rung = own.map_or(0, bell::silence);
+    let Some(loud) = process::loud_fd(queue) else { return rung };
+    let (more, silent) = bell::silence_loud(loud);
+    if !silent && let Some(own) = own {
+        // Somebody rings without end. While it is full it cannot be rung: it is looked again.
+        bell::ring(own);
+    }
+    rung + more
+}
+
+/// Whether one of an event queue's bells rings.
+fn rings(queue: usize) -> bool {
+    process::bell_fd(queue).is_some_and(sys::readable) || process::loud_fd(queue).is_some_and(sys::readable)
 }
 
 /// Arms the queue's sleep words; says how many were disarmed; to be looked at once more before the sleep. Always for the bell: what disarms them may be a late hint

@@ -93,6 +93,12 @@ fn wake_as_armed(conn: &Conn, fd: i32, tx: &mut Tx, again: bool) {
         conn.counters.bells.fetch_add(1, Ordering::Relaxed);
         return bell::ring(fd);
     }
+    if how & trip::MODE == trip::BELL
+        && link::link(conn.link.load(Ordering::Relaxed)).ring_loud(trip::id(how))
+    {
+        conn.counters.bells.fetch_add(1, Ordering::Relaxed);
+        return;
+    }
     if conn.tx.path() == path::TCP {
         io::switch(conn, fd, tx);
     }

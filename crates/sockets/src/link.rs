@@ -1,12 +1,13 @@
 //! Links: what joins this process to another one. Made once per pair (or once per 384 connections) by a hand-shake over an
 //! abstract UNIX socket, which stays open and tells of the peer's death. Everything here happens inside hooks, without blocking.
 
+use fabric::bell::{self, Loud};
 use fabric::lock::Lock;
 use fabric::queue::{Consumer, MESSAGE, Producer};
 use fabric::shm::Map;
 use fabric::sync::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use fabric::sys::{self, Errno};
-use fabric::{Local, Remote, bell, hints};
+use fabric::{Local, Remote, hints};
 use options::Stream;
 use stream::spin::{ticks, ticks_of};
 
@@ -55,8 +56,11 @@ pub struct Link {
     owner: AtomicU32,
     /// The peer's bells, +1.
     pub bells: [AtomicU32; BELLS],
-    /// Whether the peer can ring ours: those of other users, on this host, kick.
+    /// How the peer can ring ours: not at all, by bells that it has got, or, of another user, by datagrams.
     rings: AtomicU32,
+    /// How the bells of a peer of another user are rung, and by which socket, +1.
+    loud: [AtomicU64; 2],
+    speaker: AtomicU32,
     /// The cookie of our end of the connection by which it was proved.
     proof: AtomicU64,
     /// 0 if we opened the link, 1 if we answered: we hand out the slots of this parity. Between hosts [`ALL`] or [`NONE`], as one end makes all offers.
@@ -192,7 +196,7 @@ pub(crate) fn renounce() {
         }
         link.token.store(0, Ordering::Release);
         link.socket.store(NO_SOCKET, Ordering::Release);
-        link.bells.iter().for_each(|bell| bell.store(0, Ordering::Release));
+        link.bells.iter().chain([&link.speaker]).for_each(|bell| bell.store(0, Ordering::Release));
         if link.wire().is_none()
             && let Some((mine, theirs)) = link.maps()
         {
@@ -436,9 +440,25 @@ impl Link {
         self.via.load(Ordering::Relaxed) != 0
     }
 
-    /// Whether the peer can ring our bells.
+    /// Whether the peer has our bells.
     pub fn rings(&self) -> bool {
-        self.rings.load(Ordering::Relaxed) != 0
+        self.rings.load(Ordering::Relaxed) == BY_BELL
+    }
+
+    /// Whether it can ring those of event queues by datagrams.
+    pub fn rings_loud(&self) -> bool {
+        self.rings.load(Ordering::Relaxed) == LOUD
+    }
+
+    /// Rings the bell of one of the peer's event queues by a datagram; false if that is not how it is rung.
+    pub fn ring_loud(&self, number: u8) -> bool {
+        let speaker = self.speaker.load(Ordering::Acquire) as i32 - 1;
+        let [name, word] = [&self.loud[0], &self.loud[1]].map(|word| word.load(Ordering::Relaxed));
+        if speaker < 0 || name == 0 || usize::from(number) >= layout::QUEUES {
+            return false;
+        }
+        Loud { name, word }.ring(speaker, number);
+        true
     }
 
     /// The peer's bell with this number.
@@ -616,6 +636,8 @@ fn add(token: u64, socket: i32, parity: u32, peer: (u32, u32), mine: Map) -> Res
     link.armed.store(0, Ordering::Relaxed);
     link.full.store(0, Ordering::Relaxed);
     link.rings.store(0, Ordering::Relaxed);
+    link.speaker.store(0, Ordering::Relaxed);
+    link.loud.iter().for_each(|word| word.store(0, Ordering::Relaxed));
     link.proof.store(0, Ordering::Relaxed);
     for bell in &link.bells {
         bell.store(0, Ordering::Relaxed);
@@ -659,22 +681,30 @@ pub(crate) fn add_far(
     let link = link(index);
     link.number.store(number, Ordering::Relaxed);
     // Its carrier does.
-    link.rings.store(1, Ordering::Relaxed);
+    link.rings.store(BY_BELL, Ordering::Relaxed);
     link.wire.store(theirs.wire().map_or(0, |wire| core::ptr::from_ref(wire) as u64), Ordering::Release);
     ready(index, theirs, &[NO_SOCKET; 1 + BELLS]);
     Ok(index)
 }
+
+/// Of `rings`.
+const BY_BELL: u32 = 1;
+const LOUD: u32 = 2;
 
 const NO_SOCKET: i32 = -1;
 /// Whose the slots are of a link whose one end makes all offers.
 const ALL: u32 = 2;
 const NONE: u32 = 3;
 
+const SOON_AGAIN_NS: u64 = 500_000;
+
 /// Called with the registry locked.
-fn fail(index: u32) {
+fn fail(index: u32, reason: Reason) {
     let link = link(index);
     release(link);
-    link.not_before.store(ticks() + ticks_of(1_000_000_000), Ordering::Relaxed);
+    // The connection that was to prove it may have ended before it was looked at: the next one proves another.
+    let pause = if reason == Reason::PeerGone { SOON_AGAIN_NS } else { 1_000_000_000 };
+    link.not_before.store(ticks() + ticks_of(pause), Ordering::Relaxed);
     link.state.store(state::FAILED, Ordering::Release);
 }
 
@@ -683,7 +713,7 @@ fn release(link: &Link) {
     if socket != NO_SOCKET {
         descriptors::unhide(socket);
     }
-    for bell in &link.bells {
+    for bell in link.bells.iter().chain([&link.speaker]) {
         let fd = bell.swap(0, Ordering::AcqRel);
         if fd != 0 {
             descriptors::unhide(fd as i32 - 1);

@@ -2,13 +2,14 @@
 
 use core::cell::UnsafeCell;
 use core::ffi::CStr;
+use fabric::bell::{self, Loud};
 use fabric::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use fabric::{bell, sys};
+use fabric::sys;
 use options::{Options, PathMode};
 use stream::spin::{nanos_of, ticks, ticks_of};
 
 use crate::descriptors::{hide, intact, made, unhide};
-use crate::layout::{BELLS, CALL_BELL};
+use crate::layout::{BELLS, CALL_BELL, QUEUES};
 
 struct Cell(UnsafeCell<Options>);
 // SAFETY: written once by `start`, before STARTED is set; read only after.
@@ -23,6 +24,10 @@ static PID: AtomicU32 = AtomicU32::new(0);
 static SPIN_TICKS: AtomicU64 = AtomicU64::new(0);
 static GATHER_TICKS: AtomicU64 = AtomicU64::new(0);
 static BELL: [AtomicU32; BELLS] = [const { AtomicU32::new(0) }; BELLS];
+/// Those that other users ring, for event queues; what they are called.
+static LOUD: [AtomicU32; QUEUES] = [const { AtomicU32::new(0) }; QUEUES];
+static LOUD_NAME: AtomicU64 = AtomicU64::new(0);
+static LOUD_WORD: AtomicU64 = AtomicU64::new(0);
 static CALL_BELL_TAKEN: AtomicU32 = AtomicU32::new(0);
 /// Why nothing in this process is to be promoted: a [`crate::reason::Reason`], or 0.
 static BARRED: AtomicU32 = AtomicU32::new(0);
@@ -148,12 +153,24 @@ pub fn forked() {
             unhide(bell as i32 - 1);
         }
     }
+    forget_loud(true);
     CALL_BELL_TAKEN.store(0, Ordering::Relaxed);
+}
+
+fn forget_loud(close: bool) {
+    LOUD_NAME.store(0, Ordering::Relaxed);
+    for bell in &LOUD {
+        let bell = bell.swap(0, Ordering::Relaxed);
+        if bell != 0 && close {
+            unhide(bell as i32 - 1);
+        }
+    }
 }
 
 /// Its bells are no more; who calls closes their descriptors.
 pub(crate) fn renounce() {
     BELL.iter().for_each(|bell| bell.store(0, Ordering::Relaxed));
+    forget_loud(false);
 }
 
 /// Bars promotion in this process from now on.
@@ -234,6 +251,40 @@ pub fn bell_fd(index: usize) -> Option<i32> {
     }
     let fd = hide(made(bell::create).ok()?);
     match BELL[index].compare_exchange(0, fd as u32 + 1, Ordering::AcqRel, Ordering::Acquire) {
+        Ok(_) => Some(fd),
+        Err(other) => {
+            unhide(fd);
+            Some(other as i32 - 1)
+        }
+    }
+}
+
+/// How other users ring; made when first asked for, under the lock on states.
+pub fn loud() -> Option<Loud> {
+    if !options().bells || is_guest() {
+        return None;
+    }
+    if LOUD_NAME.load(Ordering::Acquire) == 0 {
+        let loud = Loud::new()?;
+        LOUD_WORD.store(loud.word, Ordering::Relaxed);
+        LOUD_NAME.store(loud.name, Ordering::Release);
+    }
+    Some(Loud { name: LOUD_NAME.load(Ordering::Acquire), word: LOUD_WORD.load(Ordering::Relaxed) })
+}
+
+/// The bell of an event queue that other users ring, made when first asked for; `None` if there are no such users, or no descriptors.
+pub fn loud_fd(queue: usize) -> Option<i32> {
+    let name = LOUD_NAME.load(Ordering::Acquire);
+    if name == 0 {
+        return None;
+    }
+    let known = LOUD[queue].load(Ordering::Acquire);
+    if known != 0 {
+        return Some(known as i32 - 1);
+    }
+    let loud = Loud { name, word: LOUD_WORD.load(Ordering::Relaxed) };
+    let fd = hide(made(|| loud.create(queue as u8)).ok()?);
+    match LOUD[queue].compare_exchange(0, fd as u32 + 1, Ordering::AcqRel, Ordering::Acquire) {
         Ok(_) => Some(fd),
         Err(other) => {
             unhide(fd);

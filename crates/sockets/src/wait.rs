@@ -550,12 +550,17 @@ fn kernel_writable(conn: &'static Conn, fd: i32) -> Result<(), Errno> {
     }
 }
 
+/// Whether the peer cannot ring as that asks.
+fn unheard(conn: &Conn, mode: u64) -> bool {
+    conn.has(flag::NO_BELLS) && !(mode == trip::QUEUE && conn.has(flag::LOUD))
+}
+
 /// Arms for one interest, keeping what another waiter is armed for.
 pub(crate) fn arm(conn: &Conn, interest: u64, mode: u64, id: u8) {
     let others = conn.waiters.load(Ordering::Acquire) > 1;
     // Kicks wake everybody, epoll sets that it is in included; a bell or a queue only its owner.
     let member = mode != trip::QUEUE && conn.epolls.load(Ordering::Acquire) != 0;
-    let kick = mode == trip::KICK || others || member || conn.has(flag::SHARED | flag::NO_BELLS);
+    let kick = mode == trip::KICK || others || member || conn.has(flag::SHARED) || unheard(conn, mode);
     let was = trip::arm(&conn.mine(), conn.at(TRIP), |other| {
         let interest = interest | other & INTEREST;
         if kick || other & trip::MODE == trip::KICK {

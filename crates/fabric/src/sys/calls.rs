@@ -84,6 +84,7 @@ calls! {
     sigaltstack: "whether a signal handler has a stack of its own";
     socket: "rendezvous, sock_diag";
     tkill: "wakes a thread that sleeps on a closed connection";
+    uname: "the kernel's version, of which rings of io_uring are known";
     unshare: "in a relay: a network of its own";
     wait4: "for a relay that has begun";
     write: "bells; pipes that the program splices";

@@ -305,6 +305,9 @@ impl Set {
             if bell.is_some_and(|bell| add(bell).is_ok()) {
                 self.owed.store(0, Ordering::Relaxed);
                 self.queue.store(queue + 1, Ordering::Release);
+                if let Some(loud) = process::loud_fd(queue as usize) {
+                    let _ = add(loud);
+                }
             } else {
                 give_queue(queue);
             }

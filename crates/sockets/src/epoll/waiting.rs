@@ -143,13 +143,13 @@ impl Set {
             }
         }
         self.arm_sleep(scan, queue);
-        let rung = sys::readable(bell);
+        let rung = rings(queue as usize);
         // Of one that has not come yet it is not known whether it ever will.
         self.owed.store(0, Ordering::Relaxed);
         if !rung {
             return;
         }
-        bell::silence(bell);
+        silence(queue as usize);
         let (set, inner) = (self.fd.load(Ordering::Relaxed), self.inner.load(Ordering::Acquire) - 1);
         let _ = sys::epoll_ctl(set, libc::EPOLL_CTL_DEL, inner, 0, 0);
         if scan.any(queue as usize) {
@@ -536,10 +536,8 @@ impl Set {
                 if data == BELL_DATA {
                     // Before hints are taken: they are set before it is rung.
                     let queue = self.queue.load(Ordering::Acquire) as usize;
-                    if queue != 0
-                        && let Some(fd) = process::bell_fd(queue - 1)
-                    {
-                        self.silence(fd);
+                    if queue != 0 {
+                        self.silence(queue - 1);
                         // What it was rung for stands where it stands.
                         guard.relist(|state| &mut state.late);
                         self.list_hinted(&link::scan(), guard, u64::MAX);

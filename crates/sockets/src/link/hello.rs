@@ -26,18 +26,33 @@ struct Hello {
     unused: u32,
     yours: u64,
     mine: u64,
+    /// How the sender's event queues are rung by datagrams; 0: not.
+    loud: u64,
+    word: u64,
 }
 
 const MAGIC: u32 = 0x5348_4c4b;
 
 impl Hello {
-    fn new(token: u64, (index, yours, mine): (u32, u64, u64)) -> Hello {
+    fn new(token: u64, (index, yours, mine): (u32, u64, u64), loud: Option<Loud>) -> Hello {
         let segment = length() as u64;
-        Hello { magic: MAGIC, version: layout::VERSION, token, segment, index, unused: 0, yours, mine }
+        let (loud, word) = loud.map_or((0, 0), |loud| (loud.name, loud.word));
+        Hello {
+            magic: MAGIC,
+            version: layout::VERSION,
+            token,
+            segment,
+            index,
+            unused: 0,
+            yours,
+            mine,
+            loud,
+            word,
+        }
     }
 
     fn none() -> Hello {
-        Hello { magic: 0, ..Hello::new(0, (0, 0, 0)) }
+        Hello { magic: 0, ..Hello::new(0, (0, 0, 0), None) }
     }
 
     fn check(&self) -> Result<(), Reason> {
@@ -222,7 +237,13 @@ fn welcome(socket: i32, proof: Proof, own_token: u64) -> Result<u32, Reason> {
     let (_, fds) = receive(socket, proof.user)?;
     let Proof { user, pid, hello } = proof;
     let done = open_segment(fds[0], hello.segment as usize).and_then(|theirs| {
-        match start(hello.token, socket, 1, (user, pid), own_token, (0, hello.mine, hello.yours)) {
+        let proof = (0, hello.mine, hello.yours);
+        let started = speaker_for(&hello, user).and_then(|speaker| {
+            start(hello.token, socket, 1, (user, pid), own_token, proof)
+                .inspect_err(|_| speaker.into_iter().for_each(descriptors::unhide))
+                .inspect(|&index| speak(index, &hello, speaker))
+        });
+        match started {
             Ok(index) => {
                 ready(index, Peer::near(theirs), &fds);
                 Ok(index)
@@ -248,18 +269,33 @@ pub fn progress(index: u32) -> Result<bool, Reason> {
     let socket = link.socket.load(Ordering::Relaxed);
     let received = match User::of(link.peer_uid.load(Ordering::Relaxed)) {
         // To that user we have sent HELLO because it has been proved.
-        Some(user) if descriptors::intact(socket) && !is_shut_out(user) => receive(socket, user),
+        Some(user) if descriptors::intact(socket) && !is_shut_out(user) => {
+            receive(socket, user).map(|(hello, fds)| (hello, fds, user))
+        }
         _ => Err(Reason::Unpaired),
     };
-    let (hello, fds) = match received {
+    let (hello, fds, user) = match received {
         Ok(got) => got,
         Err(Reason::Linking) => return Ok(false),
         Err(reason) => {
-            fail(index);
+            fail(index, reason);
             return Err(reason);
         }
     };
-    let opened = hello.check().and_then(|()| open_segment(fds[0], hello.segment as usize));
+    let opened = hello.check().and_then(|()| {
+        let theirs = open_segment(fds[0], hello.segment as usize)?;
+        match speaker_for(&hello, user) {
+            Ok(speaker) => {
+                speak(index, &hello, speaker);
+                Ok(theirs)
+            }
+            Err(reason) => {
+                // SAFETY: nobody else has seen the mapping.
+                unsafe { theirs.unmap() };
+                Err(reason)
+            }
+        }
+    });
     done_with(&fds, opened.is_ok());
     match opened {
         Ok(theirs) => {
@@ -267,10 +303,28 @@ pub fn progress(index: u32) -> Result<bool, Reason> {
             Ok(true)
         }
         Err(reason) => {
-            fail(index);
+            fail(index, reason);
             Err(reason)
         }
     }
+}
+
+/// What a peer of another user is rung with, if it is rung by datagrams: without that its event queues could not be woken.
+fn speaker_for(hello: &Hello, user: User) -> Result<Option<i32>, Reason> {
+    if hello.loud == 0 || User::own() == Some(user) {
+        return Ok(None);
+    }
+    descriptors::made(Loud::speaker)
+        .map(|speaker| Some(descriptors::hide(speaker)))
+        .map_err(|_| Reason::NoDescriptors)
+}
+
+fn speak(index: u32, hello: &Hello, speaker: Option<i32>) {
+    let Some(speaker) = speaker else { return };
+    let link = link(index);
+    link.loud[0].store(hello.loud, Ordering::Relaxed);
+    link.loud[1].store(hello.word, Ordering::Relaxed);
+    link.speaker.store(speaker as u32 + 1, Ordering::Release);
 }
 
 /// Closes the memfd, and the bells as well if there is no link to keep them.
@@ -313,13 +367,18 @@ fn start(
             _ => Reason::NoMemory,
         },
     )?;
-    let sent = send(socket, &Hello::new(own_token, proof), memfd, kin);
+    let loud = if kin { None } else { process::loud() };
+    if loud.is_some() {
+        crate::epoll::hear_others();
+    }
+    let sent = send(socket, &Hello::new(own_token, proof, loud), memfd, kin);
     sys::close(memfd);
     let added = sent.and_then(|rings| {
         let _guard = RegistryGuard::take().ok_or(Reason::Busy)?;
         let index = add(token, socket, parity, (user.number(), pid), mine)?;
         let link = link(index);
-        link.rings.store(u32::from(rings), Ordering::Relaxed);
+        let rings = if rings { BY_BELL } else { loud.map_or(0, |_| LOUD) };
+        link.rings.store(rings, Ordering::Relaxed);
         link.proof.store(proof.2, Ordering::Relaxed);
         Ok(index)
     });

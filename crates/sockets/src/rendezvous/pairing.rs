@@ -462,10 +462,9 @@ fn settle(conn: &'static Conn, link: &Link, index: u32, slot: usize, read: u64) 
     conn.link.store(index, Ordering::Relaxed);
     conn.arms.store(0, Ordering::Relaxed);
     conn.clear(flag::GREW);
-    if link.rings() {
-        conn.clear(flag::NO_BELLS);
-    } else {
-        conn.set(flag::NO_BELLS);
+    conn.clear(flag::NO_BELLS | flag::LOUD);
+    if !link.rings() {
+        conn.set(if link.rings_loud() { flag::NO_BELLS | flag::LOUD } else { flag::NO_BELLS });
     }
     *rx = Default::default();
     rx.tcp_read = read;

@@ -426,7 +426,7 @@ impl Set {
 /// What the inner set tells of a member: its number, and which connection it stood for. One that this process has closed and another one
 /// has still goes on being told of here, when the number may be another connection's.
 pub(super) fn inner_data(conn: &'static Conn, fd: i32) -> u64 {
-    core::ptr::from_ref(conn) as u64 / align_of::<Conn>() as u64 * MEMBERS as u64 | fd as u64
+    (core::ptr::from_ref(conn) as u64 / align_of::<Conn>() as u64 * MEMBERS as u64) | fd as u64
 }
 
 /// EARLY, if the peer has not changed over to the ring as far as we have read.

@@ -503,9 +503,10 @@ impl Set {
         if let Some(place) = place {
             places.copy_within(place + 1..count, place);
             count -= 1;
-            if count + 1 == places.len() {
-                // The inner set has taken the place of a member of the kernel's.
-                count += self.ask_for_one(&mut places[count]);
+            if places.len() == 1 {
+                // The inner set has taken the only place, which a member of the kernel's may want. Where there are more, the next call tells of
+                // it: to ask again here could tell of one twice.
+                count += self.ask_for_one(&mut places[0]);
             }
             self.ask_inner();
         }

@@ -146,14 +146,14 @@ adversary() {
 
 # What programs see is the same by either way of the bytes.
 over_vipl() {
-    SHUNT_STREAM=via side_by_side --modes shunt -k "${VIA_TESTS-test_sockets or test_exec or redis or nginx}"
+    SHUNT_STREAM=via side_by_side --modes shunt -k "${VIA_TESTS-(test_sockets or test_exec or redis or nginx) and not limits}"
 }
 
-# Without what installs a filter of its own, or makes calls by itself that are not on the list; and low water marks, which take the peer's help where
-# its descriptor cannot be had, so they are known to fail (docs/semantics.md).
+# Without what installs a filter of its own, or makes calls by itself that are not on the list. Known to fail: low water marks, and a set in a set that gets another
+# number, with bytes unread whose writer is in no call of ours, as its descriptor cannot be had.
 filtered() {
     LAUNCHER="build/venv/bin/python tests/harness/filtered.py" PYTEST_PATHS="tests/test_sockets.py tests/test_exec.py tests/test_leftover.py" \
-        side_by_side --modes shunt -k "not sandbox and not raw-others and not low_water"
+        side_by_side --modes shunt -k "not sandbox and not raw-others and not low_water and not nested_renumbered"
 }
 
 soak() {

@@ -319,9 +319,9 @@ def test_doctor_says_what_is_wrong(r, shunt):
 @pytest.mark.parametrize("clears", [["env", "-i"], [sys.executable, "-c", "import os, sys; os.execve(sys.argv[1], sys.argv[1:], {})"]],
                          ids=["env -i", "execve"])
 def test_a_cleared_environment_does_not_clear_rules(r, clears):
-    """What a program starts is accelerated, too, and what was said of both still counts."""
-    r.run([*clears, r.apps / "echo", "sizes_v4"])
+    """What a program starts is accelerated, too, with an empty environment if it is to be, and what was said of both still counts."""
+    r.run([*clears, r.apps / "echo", "sizes_v4"], env={"SHUNT_EMPTY_ENV": "on"})
     r.accelerated()
     report = r.new_report()
-    r.run([*clears, r.apps / "echo", "sizes_v4"], env={"SHUNT_RULES": "use tcp * * *:*"})
+    r.run([*clears, r.apps / "echo", "sizes_v4"], env={"SHUNT_RULES": "use tcp * * *:*", "SHUNT_EMPTY_ENV": "on"})
     r.not_accelerated(report)

@@ -19,7 +19,7 @@ fuzz_target!(|input: &[u8]| {
     let mut set = [false; SLOTS];
     let mut input = input.iter().copied();
     while let Some(op) = input.next() {
-        let arg = usize::from(input.next().unwrap_or(0)) | usize::from(op >> 3 & 3) << 8;
+        let arg = (usize::from(input.next().unwrap_or(0)) | usize::from(op >> 3 & 3) << 8) % SLOTS;
         match op % 5 {
             0 => {
                 let armed = map.word(8);

@@ -61,6 +61,7 @@ fn one(listener: &TcpListener, input: &[u8]) {
     sys::setsockopt(peer.as_raw_fd(), libc::SOL_SOCKET, libc::SO_LINGER, linger).expect("a socket");
     rendezvous::track(fd, false, None);
     let conn = table::conn(fd).expect("it is followed");
+    sockets::seen::waited_for(conn);
     rendezvous::tick(conn, fd);
 
     let mut enemy = Enemy::meet(conn, fd, &peer, &mut input);

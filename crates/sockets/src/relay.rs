@@ -81,10 +81,25 @@ pub fn begin(conn: &'static Conn, fd: i32, rest: Rest) -> bool {
             let _ = sys::dup_over(new, number, cloexec);
         });
         sys::close(new);
+        await_rest(fd, rest.len);
     }
     sys::munmap(rest.ring, layout::UNDER_WAY);
     made.is_some()
 }
+
+/// Waits, not for long, until the relay has written what is unread, at least so much as always finds room: it was readable before, so it is to be readable now.
+fn await_rest(fd: i32, unread: usize) {
+    let start = sys::now();
+    while sys::ioctl_int(fd, libc::FIONREAD).is_ok_and(|there| (there as usize) < unread.min(ALWAYS_ROOM)) {
+        if sys::now() - start > AWAITED_NS {
+            return;
+        }
+        let _ = sys::ppoll(&mut [], Some(100_000));
+    }
+}
+
+const ALWAYS_ROOM: usize = 2048;
+const AWAITED_NS: u64 = 100_000_000;
 
 /// The numbers of this process that stand for the connection.
 fn each_number(conn: &'static Conn, mut each: impl FnMut(i32)) {

@@ -50,13 +50,14 @@ calls! {
     lseek: "copies between a file and a connection";
     madvise: "memory that is not needed, and what core files leave out";
     memfd_create: "segments and homes";
+    mincore: "whether a pointer leads to memory; never where a filter of system calls is installed";
     mlock: "mlockall() of the program, without ours";
     mlock2: "likewise";
     mlockall: "likewise";
     mmap: "maps them";
     mprotect: "jump tables of stdio";
     mremap: "puts private memory where shared memory was";
-    msync: "whether a pointer leads to memory (MS_ASYNC writes nothing)";
+    msync: "the same where one is (MS_ASYNC writes nothing)";
     munlock: "memory of ours that the kernel has locked";
     munmap: "gives memory back";
     openat: "board, configuration files, log";
@@ -91,7 +92,7 @@ calls! {
 }
 
 /// Of these, the ones that systemd's `@system-service` lacks: made only where no filter of system calls is installed.
-pub const UNUSUAL: &[&str] = &["pidfd_getfd"];
+pub const UNUSUAL: &[&str] = &["mincore", "pidfd_getfd"];
 
 #[cfg(test)]
 mod tests {

@@ -1,0 +1,9 @@
+//! In loom's models nobody locks memory: [`super::locking`] without what it notes.
+
+use super::{Errno, calls};
+
+pub(super) fn map(len: usize, flags: i32, fd: i32) -> Result<*mut u8, Errno> {
+    call!(mmap, 0, len, libc::PROT_READ | libc::PROT_WRITE, flags, fd, 0).map(|at| at as *mut u8)
+}
+
+pub(super) fn unmap(_at: usize) {}

@@ -361,6 +361,7 @@ static void left_server(void) {
     catch_errors();
     VIP_VI_HANDLE vi = make_vi(VIP_SERVICE_RELIABLE_DELIVERY, NULL, NULL);
     connect_at(vi, "left");
+    meet();
     EQUAL(next_error().code, VIP_ERROR_CONN_LOST);
     OK(VipDisconnect(vi));
     OK(VipDestroyVi(vi));
@@ -369,6 +370,7 @@ static void left_server(void) {
 static void left_client(void) {
     VIP_VI_HANDLE vi = make_vi(VIP_SERVICE_RELIABLE_DELIVERY, NULL, NULL);
     connect_at(vi, "left");
+    meet();
     pid_t child = fork(); /* which has nothing to do with it */
     if (child == 0) {
         sleep(3);

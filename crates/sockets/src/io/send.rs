@@ -362,24 +362,6 @@ pub(crate) fn stuck(conn: &Conn, tx: &Held<'_, Tx>) -> bool {
         && tx.ring.unread(&conn.ends()).is_ok_and(|unread| unread < layout::SMALL as u64)
 }
 
-/// As [`stuck`], for one that does not wait in a call: the peer is given a while to read on and acknowledge, as it mostly does at once, and only one that
-/// does not is taken for stuck. Whoever polls comes back in time; where a set has the connection nobody would, so it does not wait.
-pub(crate) fn stuck_for_long(conn: &Conn, tx: &mut Held<'_, Tx>) -> bool {
-    if !stuck(conn, tx) {
-        tx.stuck_at = 0;
-        return false;
-    }
-    if conn.epolls.load(Ordering::Relaxed) != 0 {
-        return true;
-    }
-    let (now, read) = (ticks(), conn.word(layout::R));
-    if tx.stuck_at != read + 1 {
-        (tx.stuck_at, tx.stuck_since) = (read + 1, now);
-        return false;
-    }
-    now.wrapping_sub(tx.stuck_since) >= ticks_of(wait::STALL_NS)
-}
-
 /// Changes the writing direction over from tcp to the ring, if both ends have agreed.
 pub(crate) fn switch(conn: &Conn, fd: i32, tx: &mut Tx) -> bool {
     // The peer may be in the ring, and have to be woken, before we have taken note of its answer.
@@ -412,7 +394,7 @@ fn wants_more(conn: &Conn, tx: &mut Held<'_, Tx>, want: usize, room: usize, flag
     if conn.is_via() {
         // One that can wait does so for a while.
         let waits = flags & libc::MSG_DONTWAIT == 0 && !conn.has(flag::NONBLOCK);
-        return room == 0 && !waits && stuck_for_long(conn, tx);
+        return room == 0 && !waits && stuck(conn, tx);
     }
     if !process::options().grow {
         return false;

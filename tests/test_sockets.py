@@ -5,16 +5,10 @@ connections were really promoted. Under the library each runs three times: with 
 promotion going on while the example runs (3), and with none before (0).
 """
 
-import json
 import re
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
-
-from harness import modes
 
 APPS = Path(__file__).parent / "apps"
 ROW = re.compile(r'^    \{"(\w+)", \w+, \w+, ([A-Z0-9_| ]+)\},', re.M)

@@ -144,7 +144,7 @@ adversary() {
     PYTEST_PATHS=tests/test_adversary.py python_tests --modes shunt
 }
 
-# What programs see is the same by either way of the bytes.
+# What programs see is the same by either way of the bytes. Without what bounds memory: that of Virtual Interfaces is larger.
 over_vipl() {
     SHUNT_STREAM=via side_by_side --modes shunt -k "${VIA_TESTS-(test_sockets or test_exec or redis or nginx) and not limits}"
 }

@@ -15,6 +15,7 @@ static struct sock_filter filter[] = {
     BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
     ALLOW(read), ALLOW(write), ALLOW(recvfrom), ALLOW(sendto), ALLOW(recvmsg), ALLOW(sendmsg), ALLOW(ppoll), ALLOW(close),
     ALLOW(shutdown), ALLOW(exit), ALLOW(exit_group), ALLOW(rt_sigreturn), ALLOW(clock_gettime),
+    ALLOW(setuid), ALLOW(setgid), ALLOW(execve),
 #ifdef __NR_poll
     ALLOW(poll),
 #endif
@@ -92,6 +93,19 @@ static void in_child(int fd) {
     close(fd);
 }
 
+/* It changes its user, and tries to start a program, in these calls alone. */
+static void goes_on(int fd) {
+    char *argv[] = {"none", NULL}, *env[] = {"NONE=1", NULL};
+    gid_t group = getgid();
+    uid_t user = getuid();
+    lock_in();
+    CHECK(setgid(group) == 0);
+    CHECK(setuid(user) == 0);
+    ERRNO(execve("/nonexistent", argv, env), ENOENT);
+    rounds(fd, 100, 100);
+    _exit(0);
+}
+
 /* Nothing but read, write and exit. */
 static void strictly(int fd) {
     pid_t pid = fork();
@@ -128,6 +142,7 @@ const struct example examples[] = {
     {"by_seccomp", echoes, by_seccomp, TCP_OK},
     {"with_bytes_unread", echoes, with_bytes_unread, TCP_OK},
     {"in_child", echoes, in_child, TCP_OK},
+    {"goes_on", echoes, goes_on, TCP_OK},
     {"strictly", echoes, strictly, TCP_OK},
     {"asks", puppet, asks, 0},
     {"without_files", puppet, without_files, 0},

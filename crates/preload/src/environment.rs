@@ -19,8 +19,11 @@ const NAME: &[u8] = b"LD_PRELOAD=";
 /// # Safety
 /// `env` is null or an array of C strings that ends with null.
 pub unsafe fn accelerates(env: Strings) -> bool {
+    // Not a system call more where a filter may hold.
     // SAFETY: the caller vouches for the array.
-    start::library_is_there() && (process::options().empty_env || unsafe { !is_empty(env) })
+    process::active()
+        && start::library_is_there()
+        && (process::options().empty_env || unsafe { !is_empty(env) })
 }
 
 /// # Safety

@@ -35,7 +35,7 @@ pub fn copies(flags: usize) -> bool {
 /// After unshare() or setns() with these flags: children may be in another PID namespace from now on. A process does not enter one itself. For
 /// setns() no flags leave it to the descriptor.
 pub fn entered(result: c_long, flags: c_int) {
-    if result == 0 && flags & libc::CLONE_NEWPID != 0 && !process::borrowed() {
+    if result == 0 && flags & libc::CLONE_NEWPID != 0 && !process::ended() && !process::borrowed() {
         fork::children_part();
     }
 }

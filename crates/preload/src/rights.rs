@@ -24,12 +24,16 @@ const AS_IT_IS: u32 = u32::MAX;
 
 /// Before the process's users are set; not if it has these already.
 fn users(new: &[u32]) {
-    ids(sys::getresuid(), new);
+    if !process::ended() {
+        ids(sys::getresuid(), new);
+    }
 }
 
 /// The same for groups.
 fn groups(new: &[u32]) {
-    ids(sys::getresgid(), new);
+    if !process::ended() {
+        ids(sys::getresgid(), new);
+    }
 }
 
 fn ids(now: [u32; 3], new: &[u32]) {

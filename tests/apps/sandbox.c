@@ -4,7 +4,10 @@
 #include "pair.h"
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <poll.h>
+#include <pthread.h>
 #include <stddef.h>
+#include <sys/epoll.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 
@@ -15,7 +18,7 @@ static struct sock_filter filter[] = {
     BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
     ALLOW(read), ALLOW(write), ALLOW(recvfrom), ALLOW(sendto), ALLOW(recvmsg), ALLOW(sendmsg), ALLOW(ppoll), ALLOW(close),
     ALLOW(shutdown), ALLOW(exit), ALLOW(exit_group), ALLOW(rt_sigreturn), ALLOW(clock_gettime),
-    ALLOW(setuid), ALLOW(setgid), ALLOW(execve),
+    ALLOW(setuid), ALLOW(setgid), ALLOW(execve), ALLOW(futex), ALLOW(munmap), ALLOW(madvise), ALLOW(clock_nanosleep),
 #ifdef __NR_poll
     ALLOW(poll),
 #endif
@@ -137,6 +140,74 @@ static void without_files(int fd) {
     leave(fd);
 }
 
+/* Threads that sleep in a call on the connection while another one locks itself in: they go on, by the kernel. */
+enum { IN_RECV, IN_RECV_OF_ALL, IN_POLL, IN_EPOLL, IN_SEND };
+static struct { int fd, where; } sleeper;
+
+static void *asleep(void *unused) {
+    static char data[8 << 20];
+    int fd = sleeper.fd;
+    (void)unused;
+    switch (sleeper.where) {
+    case IN_RECV: EQUAL(recv(fd, data, sizeof data, 0), 100); break;
+    case IN_RECV_OF_ALL: EQUAL(recv(fd, data, 150, MSG_WAITALL), 150); break;
+    case IN_POLL: EQUAL(poll(&(struct pollfd){fd, POLLIN, 0}, 1, 10000), 1); break;
+    case IN_EPOLL: {
+        struct epoll_event event = {.events = EPOLLIN};
+        int set = epoll_create1(0);
+        CHECK(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event) == 0);
+        EQUAL(epoll_wait(set, &event, 1, 10000), 1);
+        close(set);
+        break;
+    }
+    case IN_SEND: send_all(fd, data, sizeof data); break;
+    }
+    if (sleeper.where == IN_POLL || sleeper.where == IN_EPOLL) EQUAL(recv(fd, data, sizeof data, 0), 100);
+    return NULL;
+}
+
+/* It sends `first` bytes when it has got one, and 100 more after 200 ms, and reads all that comes then. */
+static void sends_late(int fd, size_t first) {
+    static char data[65536];
+    for (int i = 0; i < 300; i++) recv_all(fd, data, 100), send_all(fd, data, 100);
+    recv_all(fd, data, 1);
+    send_all(fd, data, first);
+    usleep(200000);
+    send_all(fd, data, 100);
+    while (recv(fd, data, sizeof data, 0) > 0) {}
+    close(fd);
+}
+
+static void late(int fd) { sends_late(fd, 0); }
+static void late_rest(int fd) { sends_late(fd, 50); }
+
+/* `gives_up`: rights alone, so that calls are followed as before. */
+static void beside(int fd, int where, bool gives_up) {
+    pthread_t thread;
+    char data[100];
+    for (int i = 0; i < 300; i++) send_all(fd, data, 100), recv_all(fd, data, 100);
+    sleeper.fd = fd, sleeper.where = where;
+    CHECK(pthread_create(&thread, NULL, asleep, NULL) == 0);
+    usleep(100000);
+    if (where != IN_SEND) send_all(fd, "x", 1);
+    usleep(50000);
+    if (gives_up) CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+    else lock_in();
+    CHECK(pthread_join(thread, NULL) == 0);
+    _exit(0);
+}
+
+static void beside_recv(int fd) { beside(fd, IN_RECV, false); }
+static void beside_recv_of_all(int fd) { beside(fd, IN_RECV_OF_ALL, false); }
+static void beside_poll(int fd) { beside(fd, IN_POLL, false); }
+static void beside_epoll(int fd) { beside(fd, IN_EPOLL, false); }
+static void beside_send(int fd) { beside(fd, IN_SEND, false); }
+static void with_less_recv(int fd) { beside(fd, IN_RECV, true); }
+static void with_less_recv_of_all(int fd) { beside(fd, IN_RECV_OF_ALL, true); }
+static void with_less_poll(int fd) { beside(fd, IN_POLL, true); }
+static void with_less_epoll(int fd) { beside(fd, IN_EPOLL, true); }
+static void with_less_send(int fd) { beside(fd, IN_SEND, true); }
+
 const struct example examples[] = {
     {"by_prctl", echoes, by_prctl, TCP_OK},
     {"by_seccomp", echoes, by_seccomp, TCP_OK},
@@ -144,6 +215,16 @@ const struct example examples[] = {
     {"in_child", echoes, in_child, TCP_OK},
     {"goes_on", echoes, goes_on, TCP_OK},
     {"strictly", echoes, strictly, TCP_OK},
+    {"beside_recv", late, beside_recv, TCP_OK},
+    {"beside_recv_of_all", late_rest, beside_recv_of_all, TCP_OK},
+    {"beside_poll", late, beside_poll, TCP_OK},
+    {"beside_epoll", late, beside_epoll, TCP_OK},
+    {"beside_send", late, beside_send, TCP_OK},
+    {"with_less_recv", late, with_less_recv, TCP_OK},
+    {"with_less_recv_of_all", late_rest, with_less_recv_of_all, TCP_OK},
+    {"with_less_poll", late, with_less_poll, TCP_OK},
+    {"with_less_epoll", late, with_less_epoll, TCP_OK},
+    {"with_less_send", late, with_less_send, TCP_OK},
     {"asks", puppet, asks, 0},
     {"without_files", puppet, without_files, 0},
     {NULL, NULL, NULL, 0},

@@ -156,6 +156,13 @@ fn receive(conn: &'static Conn, mut fd: i32, iov: &[libc::iovec], flags: i32, or
                 if *orphan {
                     fd = conn.descriptor();
                 }
+                if process::ended() {
+                    // Another thread has locked the process in meanwhile: the call goes on as libc's.
+                    return match done {
+                        0 => Way::Kernel,
+                        done => Way::Done(Ok(done + rest_by_kernel(fd, iov, done, flags, all))),
+                    };
+                }
                 if let Err(errno) = waited {
                     return or_done(Err(errno));
                 }

@@ -211,8 +211,17 @@ fn send_from(conn: &'static Conn, fd: i32, source: &impl Source, flags: i32) -> 
                 done += rest.unwrap_or(0);
                 let waits = flags & libc::MSG_DONTWAIT == 0 && !conn.has(flag::NONBLOCK);
                 let more = matches!(rest, Ok(1..) | Err(Errno::EAGAIN)) && done < want && waits;
-                if !more || rest.is_err() && wait::writable(conn, fd).is_err() {
+                if !more {
                     return Way::Done(Ok(done));
+                }
+                if rest.is_err() {
+                    let waited = wait::writable(conn, fd);
+                    if process::ended() {
+                        return after_the_end(fd, source, done, flags);
+                    }
+                    if waited.is_err() {
+                        return Way::Done(Ok(done));
+                    }
                 }
             }
             Tried::Kernel => {
@@ -223,11 +232,24 @@ fn send_from(conn: &'static Conn, fd: i32, source: &impl Source, flags: i32) -> 
                 return or_done(Err(Errno::EAGAIN));
             }
             Tried::Not | Tried::Mark => {
-                if let Err(errno) = wait::writable(conn, fd) {
+                let waited = wait::writable(conn, fd);
+                if process::ended() {
+                    return after_the_end(fd, source, done, flags);
+                }
+                if let Err(errno) = waited {
                     return or_done(Err(errno));
                 }
             }
         }
+    }
+}
+
+/// Another thread has locked the process in while this one slept: the call goes on as libc's.
+#[cold]
+fn after_the_end(fd: i32, source: &impl Source, done: usize, flags: i32) -> Way {
+    match done {
+        0 => Way::Kernel,
+        done => Way::Done(Ok(done + source.by_kernel(fd, done, flags).unwrap_or(0))),
     }
 }
 

@@ -150,6 +150,10 @@ hooks! {
                 uring::past_us();
                 next(number, a, b, c, d, e, f)
             }
+            libc::SYS_pidfd_getfd => {
+                let got = next(number, a, b, c, d, e, f);
+                fds::got_from_process(a as c_int, b as c_int, got as c_int).into()
+            }
             libc::SYS_io_submit => {
                 aio::submitting(b as c_long, c as *const _);
                 next(number, a, b, c, d, e, f)

@@ -15,7 +15,7 @@ pub const NAME: &CStr = c"shunt:home";
 /// Connections that a process can have at once under Shunt, if its address space is not limited (setrlimit(RLIMIT_AS)).
 pub const CONNS: usize = 1 << 16;
 /// First word of the file: "SHUNTHO" and the layout's version.
-pub const MAGIC: u64 = 0x5348_554e_5448_4f09;
+pub const MAGIC: u64 = 0x5348_554e_5448_4f0a;
 /// Where the connections begin.
 pub const FIRST: usize = 4096;
 /// Bytes of the file.
@@ -115,6 +115,41 @@ pub(crate) fn renounce() {
             // only those who were as we are.)
             unsafe { sys::make_own(at as *mut u8, mapped(room), mapped(used.min(room))) };
         }
+    }
+}
+
+/// Another process's home, mapped for a while.
+pub(crate) struct Home(Map);
+
+/// Maps one, if it is of this version.
+pub(crate) fn open(fd: i32) -> Option<Home> {
+    let home = Home(Map::open(fd, BYTES).ok()?);
+    let header = home.header();
+    let known = header.magic.load(Ordering::Acquire) == MAGIC
+        && header.conn_bytes.load(Ordering::Relaxed) == size_of::<Conn>() as u32;
+    known.then_some(home)
+}
+
+impl Home {
+    fn header(&self) -> &Header {
+        // SAFETY: the mapping has BYTES, more than the header, which is all atomics, and stays as long as `self`.
+        unsafe { &*self.0.base().cast::<Header>() }
+    }
+
+    /// The connections that have ever been used in it.
+    pub(crate) fn conns(&self) -> impl Iterator<Item = &Conn> {
+        let used = self.header().used.load(Ordering::Acquire).min(CONNS as u32) as usize;
+        (0..used).map(|index| {
+            // SAFETY: the mapping has room for CONNS of them, any bytes of which are a Conn, and stays as long as `self`.
+            unsafe { &*self.0.base().add(FIRST + index * size_of::<Conn>()).cast::<Conn>() }
+        })
+    }
+}
+
+impl Drop for Home {
+    fn drop(&mut self) {
+        // SAFETY: nothing that was borrowed of it is left.
+        unsafe { self.0.unmap() };
     }
 }
 

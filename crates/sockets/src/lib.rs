@@ -37,5 +37,6 @@ pub mod rules;
 pub mod seen;
 pub mod signals;
 pub mod table;
+pub mod taken;
 pub mod thread;
 pub mod wait;

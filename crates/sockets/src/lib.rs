@@ -21,6 +21,7 @@ pub mod layout;
 pub mod link;
 pub mod log;
 pub mod mend;
+pub mod names;
 pub mod narrow;
 mod overdue;
 pub mod peer;

@@ -69,4 +69,5 @@ reasons! {
     NewRights = 47, "the process has changed its user or its rights";
     Aio = 48, "used by io_submit() (linux-aio)";
     Taken = 49, "taken by another process (pidfd_getfd)";
+    OtherPorts = 50, "goes on by a relay to which the kernel has given other ports";
 }

@@ -169,6 +169,9 @@ pub struct Tx {
     pub hinted: usize,
     /// How often the ring was full.
     pub full: u32,
+    /// Over Virtual Interfaces: since when the window has been full while the peer read nothing, in ticks, and how far it had read, +1.
+    pub stuck_since: u64,
+    pub stuck_at: u64,
     /// When the kernel was last asked about the connection's life, in ticks, and what we had read by then.
     pub looked: u64,
     pub heard: u64,

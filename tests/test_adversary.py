@@ -7,6 +7,7 @@ Each test fails if what it is there for is taken out; one (let_in) is the contro
 import fcntl
 import json
 import os
+import shutil
 import subprocess
 import time
 from pathlib import Path
@@ -461,3 +462,14 @@ def test_units_say_which_system_calls(unit):
     text = (Path(__file__).parents[1] / "packaging" / unit).read_text()
     for line in ("SystemCallFilter=@system-service", "NoNewPrivileges=yes", "CapabilityBoundingSet=", "SystemCallArchitectures=native"):
         assert line in text
+
+
+@pytest.mark.parametrize("unit", ["shunt-agent.service", "shunt-ether@.service"])
+def test_systemd_understands_the_units(tmp_path, unit):
+    if not shutil.which("systemd-analyze"):
+        pytest.skip("systemd-analyze is not installed")
+    copy = tmp_path / unit.replace("@", "@1")
+    text = (Path(__file__).parents[1] / "packaging" / unit).read_text()
+    copy.write_text(text.replace("/usr/bin/shunt ", "/usr/bin/true "))
+    done = subprocess.run(["systemd-analyze", "verify", "--man=no", copy], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and unit.split(".")[0] not in done.stderr, done.stderr

@@ -4,6 +4,7 @@ Ethernet, and treated badly."""
 import json
 import mmap
 import os
+import pwd
 import random
 import re
 import socket
@@ -321,6 +322,28 @@ def test_only_the_right_to_make_interfaces_is_kept():
         # Two users do not trust one another, unless one of them is root, whom the other trusts.
         system.until(lambda: "runs as another user" in bed[1].log.read_text(), 5 * PATIENCE, "host 1 does not take host 2")
         assert not bed[1].sees(2)
+
+
+def test_root_becomes_a_service_user():
+    """With --user nothing of root is left but CAP_NET_ADMIN: frames go, and the table is read again."""
+    with Bed(2, "ethom") as bed:
+        bed.tmp.chmod(0o755)
+        device = bed.tmp / "tun"
+        debians = f'mknod -m 666 {device} c 10 200 && mount --bind {device} /dev/net/tun && exec "$@"'
+        for id in (1, 2):
+            device.unlink(missing_ok=True)
+            bed[id].options = ("--user", "daemon")
+            bed[id].start("unshare", "--mount", "sh", "-c", debians, "sh")
+            status = dict(line.split(":", 1) for line in open(f"/proc/{bed[id].stat()['pid']}/status").read().splitlines())
+            uid, gid = pwd.getpwnam("daemon")[2:4]
+            assert (status["Uid"].split(), status["Gid"].split(), status["Groups"].split()) == ([str(uid)] * 4, [str(gid)] * 4, [])
+            assert all(int(status[name], 16) == 1 << 12 for name in ("CapPrm", "CapEff")) and int(status["CapInh"], 16) == 0
+        bed.until_all_see(1, 2)
+        assert bed[1].reaches(bed[2])
+        bed[1].ether("reload")
+        assert bed[1].reaches(bed[2])
+        done = bed[1].run(modes.command(), "ether", "run", "--host", "1", "--user", "no such user", bed.table, check=False)
+        assert done.returncode == 1 and "there is no user no such user" in done.stderr
 
 
 def test_one_daemon_a_host():

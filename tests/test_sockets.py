@@ -5,10 +5,16 @@ connections were really promoted. Under the library each runs three times: with 
 promotion going on while the example runs (3), and with none before (0).
 """
 
+import json
 import re
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
+
+from harness import modes
 
 APPS = Path(__file__).parent / "apps"
 ROW = re.compile(r'^    \{"(\w+)", \w+, \w+, ([A-Z0-9_| ]+)\},', re.M)
@@ -67,3 +73,48 @@ def test_few_credits(r, program, name, window, delayed):
     report = r.new_report()
     r.run([r.apps / program, name], env=env, timeout=60)
     r.accelerated(report)
+
+
+# Writes for half a second to a child that reads, waits for room with poll() or epoll_wait(), and then stays.
+WRITER = """
+import os, select, socket, sys, time
+listener = socket.create_server(("127.0.0.1", 0))
+if os.fork() == 0:
+    s, _ = listener.accept()
+    for _ in range(400): s.send(s.recv(1))
+    while s.recv(1 << 17): pass
+    os._exit(0)
+s = socket.create_connection(listener.getsockname())
+for _ in range(400): s.send(b"x"); s.recv(1)
+s.setblocking(False)
+how = sys.argv[1]
+poll = select.poll() if how == "poll" else select.epoll()
+poll.register(s, select.POLLOUT | (select.EPOLLET if how == "edge" else 0))
+wait = 5000 if how == "poll" else 5
+end, block, full = time.monotonic() + 0.5, bytes(1 << 17), 0
+while time.monotonic() < end:
+    try: s.send(block)
+    except BlockingIOError: full += 1; assert poll.poll(wait)
+print(full, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("how", ["poll", "epoll", "edge"])
+@pytest.mark.parametrize("window, delayed", [(1, 0), (4, 3)])
+def test_polling_writer_keeps_to_the_window(r, mode, window, delayed, how):
+    """Over VIPL one that does not block waits for acknowledgements as others do, and does not leave for the ring; `shunt stat` says how it goes."""
+    env = {"SHUNT_STREAM": "via", "SHUNT_VIA_WINDOW": window, "SHUNT_VIA_DELAYED": delayed}
+    writer = r.spawn([sys.executable, "-c", WRITER, how], stdin=subprocess.PIPE, env=env)
+    end = time.monotonic() + 30
+    while not writer.out.read_text().strip() and time.monotonic() < end:
+        time.sleep(0.05)
+    shown = []
+    if mode == "shunt":
+        told = subprocess.run([modes.command(), "stat", "--json", str(writer.pid)], capture_output=True, text=True, timeout=30)
+        shown = [one["tx"] for one in json.loads(told.stdout)["processes"][0]["connections"]]
+    writer.popen.stdin.close()
+    assert writer.wait() == 0
+    if mode == "shunt":
+        assert shown == ["via"]
+        assert int(writer.out.read_text()) > 0, "the window was never full"

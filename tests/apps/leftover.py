@@ -1,5 +1,5 @@
-"""Bytes unread, and the peer gone, when a child is started that holds the connection: the addresses stay (unless `ports` says that
-the ports need not), and nothing is lost. `leftover.py ADDRESS [ports]` is the server, and starts itself as the client."""
+"""Bytes unread, and the peer gone, when a child is started that holds the connection: the addresses stay, for all numbers of
+the connection, in children and in programs that are started with it, and nothing is lost. `leftover.py ADDRESS` is the server, and starts itself as the client."""
 
 import os
 import socket
@@ -18,7 +18,17 @@ def client(address, port):
     c.close()
 
 
-def server(address, with_ports):
+def names(c):
+    return c.getsockname(), c.getpeername()
+
+
+def started_with(c, rest):
+    """Another program, started with the connection, and one that it starts: their names for it."""
+    told = subprocess.run([sys.executable, __file__, "names", str(c.fileno()), rest], pass_fds=[c.fileno()], capture_output=True, check=True)
+    return told.stdout.decode().splitlines()
+
+
+def server(address):
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     listener = socket.create_server((address, 0), family=family)
     port = listener.getsockname()[1]
@@ -29,20 +39,29 @@ def server(address, with_ports):
         c.sendall(b"x")
     assert child.wait() == 0
     c.set_inheritable(True)
-    before = c.getsockname(), c.getpeername()
+    before, listening = names(c), listener.getsockname()
     os.system("true")
-    after = c.getsockname(), c.getpeername()
-    if with_ports:
-        assert before == after, (before, after)
-    else:
-        assert [name[0] for name in before] == [name[0] for name in after], (before, after)
+    assert names(c) == before, (names(c), before)
+    assert names(c.dup()) == before
+    child = os.fork()
+    if child == 0:
+        os._exit(names(c) != before)
+    assert os.waitpid(child, 0)[1] == 0
+    assert started_with(c, "again") == [str(before)] * 2, before
+    assert listener.getsockname() == listening
     got = b""
     while data := c.recv(65536):
         got += data
     assert got == DATA, len(got)
 
 
-if sys.argv[2:3] == ["to"]:
+if sys.argv[1] == "names":
+    inherited = socket.socket(fileno=int(sys.argv[2]))
+    print(names(inherited))
+    if sys.argv[3] == "again":
+        print(*started_with(inherited, "last"), sep="\n")
+    assert not any(name.startswith("SHUNT_NAMES") for name in os.environ)
+elif sys.argv[2:3] == ["to"]:
     client(sys.argv[1], int(sys.argv[3]))
 else:
-    server(sys.argv[1], sys.argv[2:] != ["ports"])
+    server(sys.argv[1])

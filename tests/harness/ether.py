@@ -38,6 +38,7 @@ class Host:
 
     def __init__(self, bed, id):
         self.bed, self.id, self.daemon = bed, id, None
+        self.options = ()  # of `shunt ether run`
         self.ns = f"{bed.prefix}h{id}"
         self.outer = f"192.168.77.{id}"  # its address on the wire
         self.ip, self.ip6 = f"10.9.1.{id}", f"fd09::{id}"  # on the interface
@@ -62,7 +63,7 @@ class Host:
         None is taken out."""
         with open(self.log, "a") as log:
             start = self.log.stat().st_size
-            self.daemon = self.spawn(*before, modes.command(), "ether", "run", "--host", self.id, self.table, stdout=log, stderr=log,
+            self.daemon = self.spawn(*before, modes.command(), "ether", "run", "--host", self.id, *self.options, self.table, stdout=log, stderr=log,
                                      env={name: value for name, value in (os.environ | self.environment | environment).items() if value is not None})
         ready = lambda: "is ready" in self.log.read_text()[start:] or self.daemon.poll() is not None
         system.until(ready, 10 * PATIENCE, f"host {self.id} is ready")

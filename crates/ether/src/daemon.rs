@@ -38,9 +38,13 @@ impl From<Wrong> for Failure {
     }
 }
 
-/// Runs until SIGTERM, SIGINT or `stop`; `find` finds what ETHOM hosts of other machines are linked by.
-pub fn run(path: &Path, called: Option<&str>, find: Arc<Find>) -> Result<(), Failure> {
+/// Runs until SIGTERM, SIGINT or `stop`, as `user` if that is named; `find` finds what ETHOM hosts of other machines are linked by.
+pub fn run(path: &Path, called: Option<&str>, user: Option<&str>, find: Arc<Find>) -> Result<(), Failure> {
     let mut daemon = Daemon::new(path, called, find)?;
+    if let Some(user) = user {
+        caps::become_user(user, &daemon.table.directory)
+            .map_err(|error| Failure::Other(format!("cannot become {user}: {error}")))?;
+    }
     caps::keep_net_admin().map_err(failed(
         "the right to make interfaces, CAP_NET_ADMIN, is missing; run it as root, or by the systemd unit",
     ))?;

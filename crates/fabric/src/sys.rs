@@ -215,6 +215,21 @@ pub fn descriptor_of(pid: u32, theirs: i32) -> Result<i32, Errno> {
     got
 }
 
+/// A handle on a process.
+pub fn pidfd(pid: u32) -> Result<i32, Errno> {
+    call!(pidfd_open, pid, 0).map(|fd| fd as i32)
+}
+
+/// A copy of descriptor `theirs` of the process that `process` stands for, whatever filter is installed: for a program that has just made this call itself.
+pub fn copy_of(process: i32, theirs: i32) -> Result<i32, Errno> {
+    call!(pidfd_getfd, process, theirs, 0).map(|fd| fd as i32)
+}
+
+/// Entries of a directory, as the kernel writes them.
+pub fn getdents(fd: i32, buffer: &mut [u8]) -> Result<usize, Errno> {
+    call!(getdents64, fd, buffer.as_mut_ptr(), buffer.len())
+}
+
 /// fcntl with an integer argument.
 pub fn fcntl(fd: i32, command: i32, arg: usize) -> Result<i32, Errno> {
     call!(fcntl, fd, command, arg).map(|value| value as i32)

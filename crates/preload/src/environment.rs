@@ -8,7 +8,7 @@ use sockets::process;
 use sockets::reason::Reason;
 use sockets::report;
 
-use crate::{kept, start};
+use crate::{kept, names, start};
 
 pub type Strings = *const *const c_char;
 
@@ -70,6 +70,11 @@ pub unsafe fn forget_lost_library(env: *mut *const c_char) {
 /// The path under which our library was preloaded.
 fn library() -> &'static [u8] {
     &start::preload_entry()[NAME.len()..]
+}
+
+/// Whether it is one of the variables by which an image of ours tells the next one what it must know.
+fn is_for_us(entry: &[u8]) -> bool {
+    entry.starts_with(kept::NAME) || entry.starts_with(names::NAME)
 }
 
 fn items(value: &[u8]) -> impl Iterator<Item = &[u8]> {
@@ -146,14 +151,16 @@ impl Environment {
                     (place, old) = (Some(count), value);
                     ours |= has(value, library());
                 }
-                stale |= entry.starts_with(kept::NAME);
+                stale |= is_for_us(entry);
                 count += 1;
             }
-            if ours && kept.is_none() && !stale {
+            let named = names::room();
+            if ours && kept.is_none() && named == 0 && !stale {
                 return as_it_is;
             }
-            let most = count + start::option_entries().count() + 3;
-            let bytes = most * 8 + preload.len() + old.len() + 2;
+            let most = count + start::option_entries().count() + 4;
+            let text = preload.len() + old.len() + 2;
+            let bytes = most * 8 + text + named;
             let Ok(at) = sys::mmap_private(bytes) else { return as_it_is };
             let array = at.cast::<*const c_char>();
             let mut end = 0;
@@ -163,7 +170,7 @@ impl Environment {
             };
             for index in (0..count).filter(|&index| ours || place != Some(index)) {
                 let entry = *env.add(index);
-                if !CStr::from_ptr(entry).to_bytes().starts_with(kept::NAME) {
+                if !is_for_us(CStr::from_ptr(entry).to_bytes()) {
                     add(entry);
                 }
             }
@@ -186,6 +193,11 @@ impl Environment {
             }
             if let Some(kept) = kept {
                 add(kept);
+            }
+            if named > 0 {
+                let place = at.add(most * 8 + text);
+                names::write(core::slice::from_raw_parts_mut(place, named));
+                add(place.cast());
             }
             Environment { strings: array, mapped: (at, bytes) }
         }

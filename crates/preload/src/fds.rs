@@ -8,6 +8,7 @@ use sockets::interface::ioctls::Place;
 use sockets::interface::{self, What};
 use sockets::reason::Reason;
 use sockets::table::{self, Entry};
+use sockets::taken::{self, Taken};
 use sockets::{
     close as ending, demote, descriptors, epoll, faults, fork, io, narrow, process, real, relay, rendezvous,
     thread,
@@ -73,6 +74,26 @@ fn duplicated(from: c_int, to: c_int) {
         }
         Entry::None | Entry::Own => {}
     }
+}
+
+/// After a descriptor of another process, or of this one, was taken (pidfd_getfd()), or not.
+#[cold]
+pub fn got_from_process(from: c_int, theirs: c_int, got: c_int) -> c_int {
+    if got < 0 || !process::active() || process::borrowed() {
+        return got;
+    }
+    let errno = real::errno();
+    match taken::taken(from, theirs, got) {
+        Taken::Kernel => {}
+        Taken::Own => duplicated(theirs, got),
+        Taken::Refused => {
+            sys::close(got);
+            real::set_errno(libc::EPERM);
+            return -1;
+        }
+    }
+    real::set_errno(errno);
+    got
 }
 
 fn duplicate_over(from: c_int, to: c_int, next: impl FnOnce() -> c_int) -> c_int {
@@ -245,6 +266,9 @@ hooks! {
     }
     fn dup3(next; from: c_int, to: c_int, flags: c_int) -> c_int {
         duplicate_over(from, to, || next(from, to, flags))
+    }
+    fn pidfd_getfd(next; process: c_int, fd: c_int, flags: c_uint) -> c_int {
+        got_from_process(process, fd, next(process, fd, flags))
     }
     fn fcntl(next; fd: c_int, command: c_int, arg: usize) -> c_int {
         fcntl_with(fd, command, arg, || next(fd, command, arg))

@@ -181,6 +181,15 @@ fn base_name(file: &[u8]) -> &[u8] {
 /// # Safety
 /// `env` is null or an array of C strings that ends with null, and that nobody reads meanwhile.
 pub unsafe fn take(env: *const *const c_char) -> Option<&'static CStr> {
+    // SAFETY: the caller vouches for it.
+    unsafe { take_out(env, NAME) }
+}
+
+/// Likewise for another variable.
+///
+/// # Safety
+/// As above.
+pub unsafe fn take_out(env: *const *const c_char, name: &[u8]) -> Option<&'static CStr> {
     let mut found = None;
     let mut from = env.cast_mut();
     let mut to = from;
@@ -188,7 +197,7 @@ pub unsafe fn take(env: *const *const c_char) -> Option<&'static CStr> {
     unsafe {
         while !from.is_null() && !(*from).is_null() {
             let entry = CStr::from_ptr(*from);
-            if entry.to_bytes().starts_with(NAME) {
+            if entry.to_bytes().starts_with(name) {
                 found = Some(entry);
             } else {
                 if to != from {

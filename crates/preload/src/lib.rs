@@ -20,6 +20,7 @@ mod lend;
 mod liburing;
 mod locking;
 mod makers;
+mod names;
 mod next;
 mod options_of;
 mod rights;

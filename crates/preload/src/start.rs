@@ -11,7 +11,7 @@ use sockets::{log, process, real, report};
 use crate::next::Next;
 use crate::options_of::Entries;
 use crate::rules_of::Found;
-use crate::{end, fds, kept, options_of, rules_of, stdio};
+use crate::{end, fds, kept, names, options_of, rules_of, stdio};
 
 #[used]
 #[unsafe(link_section = ".init_array")]
@@ -37,6 +37,7 @@ unsafe extern "C" fn start(_argc: c_int, argv: *const *const c_char, env: *const
             process::be_guest();
         } else {
             kept = kept::take(env);
+            names::take(env);
             remember_preload(env);
             remember_options(env);
         }

@@ -7,7 +7,9 @@ use sockets::reason::Reason;
 use sockets::{demote, faults, real, table};
 
 use crate::next::hooks;
-use crate::{aio, end, exec, fds, files, forks, locking, rights, sandbox, signals, transfer, uring, waits};
+use crate::{
+    aio, end, exec, fds, files, forks, locking, names, rights, sandbox, signals, transfer, uring, waits,
+};
 
 hooks! {
     fn syscall(next; number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long {
@@ -42,6 +44,8 @@ hooks! {
                 e,
                 f as c_uint,
             ) as c_long,
+            libc::SYS_getsockname => names::getsockname(a as c_int, b as *mut _, c as *mut _).into(),
+            libc::SYS_getpeername => names::getpeername(a as c_int, b as *mut _, c as *mut _).into(),
             libc::SYS_connect => fds::connect(a as c_int, b as *const _, c as u32).into(),
             libc::SYS_accept => fds::accept(a as c_int, b as *mut _, c as *mut _).into(),
             libc::SYS_accept4 => fds::accept4(a as c_int, b as *mut _, c as *mut _, d as c_int).into(),
@@ -149,6 +153,10 @@ hooks! {
             libc::SYS_io_uring_enter | libc::SYS_io_uring_register => {
                 uring::past_us();
                 next(number, a, b, c, d, e, f)
+            }
+            libc::SYS_pidfd_getfd => {
+                let got = next(number, a, b, c, d, e, f);
+                fds::got_from_process(a as c_int, b as c_int, got as c_int).into()
             }
             libc::SYS_io_submit => {
                 aio::submitting(b as c_long, c as *const _);

@@ -335,6 +335,12 @@ fn ether() -> Command {
                         .value_name("ID")
                         .help("Which host of the table this is: its number or name [env: SHUNT_ETHER_HOST]"),
                 )
+                .arg(
+                    Arg::new("user")
+                        .long("user")
+                        .value_name("NAME")
+                        .help("Become this user, as root, and keep CAP_NET_ADMIN alone"),
+                )
                 .arg(table()),
         )
         .subcommand(Command::new("check").about("Say what is wrong with a table").after_help(format!("Exit status:\n{ETHER_STATUS}")).arg(table()))

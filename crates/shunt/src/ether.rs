@@ -43,7 +43,8 @@ fn table(matches: &ArgMatches) -> &Path {
 fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let from_env = std::env::var("SHUNT_ETHER_HOST").ok();
     let called = matches.get_one::<String>("host").cloned().or(from_env);
-    daemon::run(table(matches), called.as_deref(), Arc::new(means))
+    let user = matches.get_one::<String>("user").map(String::as_str);
+    daemon::run(table(matches), called.as_deref(), user, Arc::new(means))
 }
 
 /// By what ETHOM hosts of other machines are linked, as the options say.

@@ -141,6 +141,8 @@ pub struct Rx {
     /// The same for those that a look would see beyond others, which it leaves: their place in what the kernel received, plus one, and since when.
     pub look_held: (u64, u64),
     pub answered: u64,
+    /// If another process has taken the other end from its owner ([`crate::taken`]): where tcp begins, plus one, and how many kicks come before.
+    pub taken: (u64, u64),
     /// Last: what is needed for each call lies before it, or at its beginning.
     pub ring: Reader,
 }
@@ -167,6 +169,9 @@ pub struct Tx {
     pub hinted: usize,
     /// How often the ring was full.
     pub full: u32,
+    /// Over Virtual Interfaces: since when the window has been full while the peer read nothing, in ticks, and how far it had read, +1.
+    pub stuck_since: u64,
+    pub stuck_at: u64,
     /// When the kernel was last asked about the connection's life, in ticks, and what we had read by then.
     pub looked: u64,
     pub heard: u64,
@@ -267,6 +272,11 @@ impl<T: Half> Direction<T> {
         if thread::try_lock(&self.lock, T::PLACE) { Some(Held { direction: self }) } else { None }
     }
 
+    /// As [`Direction::try_lock`], of a connection that is another process's, and mapped here for a moment only.
+    pub(crate) fn try_lock_mapped(&self) -> Option<Held<'_, T>> {
+        if self.lock.try_lock(thread::tid()) { Some(Held { direction: self }) } else { None }
+    }
+
     #[inline(always)]
     pub fn path(&self) -> u32 {
         self.path.load(Ordering::Acquire)
@@ -355,6 +365,8 @@ pub struct Conn {
     pub posted_index: AtomicU64,
     pub link: AtomicU32,
     pub slot: AtomicU32,
+    /// The process that has the other end, or had when it came into memory.
+    pub peer_pid: AtomicU32,
     /// Readers that were asleep when its last number was closed, and go on with it: the last of them ends it. One more while these are
     /// being counted.
     pub orphans: AtomicU32,
@@ -641,12 +653,16 @@ impl Conn {
 
     /// Makes calls the kernel's again, with the options that the program has set meanwhile.
     pub fn unmanage(&self) {
-        let fd = self.descriptor();
+        self.give_options_back(self.descriptor());
+        self.managed_is(false);
+    }
+
+    /// What [`Conn::keep_options`] has kept.
+    pub(crate) fn give_options_back(&self, fd: i32) {
         let _ = sys::setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, i32::from(self.has(flag::NODELAY)));
         if self.has(flag::CORK) {
             let _ = sys::setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_CORK, 1i32);
         }
-        self.managed_is(false);
     }
 
     /// Enters a call that the kernel does by itself; false if calls are ours.

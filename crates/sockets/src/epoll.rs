@@ -51,6 +51,8 @@ pub struct Set {
     holds: AtomicU32,
     /// What makes a watched set readable while a promoted member is ready, +1; made when first lit.
     lamp: AtomicI32,
+    /// Whether a member has been found without room in its window of messages since the last sleep.
+    windows: AtomicU32,
     kernel_asked: AtomicU64,
     /// The last call had no place left, or told only what it had told before: the kernel's members may be waiting.
     crowded: AtomicU32,

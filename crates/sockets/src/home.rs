@@ -15,7 +15,7 @@ pub const NAME: &CStr = c"shunt:home";
 /// Connections that a process can have at once under Shunt, if its address space is not limited (setrlimit(RLIMIT_AS)).
 pub const CONNS: usize = 1 << 16;
 /// First word of the file: "SHUNTHO" and the layout's version.
-pub const MAGIC: u64 = 0x5348_554e_5448_4f09;
+pub const MAGIC: u64 = 0x5348_554e_5448_4f0a;
 /// Where the connections begin.
 pub const FIRST: usize = 4096;
 /// Bytes of the file.
@@ -34,8 +34,6 @@ pub struct Header {
     pub pid: AtomicU32,
     /// Connections ever used, the length of the array to read.
     pub used: AtomicU32,
-    /// How many the processes that map it have room for.
-    room: AtomicU32,
     /// Head of the free list: index + 1, with a tag in the upper half against reuse.
     free: AtomicU64,
 }
@@ -45,7 +43,45 @@ static HOME: AtomicU64 = AtomicU64::new(0);
 /// Its descriptor, +1, of a guest.
 static GUESTS_FD: AtomicU32 = AtomicU32::new(0);
 /// All homes that this process has mapped, its own and those of the processes from which it came by fork().
-static MAPPED: [AtomicU64; 16] = [const { AtomicU64::new(0) }; 16];
+static MAPPED: [Mapped; 16] = [const { Mapped { at: AtomicU64::new(0), room: AtomicU32::new(0) } }; 16];
+
+/// One of them. How much of it is mapped is never read from the home itself: a child may have changed its user past our hooks, and write there what it wants.
+/// No number from there becomes an address before it is compared with this.
+struct Mapped {
+    at: AtomicU64,
+    room: AtomicU32,
+}
+
+impl Mapped {
+    fn room(&self) -> usize {
+        self.room.load(Ordering::Relaxed) as usize
+    }
+
+    /// Which connection of it lies at an address.
+    fn index_of(&self, address: u64) -> Option<usize> {
+        let at = self.at.load(Ordering::Acquire);
+        let index = address.checked_sub(at + FIRST as u64)? as usize / size_of::<Conn>();
+        (at != 0 && index < self.room()).then_some(index)
+    }
+
+    fn header(&self) -> Option<&'static Header> {
+        let at = self.at.load(Ordering::Acquire);
+        // SAFETY: `at` is the base of a mapping of at least one page that is never unmapped; Header is all atomics.
+        (at != 0).then(|| unsafe { &*(at as *const Header) })
+    }
+}
+
+/// The one in which a connection lies, and where.
+fn home_of(conn: &Conn) -> Option<(&'static Mapped, usize)> {
+    let address = core::ptr::from_ref(conn) as u64;
+    MAPPED.iter().find_map(|mapped| Some((mapped, mapped.index_of(address)?)))
+}
+
+/// How many connections the home at `at` has room for.
+fn room_at(at: u64) -> u32 {
+    let mapped = MAPPED.iter().find(|mapped| mapped.at.load(Ordering::Acquire) == at);
+    mapped.map_or(0, |mapped| mapped.room.load(Ordering::Relaxed))
+}
 
 fn header() -> Option<&'static Header> {
     let at = HOME.load(Ordering::Acquire);
@@ -65,17 +101,15 @@ fn create() -> Option<u64> {
     let header = unsafe { &*(at as *const Header) };
     header.conn_bytes.store(size_of::<Conn>() as u32, Ordering::Relaxed);
     header.pid.store(process::pid(), Ordering::Relaxed);
-    header.room.store(room as u32, Ordering::Relaxed);
     header.magic.store(MAGIC, Ordering::Release);
+    // Of one that is not noted it could not be said later what it shares, and nobody takes a connection there.
+    let Some(noted) = note(at, room as u32) else {
+        // SAFETY: nobody has seen our mapping.
+        unsafe { map.unmap() };
+        descriptors::unhide(fd);
+        return None;
+    };
     match HOME.compare_exchange(0, at, Ordering::AcqRel, Ordering::Acquire) {
-        Ok(_) if !note(at) => {
-            // Of one that is not noted it could not be said later what it shares.
-            HOME.store(0, Ordering::Release);
-            // SAFETY: as below; who has seen it has found no connection there.
-            unsafe { map.unmap() };
-            descriptors::unhide(fd);
-            None
-        }
         Ok(_) => {
             if process::is_guest() {
                 GUESTS_FD.store(fd as u32 + 1, Ordering::Relaxed);
@@ -83,6 +117,7 @@ fn create() -> Option<u64> {
             Some(at)
         }
         Err(other) => {
+            noted.at.store(0, Ordering::Release);
             // SAFETY: nobody has seen our mapping.
             unsafe { map.unmap() };
             descriptors::unhide(fd);
@@ -91,13 +126,16 @@ fn create() -> Option<u64> {
     }
 }
 
-fn note(at: u64) -> bool {
-    MAPPED.iter().any(|place| place.compare_exchange(0, at, Ordering::AcqRel, Ordering::Relaxed).is_ok())
+fn note(at: u64, room: u32) -> Option<&'static Mapped> {
+    let free =
+        |mapped: &&Mapped| mapped.at.compare_exchange(0, at, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+    // Nobody knows of the home before it has been noted.
+    MAPPED.iter().find(free).inspect(|mapped| mapped.room.store(room, Ordering::Release))
 }
 
 /// Whether the process has mapped any.
 pub fn any() -> bool {
-    MAPPED.iter().any(|place| place.load(Ordering::Acquire) != 0)
+    MAPPED.iter().any(|mapped| mapped.at.load(Ordering::Acquire) != 0)
 }
 
 /// Shares no home any more: those that are mapped become this process's alone, and a new connection goes to a new one. Descriptors are closed by others.
@@ -105,16 +143,48 @@ pub(crate) fn renounce() {
     HOME.store(0, Ordering::Release);
     GUESTS_FD.store(0, Ordering::Relaxed);
     for place in &MAPPED {
-        let at = place.load(Ordering::Acquire);
-        if at != 0 {
-            // SAFETY: it was noted when it was mapped, and is never unmapped.
-            let header = unsafe { &*(at as *const Header) };
-            let room = header.room.load(Ordering::Relaxed).min(CONNS as u32) as usize;
+        if let Some(header) = place.header() {
+            let room = place.room();
             let used = header.used.load(Ordering::Acquire) as usize;
-            // SAFETY: so much was mapped; no connection there is in memory any more. (What the header says others could have written, but
-            // only those who were as we are.)
-            unsafe { sys::make_own(at as *mut u8, mapped(room), mapped(used.min(room))) };
+            let at = core::ptr::from_ref(header).cast_mut().cast();
+            // SAFETY: so much was mapped; no connection there is in memory any more.
+            unsafe { sys::make_own(at, mapped(room), mapped(used.min(room))) };
         }
+    }
+}
+
+/// Another process's home, mapped for a while.
+pub(crate) struct Home(Map);
+
+/// Maps one, if it is of this version.
+pub(crate) fn open(fd: i32) -> Option<Home> {
+    let home = Home(Map::open(fd, BYTES).ok()?);
+    let header = home.header();
+    let known = header.magic.load(Ordering::Acquire) == MAGIC
+        && header.conn_bytes.load(Ordering::Relaxed) == size_of::<Conn>() as u32;
+    known.then_some(home)
+}
+
+impl Home {
+    fn header(&self) -> &Header {
+        // SAFETY: the mapping has BYTES, more than the header, which is all atomics, and stays as long as `self`.
+        unsafe { &*self.0.base().cast::<Header>() }
+    }
+
+    /// The connections that have ever been used in it.
+    pub(crate) fn conns(&self) -> impl Iterator<Item = &Conn> {
+        let used = self.header().used.load(Ordering::Acquire).min(CONNS as u32) as usize;
+        (0..used).map(|index| {
+            // SAFETY: the mapping has room for CONNS of them, any bytes of which are a Conn, and stays as long as `self`.
+            unsafe { &*self.0.base().add(FIRST + index * size_of::<Conn>()).cast::<Conn>() }
+        })
+    }
+}
+
+impl Drop for Home {
+    fn drop(&mut self) {
+        // SAFETY: nothing that was borrowed of it is left.
+        unsafe { self.0.unmap() };
     }
 }
 
@@ -134,24 +204,21 @@ fn conn_at(header: &'static Header, index: u32) -> &'static Conn {
     unsafe { &*base.add(FIRST + index as usize * size_of::<Conn>()).cast::<Conn>() }
 }
 
-/// The header of the home that a connection lies in.
-fn header_of(conn: &'static Conn) -> &'static Header {
-    let index = conn.index.load(Ordering::Relaxed);
-    let base = core::ptr::from_ref(conn).cast::<u8>();
-    // SAFETY: every Conn lies in a home, at FIRST + index * size behind the header.
-    unsafe { &*base.sub(FIRST + index as usize * size_of::<Conn>()).cast::<Header>() }
+/// How many connections the process's home, with this header, has room for.
+fn room_of(header: &'static Header) -> u32 {
+    room_at(core::ptr::from_ref(header) as u64)
 }
 
 /// The connection with this index in the process's home, if there is such.
 pub fn conn(index: u32) -> Option<&'static Conn> {
     let header = header()?;
-    (index < header.used.load(Ordering::Acquire)).then(|| conn_at(header, index))
+    (index < header.used.load(Ordering::Acquire).min(room_of(header))).then(|| conn_at(header, index))
 }
 
 /// Whether a connection lies in the home of this process, not in that of one which it came from by fork().
 pub fn is_ours(conn: &'static Conn) -> bool {
     let home = HOME.load(Ordering::Acquire);
-    home != 0 && core::ptr::from_ref(header_of(conn)) as u64 == home
+    home != 0 && home_of(conn).is_some_and(|(mapped, _)| mapped.at.load(Ordering::Acquire) == home)
 }
 
 /// How many connections were in use when those were last looked for whose processes have gone.
@@ -162,7 +229,7 @@ const SWEEP_AFTER: u32 = 1024;
 /// after the last time.
 #[cold]
 fn sweep(header: &'static Header) {
-    let used = header.used.load(Ordering::Acquire);
+    let used = header.used.load(Ordering::Acquire).min(room_of(header));
     let mut live = 0;
     for conn in (0..used).map(|index| conn_at(header, index)) {
         let owner = conn.pid.load(Ordering::Relaxed);
@@ -182,13 +249,12 @@ fn sweep(header: &'static Header) {
 /// A free connection.
 pub fn take() -> Option<&'static Conn> {
     let header = header()?;
-    let mut swept = false;
+    let (mut swept, room) = (false, room_of(header));
     loop {
         let free = header.free.load(Ordering::Acquire);
         let index = (free & 0xffff_ffff) as u32;
         if index == 0 {
             let used = header.used.load(Ordering::Acquire);
-            let room = header.room.load(Ordering::Relaxed);
             if used >= room.min(SWEPT.load(Ordering::Relaxed).max(SWEEP_AFTER / 2) * 2) && !swept {
                 swept = true;
                 sweep(header);
@@ -204,6 +270,9 @@ pub fn take() -> Option<&'static Conn> {
             }
             continue;
         }
+        if index > room {
+            return None;
+        }
         let conn = conn_at(header, index - 1);
         let next = u64::from(conn.next_free.load(Ordering::Relaxed)) | (free >> 32).wrapping_add(1) << 32;
         if header.free.compare_exchange(free, next, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
@@ -214,9 +283,9 @@ pub fn take() -> Option<&'static Conn> {
 
 /// Gives a connection back to the home that it lies in.
 pub fn give(conn: &'static Conn) {
-    let index = conn.index.load(Ordering::Relaxed);
-    let header = header_of(conn);
     conn.state.store(state::FREE, Ordering::Release);
+    let Some((mapped, index)) = home_of(conn) else { return };
+    let (Some(header), index) = (mapped.header(), index as u32) else { return };
     loop {
         let free = header.free.load(Ordering::Acquire);
         conn.next_free.store((free & 0xffff_ffff) as u32, Ordering::Relaxed);
@@ -224,5 +293,31 @@ pub fn give(conn: &'static Conn) {
         if header.free.compare_exchange(free, next, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
             return;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_lies_in_a_home_is_a_connection_of_it() {
+        let base = 1u64 << 40;
+        let mapped = Mapped { at: AtomicU64::new(base), room: AtomicU32::new(3) };
+        let conn = |index: usize| base + (FIRST + index * size_of::<Conn>()) as u64;
+        assert_eq!([0, 2].map(|index| mapped.index_of(conn(index))), [Some(0), Some(2)]);
+        for outside in [0, base, conn(0) - 1, conn(3), u64::MAX] {
+            assert_eq!(mapped.index_of(outside), None);
+        }
+        assert_eq!(Mapped { at: AtomicU64::new(0), room: AtomicU32::new(3) }.index_of(conn(0)), None);
+    }
+
+    #[test]
+    fn what_is_given_back_is_taken_again() {
+        let conn = take().unwrap();
+        let (mapped, index) = home_of(conn).unwrap();
+        assert!(is_ours(conn) && core::ptr::eq(conn_at(mapped.header().unwrap(), index as u32), conn));
+        give(conn);
+        assert_eq!(conn.state(), state::FREE);
     }
 }

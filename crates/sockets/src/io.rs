@@ -23,7 +23,7 @@ mod send;
 pub use recv::{keep_error, lend, recv};
 pub(crate) use recv::{progress, unread_at_death, until};
 pub use send::{File, send, send_file};
-pub(crate) use send::{attend, grow, room_for, stuck, switch};
+pub(crate) use send::{attend, grow, room_for, stuck, stuck_for_long, switch};
 
 /// How a call is to be carried out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

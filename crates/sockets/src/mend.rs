@@ -25,6 +25,8 @@ pub mod step {
     pub const LEAVING: u32 = 16;
     /// Bytes are read on tcp before the ring, or kicks are taken out of the companion.
     pub const READING: u32 = 32;
+    /// Another process has taken the other end to tcp ([`crate::taken`]): what its owner would have told is to be noted.
+    pub const TAKEN: u32 = 64;
 }
 
 /// Marks what is begun. Not a fence between processors: whoever finds the mark found the holder dead.
@@ -101,6 +103,12 @@ pub(crate) fn mend_reading(conn: &Conn, fd: i32, rx: &mut Rx) {
 fn mend_reading_slowly(conn: &Conn, fd: i32, rx: &mut Rx) {
     if !conn.is_managed_now() {
         return;
+    }
+    if rx.step & step::TAKEN != 0 {
+        crate::taken::hear(conn, rx);
+        if rx.step & step::READING == 0 {
+            return;
+        }
     }
     // If the kernel does not know any more, nothing comes by tcp any more that would be counted.
     if let Ok(received) = diag::received(fd) {

@@ -181,6 +181,9 @@ fn sleep(
         if conn.tx.path() == path::RESEND && poll.events & libc::POLLOUT != 0 {
             // For room in the companion, or for what the peer says: looks send on.
             limit = Some(RESEND_NS);
+        } else if conn.is_via() && conn.tx.path() == path::SMALL && poll.events & libc::POLLOUT != 0 {
+            // For a window that stays full.
+            limit = limit.or(Some(wait::STALL_NS));
         }
         let told = conn.has(flag::PEER_FIN | flag::PEER_HUP);
         place.events =

@@ -29,7 +29,7 @@ pub fn events(conn: &'static Conn, fd: i32, want: u32) -> Option<u32> {
                     let room = io::room_for(conn, fd, &mut tx, third).unwrap_or(usize::MAX);
                     if room >= third
                         || conn.is_via() && room > 0 && tx.ring.unread(&conn.ends()) == Ok(0)
-                        || io::stuck(conn, &tx)
+                        || if room > 0 { io::stuck(conn, &tx) } else { io::stuck_for_long(conn, &mut tx) }
                         || conn.notes() & note::CLOSED != 0
                         || conn.has(flag::BROKEN | flag::SHUT_WR)
                     {

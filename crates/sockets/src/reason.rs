@@ -68,4 +68,6 @@ reasons! {
     Nobody = 46, "the process has several users at once, or one that is not mapped";
     NewRights = 47, "the process has changed its user or its rights";
     Aio = 48, "used by io_submit() (linux-aio)";
+    Taken = 49, "taken by another process (pidfd_getfd)";
+    OtherPorts = 50, "goes on by a relay to which the kernel has given other ports";
 }

@@ -4,16 +4,18 @@
 //! ways between it and the companion, halves and resets with them, until both have ended.
 //!
 //! The new connection has the addresses of the old one: it is made in a network namespace of its own, where they are free. Where the
-//! kernel allows no namespace, its ports are others.
+//! kernel allows no namespace, its ports are others, but programs under Shunt are told the old ones ([`crate::names`]).
 
 use fabric::sync::{AtomicU32, Ordering};
 use fabric::sys::{self, Errno};
 
 use crate::conn::{Addr, Conn, Held, Rx, flag, path};
 use crate::layout::{self, KICKS, TCP_AT};
+use crate::names::Ports;
+use crate::reason::Reason;
 use crate::rendezvous::SO_COOKIE;
 use crate::table::{self, Entry};
-use crate::{close, descriptors, diag, io, process};
+use crate::{close, descriptors, diag, io, names, process, report};
 
 /// What a reader would get next, in this order; then what the companion brings, until its end.
 #[derive(Clone, Copy)]
@@ -166,7 +168,12 @@ fn start(conn: &Conn, companion: i32, rest: Rest) -> Option<i32> {
             Ok(Some(child)) => sys::wait_for(child),
             Err(_) => {}
         }
-        if answer.load(Ordering::Acquire) != 0 {
+        let inner = answer.load(Ordering::Acquire);
+        if inner != 0 {
+            if !apart && let Ok(cookie) = sys::getsockopt(inner as i32 - 1, libc::SOL_SOCKET, SO_COOKIE) {
+                report::count_reason(Reason::OtherPorts);
+                names::note(cookie, Ports { own: own.port, peer: peer.port });
+            }
             break;
         }
     }

@@ -391,7 +391,7 @@ fn sleep_by_bell(conn: &'static Conn, fd: i32, seen: Seen, orphan: &mut bool) ->
 
 /// How long a blocked writer waits for a reader that does not read before it goes on by tcp, whose buffers are larger: two
 /// programs that write to each other first and read later must not stop where tcp would not.
-const STALL_NS: u64 = 20_000_000;
+pub(crate) const STALL_NS: u64 = 20_000_000;
 
 /// Waits until a write may find room.
 #[cold]

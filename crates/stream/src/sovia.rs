@@ -258,6 +258,11 @@ impl Sender {
         u64::from(self.window) * MTU as u64
     }
 
+    /// Bytes that have not been acknowledged, as far as known.
+    pub fn under_way(&self) -> u64 {
+        self.position().saturating_sub(self.last.start(self.acknowledged))
+    }
+
     /// Where the messages that were sent end.
     fn end(&self) -> u64 {
         self.last.start(self.sent)

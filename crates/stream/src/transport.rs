@@ -124,6 +124,11 @@ impl Writer {
         }
     }
 
+    /// Of a window of messages, whether it is full of less than half of the bytes that it could have under way: of small messages.
+    pub fn is_full_of_little(&self) -> bool {
+        self.by == By::Sovia && self.sovia.under_way() * 2 < self.sovia.capacity()
+    }
+
     /// Room for at least `want` bytes, or less if there is less.
     #[inline(always)]
     pub fn room<M: Local + Remote>(&mut self, ends: &Ends<'_, M>, want: usize) -> Result<usize, Broken> {

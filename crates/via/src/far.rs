@@ -271,5 +271,5 @@ pub fn hand_over(to: &OwnedFd, connection: BorrowedFd) {
 
 /// Whether who has connected is this host's agent, as far as that can be known: it runs as this user, or as root.
 pub(crate) fn is_trusted(socket: impl AsFd) -> bool {
-    user::is(&socket, 0) || user::is_own(&socket)
+    user::is_kin(&socket)
 }

@@ -35,6 +35,7 @@ calls! {
     ftruncate: "the length of a segment";
     futex: "waits for a lock";
     getcpu: "where a peer runs";
+    getdents64: "which homes another process has whose connection the program takes (pidfd_getfd)";
     geteuid: "who we are";
     getpeername: "a connection's addresses";
     getpid: "whether this is a child of vfork()";
@@ -61,14 +62,14 @@ calls! {
     munlock: "memory of ours that the kernel has locked";
     munmap: "gives memory back";
     openat: "board, configuration files, log";
-    pidfd_getfd: "a copy of the peer's socket, for a moment; never where a filter of system calls is installed";
+    pidfd_getfd: "a copy of the peer's socket, for a moment; where a filter of system calls is installed only if the program has just made it itself";
     pidfd_open: "for that";
     ppoll: "waits";
     prctl: "whether a filter is installed; names a relay";
     pread64: "the board, configuration files";
     preadv2: "copies from a file without moving its offset";
     prlimit64: "limits";
-    process_vm_readv: "VIPL: RDMA";
+    process_vm_readv: "VIPL: RDMA; what is unread of a connection that the program takes";
     process_vm_writev: "VIPL: RDMA, and probing of memory";
     pwrite64: "the board";
     read: "bells; pipes that the program splices";

@@ -217,8 +217,13 @@ impl Set {
             _ if waiting => Some(0),
             _ => deadline.map(|deadline| nanos_of(deadline.saturating_sub(ticks()))),
         };
+        let windows = self.windows.swap(0, Ordering::AcqRel) != 0;
+        let left = if windows { Some(left.unwrap_or(u64::MAX).min(wait::STALL_NS)) } else { left };
         let (left, looks) = overdue::limit(left);
         let result = self.ask_kernel(places, left, mask);
+        if windows && result == Ok((0, None)) {
+            self.list_windows();
+        }
         if looks && result == Ok((0, None)) {
             let fd = self.fd.load(Ordering::Relaxed);
             overdue::check("epoll_wait", || self.owed_one(), |nanos| sys::waits_for(fd, libc::POLLIN, nanos));
@@ -232,6 +237,18 @@ impl Set {
             self.learned.store(learned.to_bits(), Ordering::Relaxed);
         }
         result
+    }
+
+    /// Members whose windows of messages were full are looked at once more: their peers may not read ([`io::stuck_for_long`]), and nobody would tell.
+    #[cold]
+    fn list_windows(&self) {
+        let Some(mut guard) = self.lock() else { return };
+        for fd in 0..table::top().min(MEMBERS as i32) {
+            let member = *guard.member(fd);
+            if member.flags & (MOVED | SPENT) == MOVED && member.conn.is_some_and(waits_for_window) {
+                guard.list(fd);
+            }
+        }
     }
 
     /// A member that is ready and should have been told of, for [`overdue`].
@@ -406,6 +423,9 @@ impl Set {
                 self.move_out(guard, fd);
                 continue;
             };
+            if want & !got & ready::OUT != 0 && waits_for_window(conn) {
+                self.windows.store(1, Ordering::Release);
+            }
             if member.flags & EARLY != 0 && matches!(conn.rx.path(), path::SMALL | path::BIG) {
                 self.on_ring(guard, fd);
             }
@@ -634,4 +654,9 @@ fn is_edge(conn: &Conn, events: u32) -> bool {
     events & libc::EPOLLPRI as u32 != 0
         || events & ready::IN != 0 && (!ring(conn.rx.path()) || conn.word(TCP_AT) != 0)
         || events & ready::OUT != 0 && !ring(conn.tx.path()) && conn.has(flag::TX_FULL)
+}
+
+/// Whether room for it may be missing only because messages have not been acknowledged.
+fn waits_for_window(conn: &'static Conn) -> bool {
+    conn.is_via() && conn.tx.path() == path::SMALL
 }

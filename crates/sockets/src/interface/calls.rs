@@ -46,7 +46,7 @@ rows! {
         SYS_recvmmsg SYS_sendmmsg SYS_sendfile SYS_splice SYS_tee SYS_vmsplice SYS_copy_file_range SYS_connect SYS_accept
         SYS_accept4 SYS_setsockopt SYS_getsockopt SYS_ioctl SYS_epoll_create1 SYS_epoll_ctl SYS_epoll_pwait SYS_epoll_pwait2
         SYS_pselect6 SYS_ppoll SYS_close SYS_close_range SYS_dup SYS_dup3 SYS_fcntl SYS_shutdown SYS_execve SYS_execveat
-        SYS_clone SYS_clone3 SYS_prctl SYS_seccomp SYS_exit_group SYS_rt_sigaction SYS_io_submit SYS_io_uring_setup SYS_io_uring_enter SYS_io_uring_register
+        SYS_clone SYS_clone3 SYS_prctl SYS_seccomp SYS_exit_group SYS_rt_sigaction SYS_getsockname SYS_getpeername SYS_io_submit SYS_pidfd_getfd SYS_io_uring_setup SYS_io_uring_enter SYS_io_uring_register
         #[cfg(target_arch = "x86_64")] SYS_epoll_create
         #[cfg(target_arch = "x86_64")] SYS_epoll_wait
         #[cfg(target_arch = "x86_64")] SYS_poll
@@ -55,13 +55,13 @@ rows! {
         #[cfg(target_arch = "x86_64")] SYS_fork;
     // The companion answers, or it is about what is no connection yet, or it fails on sockets; a child of vfork() goes on in execve().
     Pass:
-        SYS_socket SYS_socketpair SYS_bind SYS_listen SYS_getsockname SYS_getpeername
+        SYS_socket SYS_socketpair SYS_bind SYS_listen
         SYS_fstat SYS_newfstatat SYS_statx SYS_fstatfs SYS_fchmod SYS_fchown SYS_fchownat SYS_utimensat
         SYS_fgetxattr SYS_fsetxattr SYS_flistxattr SYS_fremovexattr
         SYS_lseek SYS_pread64 SYS_pwrite64 SYS_preadv SYS_pwritev SYS_fsync SYS_fdatasync SYS_sync_file_range SYS_syncfs
         SYS_ftruncate SYS_fallocate SYS_fadvise64 SYS_readahead SYS_flock SYS_getdents64 SYS_fchdir
         SYS_io_setup SYS_io_destroy SYS_io_getevents SYS_io_cancel
-        SYS_mmap SYS_kcmp SYS_pidfd_getfd SYS_unshare SYS_setns
+        SYS_mmap SYS_kcmp SYS_unshare SYS_setns
         #[cfg(target_arch = "x86_64")] SYS_vfork
         #[cfg(target_arch = "x86_64")] io_pgetevents = 333
         #[cfg(target_arch = "aarch64")] io_pgetevents = 292

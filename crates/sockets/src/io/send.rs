@@ -384,6 +384,25 @@ pub(crate) fn stuck(conn: &Conn, tx: &Held<'_, Tx>) -> bool {
         && tx.ring.unread(&conn.ends()).is_ok_and(|unread| unread < layout::SMALL as u64)
 }
 
+/// As [`stuck`], for one that does not wait in a call: the peer is given a while to read on and acknowledge, as it mostly does at once, and only one that
+/// does not is taken for stuck. Whoever polls, or waits on a set, looks again in time. A window that is full of a few small messages is left at once: with
+/// tcp nobody gets EAGAIN for so little, and there are programs that cannot cope (curl's HTTP/2 does not wait for room then, but spins).
+pub(crate) fn stuck_for_long(conn: &Conn, tx: &mut Held<'_, Tx>) -> bool {
+    if !stuck(conn, tx) {
+        tx.stuck_at = 0;
+        return false;
+    }
+    if tx.ring.is_full_of_little() {
+        return true;
+    }
+    let (now, read) = (ticks(), conn.word(layout::R));
+    if tx.stuck_at != read + 1 {
+        (tx.stuck_at, tx.stuck_since) = (read + 1, now);
+        return false;
+    }
+    now.wrapping_sub(tx.stuck_since) >= ticks_of(wait::STALL_NS)
+}
+
 /// Changes the writing direction over from tcp to the ring, if both ends have agreed.
 pub(crate) fn switch(conn: &Conn, fd: i32, tx: &mut Tx) -> bool {
     // The peer may be in the ring, and have to be woken, before we have taken note of its answer.
@@ -416,7 +435,7 @@ fn wants_more(conn: &Conn, tx: &mut Held<'_, Tx>, want: usize, room: usize, flag
     if conn.is_via() {
         // One that can wait does so for a while.
         let waits = flags & libc::MSG_DONTWAIT == 0 && !conn.has(flag::NONBLOCK);
-        return room == 0 && !waits && stuck(conn, tx);
+        return room == 0 && !waits && stuck_for_long(conn, tx);
     }
     if !process::options().grow {
         return false;

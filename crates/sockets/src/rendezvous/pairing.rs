@@ -460,6 +460,7 @@ fn settle(conn: &'static Conn, link: &Link, index: u32, slot: usize, read: u64) 
     conn.set_maps(mine, theirs);
     conn.slot.store(slot as u32, Ordering::Relaxed);
     conn.link.store(index, Ordering::Relaxed);
+    conn.peer_pid.store(link.peer_pid.load(Ordering::Relaxed), Ordering::Relaxed);
     conn.arms.store(0, Ordering::Relaxed);
     conn.clear(flag::GREW);
     conn.clear(flag::NO_BELLS | flag::LOUD);

@@ -54,6 +54,11 @@ pub fn address(token: u64) -> (libc::sockaddr_un, u32) {
 }
 
 pub(super) fn post(conn: &'static Conn, fd: i32) {
+    if conn.has(flag::NEVER) {
+        // Another process has taken it.
+        conn.plain(state::NEW);
+        return;
+    }
     process::look_for_rings();
     let barred = process::barred();
     if barred != 0 {

@@ -77,7 +77,7 @@ impl Door {
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
             match rustix::net::accept_with(self.socket.as_fd(), flags) {
                 // This host's agent, which may be root's, is heard, but only if it brings somebody.
-                Ok(socket) if user::is_own(&socket) || user::number(&socket) == Some(0) => {
+                Ok(socket) if user::is_kin(&socket) => {
                     if self.silent.len() == SILENT {
                         self.silent.remove(0);
                     }

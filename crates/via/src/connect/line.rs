@@ -122,8 +122,7 @@ impl Line {
             Line::Near(socket) => socket,
             Line::Far(line) => return open_far(line.as_ref(), &hello, handle, offer),
         };
-        let peer = rustix::net::sockopt::socket_peercred(socket).ok()?;
-        let pid = peer.pid.as_raw_nonzero().get() as u32;
+        let pid = user::process(socket)?;
         let mut fds = fds.into_iter();
         let theirs = Peer::near(open_map(fds.next()?, segment::BYTES)?);
         let regions = Some(Table::of(open_map(fds.next()?, TABLE)?)?);

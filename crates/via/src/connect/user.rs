@@ -1,39 +1,33 @@
-//! Whose process is at the other end of a UNIX socket. Memory goes to processes of one's own user only, and the kernel says who they are: `SO_PEERCRED`
-//! tells the effective user of who connected, and of who listens, at that moment. Nobody is exempt, root neither.
+//! Whose process is at the other end of a UNIX socket. Memory goes to processes of one's own user only, and the kernel says who they are
+//! ([`fabric::credentials`]): the user of who connected, and of who listens, at that moment. Nobody is exempt, root neither.
 
-use std::os::fd::AsFd;
-use std::sync::OnceLock;
+use std::os::fd::{AsFd, AsRawFd as _};
 
-use fabric::sys;
-
-/// What the kernel says of every user that has no number in this user namespace: many may be that one.
-const OVERFLOW: u32 = 65534;
+use fabric::credentials::{self, User};
 
 /// Whether it is this process's user.
 pub(crate) fn is_own(socket: impl AsFd) -> bool {
-    is(socket, sys::geteuid())
+    let own = User::own();
+    at(socket).is_some_and(|(peer, _)| own == Some(peer))
 }
 
 /// Whether it is user number `uid`.
 pub(crate) fn is(socket: impl AsFd, uid: u32) -> bool {
-    number(socket).is_some_and(|theirs| may_be(theirs, uid))
+    at(socket).is_some_and(|(peer, _)| credentials::is_of(uid, peer))
 }
 
-/// Its number, if the kernel tells it.
-pub(crate) fn number(socket: impl AsFd) -> Option<u32> {
-    rustix::net::sockopt::socket_peercred(socket).ok().map(|peer| peer.uid.as_raw())
+/// Whether it is this process's user, or root: this host's agent, as far as that can be known.
+pub(crate) fn is_kin(socket: impl AsFd) -> bool {
+    credentials::is_kin(socket.as_fd().as_raw_fd())
 }
 
-fn may_be(theirs: u32, uid: u32) -> bool {
-    theirs == uid && ![OVERFLOW, overflow()].contains(&theirs)
+/// The process, of a user that is known.
+pub(crate) fn process(socket: impl AsFd) -> Option<u32> {
+    at(socket).map(|(_, pid)| pid)
 }
 
-fn overflow() -> u32 {
-    static KNOWN: OnceLock<u32> = OnceLock::new();
-    *KNOWN.get_or_init(|| {
-        let told = std::fs::read_to_string("/proc/sys/kernel/overflowuid").ok();
-        told.and_then(|told| told.trim().parse().ok()).unwrap_or(OVERFLOW)
-    })
+fn at(socket: impl AsFd) -> Option<(User, u32)> {
+    User::at(socket.as_fd().as_raw_fd())
 }
 
 #[cfg(test)]
@@ -42,12 +36,11 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     #[test]
-    fn only_ones_own_user_is_and_nobody_is_none() {
-        assert!(may_be(0, 0) && may_be(1000, 1000));
-        assert!(!may_be(0, 1000) && !may_be(1000, 0) && !may_be(1000, 1001));
-        assert!(!may_be(OVERFLOW, OVERFLOW) && !may_be(overflow(), overflow()));
+    fn a_pair_is_ones_own_and_nobody_elses() {
         let (one, _other) = UnixStream::pair().unwrap();
-        assert!(is_own(&one) || sys::geteuid() == OVERFLOW);
-        assert!(!is(&one, sys::geteuid() + 1));
+        let known = User::own().is_some();
+        assert_eq!((is_own(&one), is_kin(&one)), (known, known));
+        assert!(!is(&one, fabric::sys::geteuid() + 1));
+        assert_eq!(process(&one), known.then(std::process::id));
     }
 }

@@ -342,7 +342,6 @@ pub struct Conn {
     pub fd: AtomicU32,
     /// Process that made it.
     pub pid: AtomicU32,
-    pub index: AtomicU32,
     pub next_free: AtomicU32,
     /// After how long housekeeping is due again, in ticks.
     pub pause: AtomicU64,

@@ -771,6 +771,19 @@ impl Scan {
         any
     }
 
+    /// Calls `each` for the connections on one link between processes of this host, if the link is this process's.
+    pub fn each_conn(&self, index: u32, mut each: impl FnMut(&'static Conn)) {
+        let link = link(index);
+        if link.state.load(Ordering::SeqCst) != state::READY
+            || link.live.load(Ordering::Acquire) == 0
+            || link.owner.load(Ordering::Relaxed) != process::pid()
+            || link.wire().is_some()
+        {
+            return;
+        }
+        (0..SLOTS).filter_map(|slot| link.conn(slot)).for_each(&mut each);
+    }
+
     /// Arms the sleep words of event queue `queue`; says how many peers have disarmed them since, and ring or have rung.
     pub fn arm_sleep(&self, queue: usize, mode: u64, id: u8) -> u32 {
         let mut disarmed = 0;

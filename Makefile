@@ -62,7 +62,7 @@ wheel: ## the Python package, in build/wheels
 test: ## everything that CI runs: habits, lints, unit, black-box, short models and fuzzers (TEST_ONLY=stage for one)
 	@scripts/test.sh
 
-bench: ## Shunt, kernel TCP, UNIX sockets and raw memory in one run (BENCH=latency|throughput|apps|ftp|rpc|via|ether|ofi|filters|all)
+bench: ## Shunt, kernel TCP, UNIX sockets and raw memory in one run (BENCH=latency|throughput|apps|ftp|rpc|via|ether|ofi|filters|footprint|all)
 	@scripts/bootstrap.sh $(or $(if $(filter all,$(BENCH)),ftp rpc ether ofi filters,$(filter ftp rpc ether ofi filters,$(BENCH))),build)
 	@$(MAKE) --no-print-directory build
 	@mkdir -p $(PLOTS)

@@ -61,6 +61,28 @@ def test_filters(tmp_path, programs):
     assert "not here" in done.stderr and "is not here (scripts/bootstrap.sh filters)" in done.stderr
 
 
+# ---- footprint ----
+
+# What a guest may carry at most. `shunt bench footprint` has the budgets that are promised; where these are missed today, what it is.
+LIMITS = {
+    ("no connection", "descriptors"): 4, ("no connection", "addresses"): 4 << 20, ("no connection", "threads"): 0,
+    ("first connection", "descriptors"): 24, ("first connection", "addresses"): 190 << 20, ("first connection", "threads"): 0,
+    ("first connection", "memory of both ends"): 2 << 20,
+    ("each further connection", "memory when used"): 64 << 10, ("each further connection", "memory when idle"): 48 << 10,
+}
+
+
+@pytest.mark.alone("it measures memory that others share")
+def test_footprint(programs):
+    env = os.environ | {"SHUNT_LIBEXEC": str(programs), "SHUNT_LIB": str(modes.library())}
+    done = subprocess.run([modes.command(), "bench", "footprint", "--rounds", "1", "--json"], env=env, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    found = {(it["row"], it["metric"]): it["shunt"][0] for it in json.loads(done.stdout)["metrics"]}
+    assert ("start of true", "time") in found
+    over = {what: found[what] for what, limit in LIMITS.items() if found[what] > limit}
+    assert not over, f"more than {LIMITS}"
+
+
 # ---- ofi ----
 
 

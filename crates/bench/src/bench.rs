@@ -7,7 +7,7 @@ use crate::host::{self, Cpus};
 use crate::pairs::{self, Ends, Setting, number};
 use crate::results::{Place, Results, Side, Target, Unit};
 use crate::temp::TempDir;
-use crate::{apps, filters, find, ftp, idle, never, ofi, plot, report, rpc, signals, via};
+use crate::{apps, filters, find, footprint, ftp, idle, never, ofi, plot, report, rpc, signals, via};
 use serde_json::{Value, json};
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
@@ -194,6 +194,7 @@ fn group(session: &mut Session, what: &str, options: &BenchOptions) -> Result<()
         ofi::GROUP => ofi::measure(session, &options.fabric),
         filters::GROUP => filters::measure(session, &options.filters),
         "never-slower" => never::measure(session, &options.apps),
+        footprint::GROUP => footprint::measure(session),
         "idle" => idle::measure(session, options.connections),
         other => Err(Error::Failed(format!("nothing is called {other}"))),
     }

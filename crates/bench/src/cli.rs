@@ -10,7 +10,7 @@ pub struct Group {
     pub help: &'static [&'static str],
 }
 
-const GROUPS: [Group; 11] = [
+const GROUPS: [Group; 12] = [
     Group { name: "latency", help: &["64-byte round trips, with blocking calls and under epoll"] },
     Group { name: "throughput", help: &["one-way messages of 64 B, 4 KB, 64 KB and 1 MB"] },
     Group {
@@ -60,6 +60,12 @@ const GROUPS: [Group; 11] = [
     Group {
         name: "never-slower",
         help: &["busy machine, one end only, short connections, rare requests, idle"],
+    },
+    Group {
+        name: "footprint",
+        help: &[
+            "what a program carries under Shunt: descriptors, addresses, memory, threads, the time of its start",
+        ],
     },
     Group { name: "idle", help: &["many idle connections beside a few active ones"] },
 ];

@@ -14,6 +14,7 @@ mod error;
 mod ether;
 mod filters;
 mod find;
+mod footprint;
 mod ftp;
 mod host;
 mod idle;

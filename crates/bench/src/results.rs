@@ -177,6 +177,8 @@ pub enum Unit {
     Events,
     Share,
     Percent,
+    /// Things that one has, and had better not.
+    Count,
 }
 
 impl Unit {
@@ -190,6 +192,7 @@ impl Unit {
             Unit::Bytes => scaled(value, 1024.0, &["B", "KiB", "MiB", "GiB"]),
             Unit::CpuPercent | Unit::Percent => format!("{value:.2} %"),
             Unit::Share => format!("{value:.2}"),
+            Unit::Count => format!("{value:.0}"),
         }
     }
 
@@ -203,6 +206,7 @@ impl Unit {
             Unit::CpuPercent => "% of a cpu",
             Unit::Share => "share",
             Unit::Percent => "%",
+            Unit::Count => "",
         }
     }
 

@@ -237,17 +237,29 @@ pub fn fcntl(fd: i32, command: i32, arg: usize) -> Result<i32, Errno> {
 
 /// Maps a file shared, readable and writable, left out of core dumps.
 pub fn mmap_shared(fd: i32, len: usize) -> Result<*mut u8, Errno> {
+    mmap_shared_from(fd, 0, len)
+}
+
+/// As [`mmap_shared`], a part of the file, from the beginning of one of its pages on.
+pub fn mmap_shared_from(fd: i32, offset: usize, len: usize) -> Result<*mut u8, Errno> {
     let flags = libc::MAP_SHARED | libc::MAP_NORESERVE;
-    let at = locking::map(len, flags, fd)?;
+    let at = locking::map(len, flags, fd, offset)?;
     madvise(at, len, libc::MADV_DONTDUMP);
     Ok(at)
 }
 
-/// Private zeroed memory, sparse.
+/// Private zeroed memory, sparse, left out of core dumps where it is much.
 pub fn mmap_private(len: usize) -> Result<*mut u8, Errno> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    locking::map(len, flags, -1)
+    let at = locking::map(len, flags, -1, 0)?;
+    if len >= SPARSE {
+        madvise(at, len, libc::MADV_DONTDUMP);
+    }
+    Ok(at)
 }
+
+/// Mappings from so many bytes on have holes, most likely.
+const SPARSE: usize = 64 << 10;
 
 /// Puts memory that nobody else has (but children of fork() to come) where `len` bytes are mapped: the first `kept` of them with what they had, if there is memory for that, else zeroes.
 ///

@@ -181,6 +181,9 @@ pub struct Tx {
     /// Which big ring of the link it has, plus one; and the position at which that begins, if it does.
     pub big: u64,
     pub big_from: u64,
+    /// The position at the last look whether it is idle; and the one, + 1, at which its ring was given back ([`crate::idle`]).
+    pub looked_at: u64,
+    pub given: u64,
     /// What is being done, for whoever has the lock next if it is not ended ([`crate::mend`]).
     pub step: u32,
     /// The path that is announced, and the word that announces it.
@@ -352,7 +355,6 @@ pub struct Conn {
     pub fd: AtomicU32,
     /// Process that made it.
     pub pid: AtomicU32,
-    pub index: AtomicU32,
     pub next_free: AtomicU32,
     /// After how long housekeeping is due again, in ticks.
     pub pause: AtomicU64,

@@ -24,7 +24,7 @@ use crate::layout::{QUEUES, TCP_AT, W};
 use crate::reason::Reason;
 use crate::table::{self, Entry};
 use crate::thread::{self, Place};
-use crate::{demote, descriptors, link, overdue, process, ready, real, rendezvous, wait};
+use crate::{demote, descriptors, idle, link, overdue, process, ready, real, rendezvous, wait};
 
 /// An epoll set.
 pub struct Set {

@@ -8,7 +8,7 @@ use fabric::{sys, trip};
 use crate::conn::{Conn, flag, state};
 use crate::reason::Reason;
 use crate::table::{self, Entry};
-use crate::{close, demote, descriptors, epoll, far, home, link, process, rendezvous, thread, wait};
+use crate::{close, demote, descriptors, epoll, far, home, idle, link, process, rendezvous, thread, wait};
 
 /// Which of the process's own locks fork() holds, as bits.
 static FROZEN: AtomicU32 = AtomicU32::new(0);
@@ -99,6 +99,7 @@ pub fn child() {
     process::forked();
     rendezvous::forked();
     link::forked();
+    idle::forked();
     epoll::forked();
     far::forked();
     home::leave();

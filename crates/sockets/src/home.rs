@@ -21,9 +21,28 @@ pub const FIRST: usize = 4096;
 /// Bytes of the file.
 pub const BYTES: usize = FIRST + CONNS * size_of::<Conn>();
 
-/// Bytes that are mapped for so many connections.
-fn mapped(room: usize) -> usize {
-    FIRST + room * size_of::<Conn>()
+/// The connections are mapped in parts, each when it is first needed: what is mapped is the program's no more, and most have few. The first part
+/// has so many, each other one as many as all before it.
+const PART: usize = 256;
+const PARTS: usize = 1 + (CONNS / PART).ilog2() as usize;
+const _: () = assert!((PART * size_of::<Conn>()).is_multiple_of(4096) && FIRST.is_multiple_of(4096));
+
+/// Which part a connection lies in.
+fn part_of(index: usize) -> usize {
+    (index / PART).checked_ilog2().map_or(0, |doubled| 1 + doubled as usize)
+}
+
+/// The connections of a part.
+fn indices(part: usize) -> core::ops::Range<usize> {
+    match part {
+        0 => 0..PART,
+        part => PART << (part - 1)..PART << part,
+    }
+}
+
+/// Where in the file a connection lies.
+fn offset(index: usize) -> usize {
+    FIRST + index * size_of::<Conn>()
 }
 
 /// The page before the connections.
@@ -34,138 +53,112 @@ pub struct Header {
     pub pid: AtomicU32,
     /// Connections ever used, the length of the array to read.
     pub used: AtomicU32,
+    unused: AtomicU32,
     /// Head of the free list: index + 1, with a tag in the upper half against reuse.
     free: AtomicU64,
 }
 
-/// The home of this process, made when first needed.
-static HOME: AtomicU64 = AtomicU64::new(0);
-/// Its descriptor, +1, of a guest.
-static GUESTS_FD: AtomicU32 = AtomicU32::new(0);
+/// What this process has mapped of a home. Not in the home itself: others may write there.
+struct Home {
+    /// Where the file's parts are mapped; the first one, with the header, tells whether there is a home. They are never unmapped.
+    parts: [AtomicU64; PARTS],
+    /// Connections of the first part: fewer where the address space was limited.
+    few: AtomicU32,
+    /// The file, +1, of the process's own home.
+    fd: AtomicU32,
+}
+
 /// All homes that this process has mapped, its own and those of the processes from which it came by fork().
-static MAPPED: [Mapped; 16] = [const { Mapped { at: AtomicU64::new(0), room: AtomicU32::new(0) } }; 16];
+static HOMES: [Home; 16] = [const {
+    Home { parts: [const { AtomicU64::new(0) }; PARTS], few: AtomicU32::new(0), fd: AtomicU32::new(0) }
+}; 16];
+/// The number of its own one, +1, made when first needed.
+static OWN: AtomicU32 = AtomicU32::new(0);
 
-/// One of them. How much of it is mapped is never read from the home itself: a child may have changed its user past our hooks, and write there what it wants.
-/// No number from there becomes an address before it is compared with this.
-struct Mapped {
-    at: AtomicU64,
-    room: AtomicU32,
+fn homes() -> impl Iterator<Item = &'static Home> {
+    HOMES.iter().filter(|home| home.parts[0].load(Ordering::Acquire) != 0)
 }
 
-impl Mapped {
-    fn room(&self) -> usize {
-        self.room.load(Ordering::Relaxed) as usize
+fn own() -> Option<&'static Home> {
+    match OWN.load(Ordering::Acquire) {
+        0 => create(),
+        number => HOMES.get(number as usize - 1),
     }
-
-    /// Which connection of it lies at an address.
-    fn index_of(&self, address: u64) -> Option<usize> {
-        let at = self.at.load(Ordering::Acquire);
-        let index = address.checked_sub(at + FIRST as u64)? as usize / size_of::<Conn>();
-        (at != 0 && index < self.room()).then_some(index)
-    }
-
-    fn header(&self) -> Option<&'static Header> {
-        let at = self.at.load(Ordering::Acquire);
-        // SAFETY: `at` is the base of a mapping of at least one page that is never unmapped; Header is all atomics.
-        (at != 0).then(|| unsafe { &*(at as *const Header) })
-    }
-}
-
-/// The one in which a connection lies, and where.
-fn home_of(conn: &Conn) -> Option<(&'static Mapped, usize)> {
-    let address = core::ptr::from_ref(conn) as u64;
-    MAPPED.iter().find_map(|mapped| Some((mapped, mapped.index_of(address)?)))
-}
-
-/// How many connections the home at `at` has room for.
-fn room_at(at: u64) -> u32 {
-    let mapped = MAPPED.iter().find(|mapped| mapped.at.load(Ordering::Acquire) == at);
-    mapped.map_or(0, |mapped| mapped.room.load(Ordering::Relaxed))
-}
-
-fn header() -> Option<&'static Header> {
-    let at = HOME.load(Ordering::Acquire);
-    let at = if at != 0 { at } else { create()? };
-    // SAFETY: `at` is the base of a mapping of `mapped` bytes that is never unmapped; Header is all atomics.
-    Some(unsafe { &*(at as *const Header) })
 }
 
 #[cold]
-fn create() -> Option<u64> {
-    let room = layout::entries_within(sys::address_space_limit(), CONNS, size_of::<Conn>());
-    let (map, fd) = descriptors::made(|| Map::create_part(NAME, BYTES, mapped(room))).ok()?;
+fn create() -> Option<&'static Home> {
+    let few = layout::entries_within(sys::address_space_limit(), PART, size_of::<Conn>());
+    let (map, fd) = descriptors::made(|| Map::create_part(NAME, BYTES, offset(few))).ok()?;
     // The descriptor stays open: it is how others find the home.
     let fd = descriptors::hide(fd);
     let at = map.base() as u64;
-    // SAFETY: as in `header`.
+    // SAFETY: the base of a mapping of at least FIRST bytes; Header is all atomics.
     let header = unsafe { &*(at as *const Header) };
     header.conn_bytes.store(size_of::<Conn>() as u32, Ordering::Relaxed);
     header.pid.store(process::pid(), Ordering::Relaxed);
     header.magic.store(MAGIC, Ordering::Release);
-    // Of one that is not noted it could not be said later what it shares, and nobody takes a connection there.
-    let Some(noted) = note(at, room as u32) else {
-        // SAFETY: nobody has seen our mapping.
-        unsafe { map.unmap() };
-        descriptors::unhide(fd);
-        return None;
+    let free = |home: &&Home| {
+        // Of one that is being made its maker alone writes the rest; others know it by its number.
+        home.parts[0].compare_exchange(0, at, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     };
-    match HOME.compare_exchange(0, at, Ordering::AcqRel, Ordering::Acquire) {
-        Ok(_) => {
-            if process::is_guest() {
-                GUESTS_FD.store(fd as u32 + 1, Ordering::Relaxed);
-            }
-            Some(at)
+    let made = HOMES.iter().zip(1..).find(|(home, _)| free(home)).map(|(home, number)| {
+        home.few.store(few as u32, Ordering::Relaxed);
+        home.fd.store(fd as u32 + 1, Ordering::Relaxed);
+        (home, OWN.compare_exchange(0, number, Ordering::AcqRel, Ordering::Acquire))
+    });
+    let other = match made {
+        Some((home, Ok(_))) => return Some(home),
+        Some((home, Err(other))) => {
+            home.parts[0].store(0, Ordering::Release);
+            HOMES.get(other as usize - 1)
         }
-        Err(other) => {
-            noted.at.store(0, Ordering::Release);
-            // SAFETY: nobody has seen our mapping.
-            unsafe { map.unmap() };
-            descriptors::unhide(fd);
-            Some(other)
-        }
-    }
-}
-
-fn note(at: u64, room: u32) -> Option<&'static Mapped> {
-    let free =
-        |mapped: &&Mapped| mapped.at.compare_exchange(0, at, Ordering::AcqRel, Ordering::Relaxed).is_ok();
-    // Nobody knows of the home before it has been noted.
-    MAPPED.iter().find(free).inspect(|mapped| mapped.room.store(room, Ordering::Release))
+        // Of one that is not noted it could not be said later what it shares.
+        None => None,
+    };
+    // SAFETY: no connection has been taken there.
+    unsafe { map.unmap() };
+    descriptors::unhide(fd);
+    other
 }
 
 /// Whether the process has mapped any.
 pub fn any() -> bool {
-    MAPPED.iter().any(|mapped| mapped.at.load(Ordering::Acquire) != 0)
+    homes().next().is_some()
 }
 
 /// Shares no home any more: those that are mapped become this process's alone, and a new connection goes to a new one. Descriptors are closed by others.
 pub(crate) fn renounce() {
-    HOME.store(0, Ordering::Release);
-    GUESTS_FD.store(0, Ordering::Relaxed);
-    for place in &MAPPED {
-        if let Some(header) = place.header() {
-            let room = place.room();
-            let used = header.used.load(Ordering::Acquire) as usize;
-            let at = core::ptr::from_ref(header).cast_mut().cast();
-            // SAFETY: so much was mapped; no connection there is in memory any more.
-            unsafe { sys::make_own(at, mapped(room), mapped(used.min(room))) };
+    OWN.store(0, Ordering::Release);
+    for home in homes() {
+        home.fd.store(0, Ordering::Relaxed);
+        let used = home.header().used.load(Ordering::Acquire) as usize;
+        for (part, at) in home.parts.iter().enumerate() {
+            let at = at.load(Ordering::Acquire);
+            if at != 0 {
+                let (begin, end) = home.bounds(part);
+                let kept = offset(used.min(CONNS)).clamp(begin, end);
+                // SAFETY: so much was mapped; no connection there is in memory any more. (What the header says others could have written, but
+                // only those who were as we are.)
+                unsafe { sys::make_own(at as *mut u8, end - begin, kept - begin) };
+            }
         }
     }
 }
 
 /// Another process's home, mapped for a while.
-pub(crate) struct Home(Map);
+pub(crate) struct Foreign(Map);
 
 /// Maps one, if it is of this version.
-pub(crate) fn open(fd: i32) -> Option<Home> {
-    let home = Home(Map::open(fd, BYTES).ok()?);
+pub(crate) fn open(fd: i32) -> Option<Foreign> {
+    let home = Foreign(Map::open(fd, BYTES).ok()?);
     let header = home.header();
     let known = header.magic.load(Ordering::Acquire) == MAGIC
         && header.conn_bytes.load(Ordering::Relaxed) == size_of::<Conn>() as u32;
     known.then_some(home)
 }
 
-impl Home {
+impl Foreign {
     fn header(&self) -> &Header {
         // SAFETY: the mapping has BYTES, more than the header, which is all atomics, and stays as long as `self`.
         unsafe { &*self.0.base().cast::<Header>() }
@@ -181,7 +174,7 @@ impl Home {
     }
 }
 
-impl Drop for Home {
+impl Drop for Foreign {
     fn drop(&mut self) {
         // SAFETY: nothing that was borrowed of it is left.
         unsafe { self.0.unmap() };
@@ -190,35 +183,83 @@ impl Drop for Home {
 
 /// In the child of fork(): connections that it makes go to a home of its own; inherited ones stay where they are.
 pub fn leave() {
-    HOME.store(0, Ordering::Release);
-    let fd = GUESTS_FD.swap(0, Ordering::Relaxed);
-    if fd != 0 {
-        // A guest's child shares nothing with its parent, and does not look as if it did.
-        descriptors::unhide(fd as i32 - 1);
+    OWN.store(0, Ordering::Release);
+    for home in homes() {
+        let fd = home.fd.swap(0, Ordering::Relaxed);
+        if fd != 0 && process::is_guest() {
+            // A guest's child shares nothing with its parent, and does not look as if it did.
+            descriptors::unhide(fd as i32 - 1);
+        }
     }
 }
 
-fn conn_at(header: &'static Header, index: u32) -> &'static Conn {
-    let base = core::ptr::from_ref(header).cast::<u8>();
-    // SAFETY: index < room is checked by the callers; the mapping is never unmapped; a zeroed Conn is a valid, free one.
-    unsafe { &*base.add(FIRST + index as usize * size_of::<Conn>()).cast::<Conn>() }
+impl Home {
+    fn header(&self) -> &'static Header {
+        // SAFETY: the first part is mapped, as callers have found, and never unmapped; Header is all atomics.
+        unsafe { &*(self.parts[0].load(Ordering::Acquire) as *const Header) }
+    }
+
+    /// Where a part begins and ends in the file, as far as it is mapped.
+    fn bounds(&self, part: usize) -> (usize, usize) {
+        match part {
+            0 => (0, offset(self.few.load(Ordering::Relaxed) as usize)),
+            part => (offset(indices(part).start), offset(indices(part).end)),
+        }
+    }
+
+    /// A connection, if what it lies in is mapped.
+    fn conn(&self, index: u32) -> Option<&'static Conn> {
+        let part = part_of(index as usize);
+        let at = self.parts.get(part)?.load(Ordering::Acquire);
+        let (begin, end) = self.bounds(part);
+        let (from, to) = (offset(index as usize), offset(index as usize + 1));
+        // SAFETY: it lies in the part, which is mapped from `begin` to `end` and never unmapped; a zeroed Conn is a valid, free one.
+        (at != 0 && to <= end).then(|| unsafe { &*((at as usize + from - begin) as *const Conn) })
+    }
+
+    /// As [`Home::conn`], in the process's own home: maps what is missing, if the address space has room for it.
+    fn conn_made(&self, index: u32) -> Option<&'static Conn> {
+        if let Some(conn) = self.conn(index) {
+            return Some(conn);
+        }
+        let part = part_of(index as usize);
+        let place = self.parts.get(part).filter(|_| part > 0)?;
+        let (begin, end) = self.bounds(part);
+        let fd = self.fd.load(Ordering::Relaxed).checked_sub(1)? as i32;
+        let all = indices(part).end;
+        if layout::entries_within(sys::address_space_limit(), all, size_of::<Conn>()) < all
+            || !descriptors::intact(fd)
+        {
+            return None;
+        }
+        let at = sys::mmap_shared_from(fd, begin, end - begin).ok()?;
+        if place.compare_exchange(0, at as u64, Ordering::AcqRel, Ordering::Acquire).is_err() {
+            sys::munmap(at, end - begin);
+        }
+        self.conn(index)
+    }
+
+    /// The index of a connection that lies here.
+    fn index(&self, conn: &'static Conn) -> Option<u32> {
+        let conn = core::ptr::from_ref(conn).addr();
+        self.parts.iter().enumerate().find_map(|(part, at)| {
+            let at = at.load(Ordering::Acquire) as usize;
+            let (begin, end) = self.bounds(part);
+            let within = at != 0 && (at..at + (end - begin)).contains(&conn);
+            within.then(|| ((begin + (conn - at) - FIRST) / size_of::<Conn>()) as u32)
+        })
+    }
 }
 
-/// How many connections the process's home, with this header, has room for.
-fn room_of(header: &'static Header) -> u32 {
-    room_at(core::ptr::from_ref(header) as u64)
-}
-
-/// The connection with this index in the process's home, if there is such.
-pub fn conn(index: u32) -> Option<&'static Conn> {
-    let header = header()?;
-    (index < header.used.load(Ordering::Acquire).min(room_of(header))).then(|| conn_at(header, index))
+/// The home that a connection lies in, and its index there.
+fn home_of(conn: &'static Conn) -> Option<(&'static Home, u32)> {
+    homes().find_map(|home| Some((home, home.index(conn)?)))
 }
 
 /// Whether a connection lies in the home of this process, not in that of one which it came from by fork().
 pub fn is_ours(conn: &'static Conn) -> bool {
-    let home = HOME.load(Ordering::Acquire);
-    home != 0 && home_of(conn).is_some_and(|(mapped, _)| mapped.at.load(Ordering::Acquire) == home)
+    let own = HOMES.get((OWN.load(Ordering::Acquire) as usize).wrapping_sub(1));
+    own.is_some_and(|own| own.index(conn).is_some())
 }
 
 /// How many connections were in use when those were last looked for whose processes have gone.
@@ -228,10 +269,11 @@ const SWEEP_AFTER: u32 = 1024;
 /// Gives back connections that a child took over and died with, or ended without closing. To be done when twice as many are in use as
 /// after the last time.
 #[cold]
-fn sweep(header: &'static Header) {
-    let used = header.used.load(Ordering::Acquire).min(room_of(header));
+fn sweep(home: &Home) {
+    // A child that has changed its user past our hooks may have written there.
+    let used = home.header().used.load(Ordering::Acquire).min(CONNS as u32);
     let mut live = 0;
-    for conn in (0..used).map(|index| conn_at(header, index)) {
+    for conn in (0..used).filter_map(|index| home.conn(index)) {
         let owner = conn.pid.load(Ordering::Relaxed);
         let gone = owner != process::pid()
             && !conn.has(flag::SHARED)
@@ -248,32 +290,35 @@ fn sweep(header: &'static Header) {
 
 /// A free connection.
 pub fn take() -> Option<&'static Conn> {
-    let header = header()?;
-    let (mut swept, room) = (false, room_of(header));
+    let home = own()?;
+    let header = home.header();
+    let mut swept = false;
     loop {
         let free = header.free.load(Ordering::Acquire);
         let index = (free & 0xffff_ffff) as u32;
         if index == 0 {
             let used = header.used.load(Ordering::Acquire);
+            let room = CONNS as u32;
             if used >= room.min(SWEPT.load(Ordering::Relaxed).max(SWEEP_AFTER / 2) * 2) && !swept {
                 swept = true;
-                sweep(header);
+                sweep(home);
                 continue;
             }
-            if used >= room {
-                return None;
-            }
+            let conn = home.conn_made(used).filter(|_| used < room);
+            let Some(conn) = conn else {
+                if swept {
+                    return None;
+                }
+                swept = true;
+                sweep(home);
+                continue;
+            };
             if header.used.compare_exchange(used, used + 1, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-                let conn = conn_at(header, used);
-                conn.index.store(used, Ordering::Relaxed);
                 return Some(conn);
             }
             continue;
         }
-        if index > room {
-            return None;
-        }
-        let conn = conn_at(header, index - 1);
+        let conn = home.conn(index - 1)?;
         let next = u64::from(conn.next_free.load(Ordering::Relaxed)) | (free >> 32).wrapping_add(1) << 32;
         if header.free.compare_exchange(free, next, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
             return Some(conn);
@@ -284,8 +329,8 @@ pub fn take() -> Option<&'static Conn> {
 /// Gives a connection back to the home that it lies in.
 pub fn give(conn: &'static Conn) {
     conn.state.store(state::FREE, Ordering::Release);
-    let Some((mapped, index)) = home_of(conn) else { return };
-    let (Some(header), index) = (mapped.header(), index as u32) else { return };
+    let Some((home, index)) = home_of(conn) else { return };
+    let header = home.header();
     loop {
         let free = header.free.load(Ordering::Acquire);
         conn.next_free.store((free & 0xffff_ffff) as u32, Ordering::Relaxed);
@@ -293,31 +338,5 @@ pub fn give(conn: &'static Conn) {
         if header.free.compare_exchange(free, next, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
             return;
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_what_lies_in_a_home_is_a_connection_of_it() {
-        let base = 1u64 << 40;
-        let mapped = Mapped { at: AtomicU64::new(base), room: AtomicU32::new(3) };
-        let conn = |index: usize| base + (FIRST + index * size_of::<Conn>()) as u64;
-        assert_eq!([0, 2].map(|index| mapped.index_of(conn(index))), [Some(0), Some(2)]);
-        for outside in [0, base, conn(0) - 1, conn(3), u64::MAX] {
-            assert_eq!(mapped.index_of(outside), None);
-        }
-        assert_eq!(Mapped { at: AtomicU64::new(0), room: AtomicU32::new(3) }.index_of(conn(0)), None);
-    }
-
-    #[test]
-    fn what_is_given_back_is_taken_again() {
-        let conn = take().unwrap();
-        let (mapped, index) = home_of(conn).unwrap();
-        assert!(is_ours(conn) && core::ptr::eq(conn_at(mapped.header().unwrap(), index as u32), conn));
-        give(conn);
-        assert_eq!(conn.state(), state::FREE);
     }
 }

@@ -14,6 +14,7 @@ pub mod far;
 pub mod faults;
 pub mod fork;
 pub mod home;
+mod idle;
 pub mod interface;
 pub mod io;
 pub mod kicks;

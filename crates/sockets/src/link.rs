@@ -99,9 +99,9 @@ struct Inner {
 // SAFETY: `inner` is under `lock`, the rest is atomic.
 unsafe impl Sync for Link {}
 
-static LINKS_AT: AtomicU64 = AtomicU64::new(0);
-/// How many links the array there has room for.
-static ROOM: AtomicU32 = AtomicU32::new(0);
+/// Links are mapped so many at a time, when the first of them is needed.
+const AT_A_TIME: usize = 32;
+static LINKS_AT: [AtomicU64; LINKS / AT_A_TIME] = [const { AtomicU64::new(0) }; LINKS / AT_A_TIME];
 static USED: AtomicU32 = AtomicU32::new(0);
 /// Guards making and freeing of links.
 static REGISTRY: AtomicLock = AtomicLock(UnsafeCell::new(0));
@@ -118,9 +118,11 @@ fn registry() -> &'static Lock {
 
 /// The link with this number.
 pub fn link(index: u32) -> &'static Link {
-    assert!(index < ROOM.load(Ordering::Relaxed));
-    // SAFETY: the array is a mapping of ROOM zeroed links, never unmapped; callers have an index that `add` gave out.
-    unsafe { &*(LINKS_AT.load(Ordering::Acquire) as *const Link).add(index as usize) }
+    let index = index as usize;
+    let at = LINKS_AT[index / AT_A_TIME].load(Ordering::Acquire);
+    assert!(at != 0);
+    // SAFETY: a mapping of AT_A_TIME zeroed links, never unmapped; a zeroed link is a valid, free one.
+    unsafe { &*(at as *const Link).add(index % AT_A_TIME) }
 }
 
 /// Numbers of all links ever used.
@@ -596,12 +598,6 @@ fn length() -> usize {
 }
 
 fn add(token: u64, socket: i32, parity: u32, peer: (u32, u32), mine: Map) -> Result<u32, Reason> {
-    if LINKS_AT.load(Ordering::Acquire) == 0 {
-        let room = layout::entries_within(sys::address_space_limit(), LINKS, size_of::<Link>());
-        let at = sys::mmap_private(room * size_of::<Link>()).map_err(|_| Reason::NoMemory)?;
-        ROOM.store(room as u32, Ordering::Relaxed);
-        LINKS_AT.store(at as u64, Ordering::Release);
-    }
     let now = ticks();
     let index = all()
         .find(|&index| match link(index).state.load(Ordering::Acquire) {
@@ -610,8 +606,11 @@ fn add(token: u64, socket: i32, parity: u32, peer: (u32, u32), mine: Map) -> Res
             _ => false,
         })
         .unwrap_or(USED.load(Ordering::Acquire));
-    if index >= ROOM.load(Ordering::Relaxed) {
-        return Err(Reason::LinkLimit);
+    let place = LINKS_AT.get(index as usize / AT_A_TIME).ok_or(Reason::LinkLimit)?;
+    if place.load(Ordering::Acquire) == 0 {
+        // Under the registry's lock.
+        let at = sys::mmap_private(AT_A_TIME * size_of::<Link>()).map_err(|_| Reason::NoMemory)?;
+        place.store(at as u64, Ordering::Release);
     }
     USED.fetch_max(index + 1, Ordering::AcqRel);
     let link = link(index);
@@ -770,6 +769,19 @@ impl Scan {
         let mut any = false;
         self.each_link(queue, |_, mine, base| any |= hints::any(&mine, base));
         any
+    }
+
+    /// Calls `each` for the connections on one link between processes of this host, if the link is this process's.
+    pub fn each_conn(&self, index: u32, mut each: impl FnMut(&'static Conn)) {
+        let link = link(index);
+        if link.state.load(Ordering::SeqCst) != state::READY
+            || link.live.load(Ordering::Acquire) == 0
+            || link.owner.load(Ordering::Relaxed) != process::pid()
+            || link.wire().is_some()
+        {
+            return;
+        }
+        (0..SLOTS).filter_map(|slot| link.conn(slot)).for_each(&mut each);
     }
 
     /// Arms the sleep words of event queue `queue`; says how many peers have disarmed them since, and ring or have rung.

@@ -12,7 +12,7 @@ use stream::spin::{Learned, NO_CPU, Spun, ticks};
 use crate::conn::{Conn, flag, path};
 use crate::layout::CALL_BELL;
 use crate::wait::{self, Seen, Waiter};
-use crate::{epoll, kicks, overdue, process, ready, real, rendezvous, seen, table};
+use crate::{epoll, idle, kicks, overdue, process, ready, real, rendezvous, seen, table};
 
 /// Connections that a poll of the kernel's is waiting on: they are not promoted meanwhile, as nobody would wake it.
 pub struct InKernel<'a>(&'a [libc::pollfd], usize);
@@ -55,6 +55,7 @@ pub fn poll(
 ) -> Result<usize, Errno> {
     let deadline = nanos.map(|nanos| sys::now().saturating_add(nanos));
     let mut learned = LEARNED.load();
+    let began = ticks();
     let Some(mut scratch) = Scratch::new(fds.len()) else { return Err(Errno::ENOMEM) };
     loop {
         // Before the survey: what comes during it must show as a change.
@@ -68,7 +69,8 @@ pub fn poll(
         let peer = only.map_or(NO_CPU, wait::meet);
         let spun = learned.spin(limit, peer, || fingerprint(fds) != seen);
         let before = ticks();
-        let slept = if spun == Spun::Won { Ok(()) } else { sleep(fds, &mut scratch, deadline, mask, seen) };
+        let slept =
+            if spun == Spun::Won { Ok(()) } else { sleep(fds, &mut scratch, (deadline, began), mask, seen) };
         if spun != Spun::Won && only.is_some() {
             learned.slept(ticks() - before, limit);
         }
@@ -152,7 +154,7 @@ const RESEND_NS: u64 = 1_000_000;
 fn sleep(
     fds: &[libc::pollfd],
     scratch: &mut Scratch,
-    deadline: Option<u64>,
+    (deadline, began): (Option<u64>, u64),
     mask: *const libc::sigset_t,
     seen: u64,
 ) -> Result<(), Errno> {
@@ -193,7 +195,8 @@ fn sleep(
     let mut result = Ok(());
     if fingerprint(fds) == seen {
         let left = deadline.map(|deadline| deadline.saturating_sub(sys::now()));
-        let (left, looks) = overdue::limit([left, limit].into_iter().flatten().min());
+        let (left, looks) =
+            overdue::limit(idle::before_sleep([left, limit].into_iter().flatten().min(), began));
         let left = left.map(sys::timespec);
         let timeout = left.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
         // SAFETY: the array has count + 1 places, timeout is null or valid, the mask is the program's.

@@ -27,19 +27,37 @@ const CONN: u64 = 1;
 const SET: u64 = 2;
 const OWN: u64 = 3;
 
+/// Descriptors below this, which are nearly all, have a table of their own: what is mapped is the program's no more.
+const LOW: usize = 1 << 16;
+
 static TABLE: AtomicU64 = AtomicU64::new(0);
+/// The table of those from [`LOW`] on, once there is one.
+static HIGH: AtomicU64 = AtomicU64::new(0);
 /// One more than the highest descriptor of the program's that ever had an entry, and of anyone's: ours lie thousands higher.
 static TOP: AtomicUsize = AtomicUsize::new(0);
 static TOP_OF_ALL: AtomicUsize = AtomicUsize::new(0);
 
 #[inline(always)]
 fn cell(fd: i32) -> Option<&'static AtomicU64> {
+    if fd as u32 as usize >= LOW {
+        return high(fd);
+    }
     let table = TABLE.load(Ordering::Acquire);
-    if table == 0 || fd as u32 as usize >= LEN {
+    if table == 0 {
         return None;
     }
-    // SAFETY: the table is a mapping of LEN words that is never unmapped; fd < LEN.
+    // SAFETY: the table is a mapping of LOW words that is never unmapped; fd < LOW.
     Some(unsafe { &*(table as *const AtomicU64).add(fd as usize) })
+}
+
+#[cold]
+fn high(fd: i32) -> Option<&'static AtomicU64> {
+    let (table, fd) = (HIGH.load(Ordering::Acquire), fd as u32 as usize);
+    if table == 0 || fd >= LEN {
+        return None;
+    }
+    // SAFETY: the table is a mapping of LEN - LOW words that is never unmapped; LOW <= fd < LEN.
+    Some(unsafe { &*(table as *const AtomicU64).add(fd - LOW) })
 }
 
 fn decode(word: u64) -> Entry {
@@ -98,8 +116,10 @@ pub fn is_own(fd: i32) -> bool {
 
 /// Changes an entry; returns what it was. False room (fd too high, no memory) leaves things as they are and gives `None`.
 pub fn swap(fd: i32, entry: Entry) -> Option<Entry> {
-    if TABLE.load(Ordering::Acquire) == 0 {
-        make();
+    if (0..LOW as i32).contains(&fd) {
+        make(&TABLE, LOW);
+    } else {
+        make(&HIGH, LEN - LOW);
     }
     let cell = cell(fd)?;
     TOP_OF_ALL.fetch_max(fd as usize + 1, Ordering::AcqRel);
@@ -142,17 +162,30 @@ pub fn for_each(mut each: impl FnMut(i32, Entry)) {
     }
 }
 
-#[cold]
-fn make() {
-    let Ok(at) = sys::mmap_private(LEN * 8) else { return };
-    if TABLE.compare_exchange(0, at as u64, Ordering::AcqRel, Ordering::Acquire).is_err() {
-        sys::munmap(at, LEN * 8);
+fn make(table: &AtomicU64, len: usize) {
+    if table.load(Ordering::Acquire) != 0 {
+        return;
+    }
+    let Ok(at) = sys::mmap_private(len * 8) else { return };
+    if table.compare_exchange(0, at as u64, Ordering::AcqRel, Ordering::Acquire).is_err() {
+        sys::munmap(at, len * 8);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn high_descriptors_have_entries_as_well() {
+        let conn = crate::home::take().unwrap();
+        for fd in [LOW as i32 - 1, LOW as i32, LEN as i32 - 1] {
+            assert!(matches!(swap(fd, Entry::Conn(conn)), Some(Entry::None)));
+            assert!(super::conn(fd).is_some_and(|found| core::ptr::eq(found, conn)));
+            assert!(matches!(swap(fd, Entry::None), Some(Entry::Conn(_))));
+        }
+        assert!(swap(LEN as i32, Entry::Own).is_none() && swap(-1, Entry::Own).is_none());
+    }
 
     #[test]
     fn descriptors_of_our_own_do_not_lengthen_the_walk() {

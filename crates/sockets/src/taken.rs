@@ -20,7 +20,7 @@ use fabric::sync::{Ordering, fence};
 use fabric::sys::{self, Errno};
 
 use crate::conn::{Conn, Held, Rx, Tx, flag, path, state};
-use crate::home::{self, Home};
+use crate::home::{self, Foreign};
 use crate::layout;
 use crate::mend::step;
 use crate::reason::Reason;
@@ -372,7 +372,7 @@ fn process_of(pidfd: i32) -> Option<u32> {
 }
 
 /// Maps the homes that a process has, one after the other, until `found`.
-fn each_home(pidfd: i32, pid: u32, mut found: impl FnMut(&Home) -> bool) {
+fn each_home(pidfd: i32, pid: u32, mut found: impl FnMut(&Foreign) -> bool) {
     let Some(path) = Text::of(format_args!("/proc/{pid}/fd")) else { return };
     let Some(path) = path.as_c() else { return };
     let Ok(folder) = sys::open(path, libc::O_RDONLY | libc::O_DIRECTORY, 0) else { return };

@@ -10,7 +10,7 @@ use stream::spin::{NO_CPU, Spun, cpu, nanos_of, ticks, ticks_of};
 
 use crate::conn::{Conn, flag, path, state};
 use crate::layout::{self, BIG_AT, CALL_BELL, CPU, FIRED, NOTES, R, SLOTS, SMALL_AT, STATE, TCP_AT, TRIP, W};
-use crate::{demote, io, kicks, link, process, real, rendezvous, signals, table, thread};
+use crate::{demote, idle, io, kicks, link, process, real, rendezvous, signals, table, thread};
 
 /// What a waiter looks at: any change of it is a reason to try again.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -307,6 +307,7 @@ fn sleep_readable(conn: &'static Conn, fd: i32, seen: Seen, orphan: &mut bool) -
         return Ok(());
     }
     conn.counters.sleeps.fetch_add(1, Ordering::Relaxed);
+    idle::look_if_due();
     let mut byte = 0;
     // SAFETY: the buffer is valid for the one byte asked for.
     let got = unsafe { real::recv()(fd, &raw mut byte, 1, libc::MSG_PEEK) };

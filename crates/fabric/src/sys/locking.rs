@@ -11,13 +11,13 @@ static OURS: [[AtomicUsize; 2]; 128] = [const { [const { AtomicUsize::new(0) }; 
 const NOTED: usize = 64 << 10;
 
 /// mmap() of sparse memory, readable and writable.
-pub(super) fn map(len: usize, flags: i32, fd: i32) -> Result<*mut u8, Errno> {
+pub(super) fn map(len: usize, flags: i32, fd: i32, offset: usize) -> Result<*mut u8, Errno> {
     let usual = libc::PROT_READ | libc::PROT_WRITE;
     let at = if FUTURE.load(Ordering::Relaxed) == 0 {
-        call!(mmap, 0, len, usual, flags, fd, 0)?
+        call!(mmap, 0, len, usual, flags, fd, offset)?
     } else {
         // What is not accessible is not brought in.
-        let at = call!(mmap, 0, len, libc::PROT_NONE, flags, fd, 0)?;
+        let at = call!(mmap, 0, len, libc::PROT_NONE, flags, fd, offset)?;
         let _ = call!(munlock, at, len);
         if let Err(errno) = call!(mprotect, at, len, usual) {
             let _ = call!(munmap, at, len);
@@ -158,7 +158,7 @@ mod tests {
 
     #[test]
     fn ours_is_cut_out() {
-        let ours = map(NOTED * 2, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1).unwrap() as usize;
+        let ours = map(NOTED * 2, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0).unwrap() as usize;
         let mut parts = Vec::new();
         but_ours(ours - 4096, ours + NOTED * 2 + 8192, &mut |at, len| parts.push((at, len)));
         assert_eq!(parts, [(ours - 4096, 4096), (ours + NOTED * 2, 8192)]);

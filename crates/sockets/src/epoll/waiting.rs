@@ -33,6 +33,7 @@ impl Set {
             None | Some(0) => None,
             Some(nanos) => Some(ticks().saturating_add(ticks_of(nanos))),
         };
+        let mut began = 0;
         loop {
             // Nothing has been told in this call so far; others may have told of members since it began.
             let call = self.calls.fetch_add(1, Ordering::Relaxed) + 1;
@@ -52,7 +53,7 @@ impl Set {
                     continue;
                 }
             }
-            let (count, inner) = self.sleep(places, nanos, deadline, mask)?;
+            let (count, inner) = self.sleep(places, nanos, (deadline, &mut began), mask)?;
             let call = self.calls.fetch_add(1, Ordering::Relaxed) + 1;
             if count > 0 {
                 // What came by rings before comes with it, at its place.
@@ -194,7 +195,7 @@ impl Set {
         &'static self,
         places: &mut [libc::epoll_event],
         nanos: Option<u64>,
-        deadline: Option<u64>,
+        (deadline, began): (Option<u64>, &mut u64),
         mask: *const libc::sigset_t,
     ) -> Result<(usize, Option<usize>), Errno> {
         let queue = self.queue.load(Ordering::Acquire);
@@ -216,6 +217,15 @@ impl Set {
             Some(0) => Some(0),
             _ if waiting => Some(0),
             _ => deadline.map(|deadline| nanos_of(deadline.saturating_sub(ticks()))),
+        };
+        let left = match left {
+            Some(0) => left,
+            _ => {
+                if *began == 0 {
+                    *began = before;
+                }
+                idle::before_sleep(left, *began)
+            }
         };
         let windows = self.windows.swap(0, Ordering::AcqRel) != 0;
         let left = if windows { Some(left.unwrap_or(u64::MAX).min(wait::STALL_NS)) } else { left };

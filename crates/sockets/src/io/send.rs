@@ -6,6 +6,7 @@ use stream::ring::Broken;
 
 use super::*;
 use crate::far::records;
+use crate::idle;
 use crate::mend::{self, step};
 use crate::peer::Peer;
 
@@ -419,6 +420,7 @@ pub(crate) fn switch(conn: &Conn, fd: i32, tx: &mut Tx) -> bool {
             tx.tcp_written = written + 1;
             conn.put(SMALL_AT, written + 1);
             conn.tx.set_path(path::SMALL);
+            idle::came();
             true
         }
         Err(_) => {

@@ -4,6 +4,7 @@
 """
 
 import os
+import select
 from itertools import zip_longest
 
 import pytest
@@ -21,20 +22,27 @@ def runs():
 
 def told(line):
     """The line without what edges tell, and that: data -> events."""
-    words = line.split(" ")
+    # To wake somebody for an edge that is told again is to tell it again.
+    words = line.replace(" ~asleep", "").replace(" ~woken", " ~woken:1").split(" ")
     edges = dict(word.split(":") for word in words if word.startswith("~"))
     return [word for word in words if not word.startswith("~")], {data: int(events, 16) for data, events in edges.items()}
 
 
-def same(plain, ours):
-    """Edges may be told more than once, which programs must cope with; none may be missing."""
+def same(plain, ours, known):
+    """Edges may be told more than once, which programs must cope with; none may be missing, but for room, again, where the kernel tells it with one that is over."""
     (line, edges), (our_line, our_edges) = told(plain), told(ours)
-    return line == our_line and all(events & ~our_edges.get(data, 0) == 0 for data, events in edges.items())
+    missing = {data: events & ~our_edges.get(data, 0) for data, events in edges.items()}
+    again = {data: select.EPOLLOUT if data in known else 0 for data in edges}
+    known.update(edges)
+    return line == our_line and not any(events & ~again[data] for data, events in missing.items())
 
 
 def difference(plain, ours, mode):
+    known = set()
     for number, (line, our_line) in enumerate(zip_longest(plain, ours, fillvalue="nothing")):
-        if not same(line, our_line):
+        if line.endswith(".0 connection 0 is number 0"):
+            known.clear()  # another seed
+        if not same(line, our_line, known):
             first = max(0, number - 60)
             return "\n".join(["", *plain[first:number], f"plain: {line}", f"{mode}: {our_line}"])
     return ""

@@ -4,7 +4,9 @@
  * and sets with any of them as members, sets among them; more numbers for them by dup(); and threads and children that wait on them. One acts at a
  * time, and what it did has arrived before the next acts, so all is left to the dice. Some seeds end with threads that wait on a set while others change it.
  *
- * What an edge-triggered member is told may come more often than by the kernel (after a connection has moved): it stands behind a "~". EXPECTED is the output
+ * What an edge-triggered member is told may come more often than by the kernel (after a connection has moved): it stands behind a "~", and so does whether
+ * somebody is woken whom it may wake. A call may tell of the kernel's members alone or of the others alone, the next one of the rest: so all that several
+ * calls tell is one line; but a shot that is told of twice is marked. EXPECTED is the output
  * of another run: who was woken there is waited for here. WAIT (ms) is how long it takes until somebody counts as not woken. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -188,6 +190,7 @@ static struct {
     bool open, edges; /* whether it ever had an edge-triggered or one-shot member */
     int bell;         /* an eventfd in it: ends every wait */
 } sets[SETS];
+static bool inside[SETS][SETS];     /* whether that one ever was a member of this one */
 static int members[SETS][NUMBERS]; /* the events of each number, +1; only a guess at what is worth doing */
 
 static int number_of(enum kind kind) {
@@ -233,8 +236,8 @@ static void show(const char *format, ...) {
 
 static const char *error_name(long result) { return result >= 0 ? "ok" : strerrorname_np(errno); }
 
-/* What a member's data says: the number, the step that registered it, and whether it is edge-triggered. */
-#define DATA(number, et) ((uint64_t)(number) | (uint64_t)(step + 1) << 8 | (uint64_t)(et) << 40)
+/* What a member's data says: the number, the step that registered it, and whether it is edge-triggered, and one-shot. */
+#define DATA(number, et, shot) ((uint64_t)(number) | (uint64_t)(step + 1) << 8 | (uint64_t)(et) << 40 | (uint64_t)(shot) << 41)
 #define BELL 0xffu
 
 static int by_data(const void *a, const void *b) {
@@ -242,16 +245,53 @@ static int by_data(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-static char *text_of(struct epoll_event *events, int count, char *text) {
+/* What some calls have told. */
+static struct heard {
+    struct epoll_event events[4 * PLACES];
+    int count, error;
+    bool twice;
+} heard;
+
+static void hear(const struct epoll_event *events, int count) {
+    if (count < 0) heard.error = errno;
+    for (int i = 0; i < count; i++) {
+        int at = 0;
+        while (at < heard.count && heard.events[at].data.u64 != events[i].data.u64) at++;
+        if (at == heard.count) {
+            CHECK(at < 4 * PLACES);
+            heard.events[heard.count++] = events[i];
+        } else {
+            heard.twice |= events[i].data.u64 >> 41 & 1;
+            heard.events[at].events |= events[i].events;
+        }
+    }
+}
+
+static void look(int fd) {
+    struct epoll_event events[PLACES];
+    for (int calls = 0; calls < 3; calls++) {
+        int count = epoll_wait(fd, events, PLACES, 0);
+        hear(events, count);
+        if (count <= 0) return;
+        usleep(60);
+    }
+}
+
+static const char *all_heard(void) {
+    static char text[16384];
     char *at = text;
+    struct epoll_event *events = heard.events;
+    int count = heard.count;
     *at = 0;
-    if (count < 0) return strcpy(text, strerrorname_np(errno));
+    if (heard.twice) at += sprintf(at, " twice");
+    if (heard.error) at += sprintf(at, " %s", strerrorname_np(heard.error));
     qsort(events, count, sizeof *events, by_data);
     for (int i = 0; i < count; i++) {
         uint64_t data = events[i].data.u64;
         if ((data & 0xff) == BELL) continue;
-        at += sprintf(at, " %s%d/%d:%x", data >> 40 ? "~" : "", (int)(data & 0xff), (int)(data >> 8 & 0xffffffff), events[i].events);
+        at += sprintf(at, " %s%d/%d:%x", data >> 40 & 1 ? "~" : "", (int)(data & 0xff), (int)(data >> 8 & 0xffffffff), events[i].events);
     }
+    heard.count = heard.error = heard.twice = 0;
     return text;
 }
 
@@ -354,26 +394,33 @@ static void t_control(void) {
     if (chance(8)) mode = (mode & EPOLLET) | EPOLLEXCLUSIVE, events &= EPOLLIN | EPOLLOUT;
     /* When there is room in a set, a pipe's end, or an eventfd, is not what this is about. */
     bool et = mode & EPOLLET;
-    struct epoll_event event = {.events = events | mode, .data.u64 = DATA(number, et)};
+    struct epoll_event event = {.events = events | mode, .data.u64 = DATA(number, et, mode & EPOLLONESHOT ? 1 : 0)};
     int result = epoll_ctl(numbers[set].fd, op, numbers[number].fd, &event);
     show("ctl %d %s %d events %x: %s", set, (const char *[]){"", "add", "del", "mod"}[op], number, events | mode, error_name(result));
     if (result == 0) {
         members[s][number] = op == EPOLL_CTL_DEL ? 0 : 1 + events;
         if (op != EPOLL_CTL_DEL && mode & (EPOLLET | EPOLLONESHOT)) sets[s].edges = true;
+        if (numbers[number].kind == SET) inside[s][numbers[number].which] = true;
     }
 }
 
 static void t_wait(void) {
     int set = number_of(SET);
     if (set < 0) return;
-    struct epoll_event events[PLACES];
-    char text[4096];
-    bool few = !sets[numbers[set].which].edges && chance(20);
-    int count = epoll_wait(numbers[set].fd, events, few ? 2 : PLACES, dice(2) ? 0 : 1);
-    if (few)
-        show("wait on %d, two places: %d", set, count);
-    else
-        show("wait on %d:%s", set, text_of(events, count, text));
+    if (!sets[numbers[set].which].edges && chance(20)) {
+        struct epoll_event events[2];
+        show("wait on %d, two places: %d", set, epoll_wait(numbers[set].fd, events, 2, 0) > 0);
+    } else {
+        look(numbers[set].fd);
+        show("wait on %d:%s", set, all_heard());
+    }
+}
+
+/* Whether it, or one inside, ever had such members. */
+static bool has_edges(int s, int deep) {
+    bool has = sets[s].edges;
+    for (int t = 0; t < SETS && deep < 5; t++) has |= inside[s][t] && has_edges(t, deep + 1);
+    return has;
 }
 
 static void t_poll(void) {
@@ -384,9 +431,12 @@ static void t_poll(void) {
         which[i] = any_number();
         places[i] = (struct pollfd){numbers[which[i]].fd, POLLIN | POLLRDHUP, 0};
     }
-    int n = poll(places, count, 0);
-    for (int i = 0; i < count; i++) at += sprintf(at, " %d:%x", which[i], places[i].revents);
-    show("poll: %d,%s", n, text);
+    CHECK(poll(places, count, 0) >= 0);
+    for (int i = 0; i < count; i++) {
+        bool edges = numbers[which[i]].kind == SET && has_edges(numbers[which[i]].which, 0);
+        at += sprintf(at, " %s%d:%x", edges ? "~" : "", which[i], places[i].revents);
+    }
+    show("poll:%s", text);
 }
 
 static void t_event(void) {
@@ -440,6 +490,7 @@ static void t_close(void) {
     int number = any_number();
     enum kind kind = numbers[number].kind;
     int which = numbers[number].which, count = count_of(kind, which);
+    if (quiet_arrivals && kind == SET && count == 1) return; /* those who wait would be left there */
     if (count == 1 && (kind == PIPE || kind == EVENT || !chance(kind == SET ? 40 : 15))) return;
     close_number(number);
     show("close %d", number);
@@ -479,6 +530,7 @@ static void make_set(void) {
             struct epoll_event event = {.events = EPOLLIN, .data.u64 = BELL};
             CHECK(epoll_ctl(fd, EPOLL_CTL_ADD, sets[s].bell, &event) == 0);
             memset(members[s], 0, sizeof members[s]);
+            memset(inside[s], 0, sizeof inside[s]);
             int number = add_number(fd, SET, s);
             show("set %d is number %d", s, number);
             return;
@@ -514,10 +566,9 @@ static void t_fork(void) {
     pid_t child = fork();
     CHECK(child >= 0);
     if (child == 0) {
-        struct epoll_event events[PLACES];
         char text[4096] = "";
         if (is_set && what == 0)
-            text_of(events, epoll_wait(numbers[number].fd, events, PLACES, 0), text);
+            look(numbers[number].fd), strcpy(text, all_heard());
         else if (is_set)
             close(numbers[number].fd);
         else if (what == 0)
@@ -606,12 +657,10 @@ static void t_waiters(void) {
     int set = number_of(SET);
     if (set < 0) return;
     int s = numbers[set].which, count = chance(75) ? 1 : 2 + dice(WAITERS - 1);
-    struct epoll_event events[PLACES];
-    char text[4096];
-    if (!sets[s].open) return;
-    int told = epoll_wait(numbers[set].fd, events, PLACES, 0);
-    show("before waiting on %d:%s", set, text_of(events, told, text));
-    if (!sets[s].edges && told != 0) return; /* it would be told again */
+    look(numbers[set].fd);
+    bool ready = heard.count > 0, edges = has_edges(s, 0);
+    show("before waiting on %d:%s", set, all_heard());
+    if (!sets[s].edges && ready) return; /* it would be told again */
     int call = dice(7);
     bool asleep = chance(60);
     for (int i = 0; i < count; i++) {
@@ -634,35 +683,17 @@ static void t_waiters(void) {
     for (double end = now() + (wanted == 1 ? 5 : wait_ms * 1e-3); !woken && now() < end; usleep(100))
         for (int i = 0; i < count; i++) woken |= waiters[i].woken;
     if (woken && count > 1) usleep(2000); /* more of them */
-    int those = 0;
-    for (int i = 0; i < count; i++) those += waiters[i].woken;
-    /* One who was woken for an edge or a shot is the only one; who tells what to whom, else, is up to the kernel. */
-    show("waited on %d: %s", set, woken ? "woken" : "asleep");
+    show("waited on %d: %s%s", set, edges ? "~" : "", woken ? "woken" : "asleep");
     uint64_t one = 1;
     CHECK(write(sets[s].bell, &one, 8) == 8);
     for (int i = 0; i < count; i++) {
-        struct waiter *w = &waiters[i];
-        CHECK(pthread_join(w->thread, NULL) == 0);
-        if (count == 1) show("told by call %d:%s", w->call, text_of(w->events, w->count, text));
-        close(w->fd);
+        CHECK(pthread_join(waiters[i].thread, NULL) == 0);
+        hear(waiters[i].events, waiters[i].count);
     }
     CHECK(read(sets[s].bell, &one, 8) == 8);
-    if (count > 1 && !sets[s].edges) {
-        told = epoll_wait(numbers[set].fd, events, PLACES, 0);
-        show("after waiting on %d:%s", set, text_of(events, told, text));
-    } else if (count > 1) {
-        /* Which of them was told of an edge is not known: it is told to none again. */
-        told = 0;
-        struct epoll_event all[PLACES];
-        for (int i = 0; i < count; i++)
-            for (int j = 0; j < waiters[i].count; j++) {
-                bool known = false;
-                for (int k = 0; k < told; k++)
-                    if (all[k].data.u64 == waiters[i].events[j].data.u64) known = true;
-                if (!known && told < PLACES) all[told++] = waiters[i].events[j];
-            }
-        show("told in all:%s", text_of(all, told, text));
-    }
+    look(waiters[0].fd);
+    for (int i = 0; i < count; i++) close(waiters[i].fd);
+    show("told by call %d:%s", call, all_heard());
 }
 
 static const struct {

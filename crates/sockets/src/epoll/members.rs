@@ -66,7 +66,8 @@ impl Set {
                     _ => return Err(Errno::EINVAL),
                 }
             }
-            if !known && op == libc::EPOLL_CTL_ADD && conn.is_managed() {
+            // On its way back to tcp it may be known to the kernel by this number, from when that stood for it before.
+            if !known && op == libc::EPOLL_CTL_ADD && conn.is_managed() && !conn.has(flag::DEMOTING) {
                 return self.add_moved(guard, fd, conn, events, data);
             }
             if !known && op != libc::EPOLL_CTL_ADD && member.flags & INNER != 0 {

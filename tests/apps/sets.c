@@ -658,9 +658,10 @@ static void t_waiters(void) {
     if (set < 0) return;
     int s = numbers[set].which, count = chance(75) ? 1 : 2 + dice(WAITERS - 1);
     look(numbers[set].fd);
-    bool ready = heard.count > 0, edges = has_edges(s, 0);
+    bool edges = has_edges(s, 0), again = false;
+    for (int i = 0; i < heard.count; i++) again |= !(heard.events[i].data.u64 >> 40);
     show("before waiting on %d:%s", set, all_heard());
-    if (!sets[s].edges && ready) return; /* it would be told again */
+    if (again) return; /* whoever waits is told of it at once, or not, if it is read first */
     int call = dice(7);
     bool asleep = chance(60);
     for (int i = 0; i < count; i++) {

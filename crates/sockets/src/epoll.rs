@@ -49,6 +49,8 @@ pub struct Set {
     watched: AtomicU32,
     /// Whether one of its members is a set of ours.
     holds: AtomicU32,
+    /// Whether it was made before fork(), by a parent that goes on with it.
+    inherited: AtomicU32,
     /// What makes a watched set readable while a promoted member is ready, +1; made when first lit.
     lamp: AtomicI32,
     kernel_asked: AtomicU64,
@@ -168,6 +170,7 @@ pub fn created(fd: i32) {
     }
     let Some(set) = take_set() else { return };
     set.fd.store(fd, Ordering::Relaxed);
+    set.inherited.store(0, Ordering::Relaxed);
     set.refs.store(1, Ordering::Release);
     match table::swap(fd, Entry::Set(set)) {
         Some(Entry::Set(old)) => old.release(),
@@ -254,6 +257,7 @@ pub fn forked() {
     // In use or not: one may have been given up by another thread since it was frozen.
     (0..sets_made()).filter_map(set).filter(|set| set.lock.owner() != 0).for_each(|set| set.lock.reset());
     each_set(|set| {
+        set.inherited.store(1, Ordering::Relaxed);
         set.queue.store(0, Ordering::Relaxed);
         set.list_all();
     });

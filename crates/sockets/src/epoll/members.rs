@@ -224,7 +224,11 @@ impl Set {
         }
         let _ = sys::epoll_ctl(self.inner.load(Ordering::Acquire) - 1, libc::EPOLL_CTL_DEL, fd, 0, 0);
         let events = if member.flags & SPENT != 0 { ONESHOT } else { member.events };
-        let _ = sys::epoll_ctl(self.fd.load(Ordering::Relaxed), libc::EPOLL_CTL_ADD, fd, events, member.data);
+        let set = self.fd.load(Ordering::Relaxed);
+        if sys::epoll_ctl(set, libc::EPOLL_CTL_ADD, fd, events, member.data) == Err(Errno::EEXIST) {
+            // A parent or child, whose kernel's set it is, too, was first.
+            let _ = sys::epoll_ctl(set, libc::EPOLL_CTL_MOD, fd, events, member.data);
+        }
         self.on_ring(guard, fd);
         guard.member(fd).flags &= !(MOVED | SPENT | INNER);
         self.moved.fetch_sub(1, Ordering::AcqRel);
@@ -275,7 +279,8 @@ impl Set {
             return;
         }
         if member.flags & PRESENT != 0 && member.conn.is_some_and(|other| core::ptr::eq(other, conn)) {
-            if stays {
+            // In a child, of its parent's set: the parent gives it back to the kernel's, with what it is registered for by then.
+            if stays && !(shared && self.inherited.load(Ordering::Relaxed) != 0) {
                 self.move_out(&mut guard, fd);
             }
             if shared {

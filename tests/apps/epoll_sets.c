@@ -704,12 +704,15 @@ static void number_again(int fd) {
     int set = epoll_create1(0), first = dup(fd);
     struct epoll_event event = {.events = EPOLLIN, .data.fd = 77};
     CHECK(first >= 0);
+    ask(SEND, 10);
+    wait_queued(fd, 10);
     EQUAL(epoll_ctl(set, EPOLL_CTL_ADD, first, &event), 0);
     close(first);
     EQUAL(dup(fd), first);
     ERRNO(epoll_ctl(set, EPOLL_CTL_ADD, first, &event), EEXIST);
     event.data.fd = 78;
     EQUAL(epoll_ctl(set, EPOLL_CTL_MOD, first, &event), 0);
+    take(fd, 10);
     order(SEND_ASLEEP, 10);
     EQUAL(epoll_wait(set, &event, 1, 5000), 1);
     EQUAL(event.data.fd, 78);

@@ -378,11 +378,33 @@ static void t_warm(void) {
     show("warm %d", c);
 }
 
+/* How many sets are above one another there. The library's own sets make one more, and the kernel takes few. */
+enum { DEEPEST = 3 };
+static int height(int s, int deep) {
+    int most = 0;
+    for (int t = 0; t < SETS && deep < DEEPEST; t++)
+        if (inside[s][t]) {
+            int h = height(t, deep + 1);
+            most = h > most ? h : most;
+        }
+    return most + 1;
+}
+static int above(int s, int deep) {
+    int most = 0;
+    for (int t = 0; t < SETS && deep < DEEPEST; t++)
+        if (inside[t][s]) {
+            int h = above(t, deep + 1) + 1;
+            most = h > most ? h : most;
+        }
+    return most;
+}
+
 static void t_control(void) {
     int set = number_of(SET);
     if (set < 0) return;
     int number = any_number(), s = numbers[set].which;
     if (numbers[number].kind == SET && chance(50)) number = any_number();
+    if (numbers[number].kind == SET && above(s, 0) + 1 + height(numbers[number].which, 0) > DEEPEST) return;
     int op = members[s][number] ? (chance(55) ? EPOLL_CTL_MOD : EPOLL_CTL_DEL) : chance(90) ? EPOLL_CTL_ADD : 1 + dice(3);
     uint32_t events = chance(92) ? EPOLLIN : 0;
     if (chance(12)) events |= EPOLLOUT;

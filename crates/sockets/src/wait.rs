@@ -659,12 +659,20 @@ pub(crate) fn woken(_scan: &link::Scan, conn: &Conn) -> bool {
 
 /// Tells the peer on which processor we wait, and says on which it waited.
 pub(crate) fn meet(conn: &Conn) -> u64 {
-    if conn.is_far() {
-        return NO_CPU;
+    tell_cpu(conn, cpu() + 1);
+    peer_cpu(conn)
+}
+
+/// On which processor the peer last began to wait.
+pub(crate) fn peer_cpu(conn: &Conn) -> u64 {
+    if conn.is_far() { NO_CPU } else { conn.word(CPU).checked_sub(1).unwrap_or(NO_CPU) }
+}
+
+/// Tells the peer on which processor we wait, plus one.
+pub(crate) fn tell_cpu(conn: &Conn, cpu: u64) {
+    if !conn.is_far() {
+        conn.theirs().put_word(conn.at(CPU), cpu);
     }
-    let here = cpu() + 1;
-    conn.theirs().put_word(conn.at(CPU), here);
-    conn.word(CPU).checked_sub(1).unwrap_or(NO_CPU)
 }
 
 /// When a call with this timeout option gives up, in ticks.

@@ -103,6 +103,7 @@ impl Set {
                 seen: registered,
                 life: 0,
                 told: member.told,
+                cpu: 0,
             };
         }
         if conn.is_managed() {
@@ -136,6 +137,7 @@ impl Set {
             seen: 0,
             life: 0,
             told: member.told,
+            cpu: 0,
         };
         conn.epolls.fetch_add(1, Ordering::AcqRel);
         conn.queue.store(self.queue.load(Ordering::Acquire), Ordering::Release);
@@ -177,6 +179,7 @@ impl Set {
                 self.on_tcp.fetch_add(1, Ordering::AcqRel);
             }
             guard.member(fd).flags |= FRESH;
+            guard.member(fd).cpu = 0;
             guard.list(fd);
             drop(guard);
             if self.sleepers.load(Ordering::SeqCst) != 0 {
@@ -202,6 +205,7 @@ impl Set {
         let place = guard.member(fd);
         place.flags |= INNER | MOVED | EARLY | if untold { FRESH } else { 0 };
         place.seen = 0;
+        place.cpu = 0;
         conn.queue.store(self.queue.load(Ordering::Acquire), Ordering::Release);
         self.moved.fetch_add(1, Ordering::AcqRel);
         guard.list(fd);

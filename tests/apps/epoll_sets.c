@@ -699,6 +699,60 @@ static void nested_renumbered(int fd) {
     leave(other);
 }
 
+/* The number that a member was added by is closed, while another one lives on, and stands for the connection again: it still is a member. */
+static void number_again(int fd) {
+    int set = epoll_create1(0), first = dup(fd);
+    struct epoll_event event = {.events = EPOLLIN, .data.fd = 77};
+    CHECK(first >= 0);
+    ask(SEND, 10);
+    wait_queued(fd, 10);
+    EQUAL(epoll_ctl(set, EPOLL_CTL_ADD, first, &event), 0);
+    close(first);
+    EQUAL(dup(fd), first);
+    ERRNO(epoll_ctl(set, EPOLL_CTL_ADD, first, &event), EEXIST);
+    event.data.fd = 78;
+    EQUAL(epoll_ctl(set, EPOLL_CTL_MOD, first, &event), 0);
+    take(fd, 10);
+    order(SEND_ASLEEP, 10);
+    EQUAL(epoll_wait(set, &event, 1, 5000), 1);
+    EQUAL(event.data.fd, 78);
+    take(fd, 10);
+    EQUAL(epoll_ctl(set, EPOLL_CTL_DEL, first, NULL), 0);
+    ask(SEND, 10);
+    EQUAL(epoll_wait(set, &event, 1, 20), 0);
+    take(fd, 10);
+    close(set), close(first);
+    leave(fd);
+}
+
+/* A child closes one of its two numbers of a member: what the parent registers after that counts. */
+static void child_closes_number(int fd) {
+    int set = epoll_create1(0), other = dup(fd);
+    struct epoll_event event = {.events = EPOLLIN | EPOLLET, .data.fd = 77};
+    CHECK(other >= 0);
+    EQUAL(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event), 0);
+    EQUAL(epoll_wait(set, &event, 1, 0), 0);
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        close(fd);
+        _exit(0);
+    }
+    ended_well(child);
+    event.events = EPOLLIN;
+    event.data.fd = 78;
+    EQUAL(epoll_ctl(set, EPOLL_CTL_MOD, fd, &event), 0);
+    for (int i = 0; i < 5; i++) {
+        order(SEND_ASLEEP, 10);
+        EQUAL(epoll_wait(set, &event, 1, 5000), 1);
+        EQUAL(event.data.fd, 78);
+        EQUAL(event.events, EPOLLIN);
+        take(fd, 10);
+    }
+    close(set), close(other);
+    leave(fd);
+}
+
 const struct example examples[] = {
     {"threads_level", threads_level, requests_client, RAW},
     {"threads_edge", threads_edge, requests_client, RAW},
@@ -709,6 +763,8 @@ const struct example examples[] = {
     {"second_set_for_a_while", puppet, second_set_for_a_while, 0},
     {"set_after_set", set_after_set_server, set_after_set_client, RAW},
     {"exclusive_rules", puppet, exclusive_rules, 0},
+    {"number_again", puppet, number_again, 0},
+    {"child_closes_number", puppet, child_closes_number, 0},
     {"nested_renumbered", puppet, nested_renumbered, 0},
     {"mixed", mixed_server, mixed_client, RAW},
     {"nested", puppet, nested, 0},

@@ -677,6 +677,13 @@ pub fn perturb() {
     }
 }
 
+/// Whether the thread is scheduled by SCHED_FIFO or SCHED_RR: nobody on its processor runs before it sleeps.
+pub fn is_realtime() -> bool {
+    const RESET_ON_FORK: usize = 0x4000_0000;
+    let policy = call!(sched_getscheduler, 0).unwrap_or(0) & !RESET_ON_FORK;
+    policy == libc::SCHED_FIFO as usize || policy == libc::SCHED_RR as usize
+}
+
 /// Lets another thread run.
 pub fn yield_now() {
     let _ = call!(sched_yield);

@@ -16,7 +16,7 @@ use fabric::lock::Lock;
 use fabric::sync::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering, spin_hint};
 use fabric::sys::{self, Errno};
 use fabric::{bell, hints, trip};
-use stream::spin::{Learned, NO_CPU, Spun, nanos_of, ticks, ticks_of};
+use stream::spin::{Learned, NO_CPU, Spun, cpu, nanos_of, ticks, ticks_of};
 
 use crate::conn::{Conn, flag, path, state};
 use crate::kicks::By;
@@ -49,6 +49,8 @@ pub struct Set {
     watched: AtomicU32,
     /// Whether one of its members is a set of ours.
     holds: AtomicU32,
+    /// Whether it was made before fork(), by a parent that goes on with it.
+    inherited: AtomicU32,
     /// What makes a watched set readable while a promoted member is ready, +1; made when first lit.
     lamp: AtomicI32,
     /// Whether a member has been found without room in its window of messages since the last sleep.
@@ -57,6 +59,8 @@ pub struct Set {
     /// The last call had no place left, or told only what it had told before: the kernel's members may be waiting.
     crowded: AtomicU32,
     learned: AtomicU64,
+    /// Calls in a row that were answered without a sleep.
+    unslept: AtomicU32,
     /// Counts calls of epoll_wait().
     calls: AtomicU64,
     /// Counts the kernel's registrations and the looks at its members; and when the last look began that left nothing to be told.
@@ -77,6 +81,7 @@ struct State {
     late: Aside,
     /// Connections whose peers had set a hint, when it was taken, but were not done with waking us, as far as there is room.
     waking: [Option<&'static Conn>; WAKING],
+    neighbours: Neighbours,
 }
 
 impl State {
@@ -89,6 +94,7 @@ impl State {
             told: Aside::default(),
             late: Aside::default(),
             waking: [None; WAKING],
+            neighbours: Neighbours::default(),
         }
     }
 }
@@ -98,6 +104,16 @@ impl State {
 struct Aside {
     first: u32,
     last: u32,
+}
+
+/// Whether a member's peer waits on the processor that we run on, who would wait for as long as we spin: looked at now and then, some members at a time.
+#[derive(Clone, Copy, Default)]
+struct Neighbours {
+    /// When that was looked at last, and when there was one, in ticks.
+    looked: u64,
+    seen: u64,
+    /// Where the next look begins.
+    next: i32,
 }
 
 // SAFETY: `state` is under `lock`, the rest is atomic.
@@ -116,6 +132,8 @@ struct Member {
     life: u32,
     /// The call that last told of it: none tells twice.
     told: u64,
+    /// On which processor its peer was last told that we are, plus one.
+    cpu: u64,
 }
 
 /// The member is in the set; it is in the inner set; it is on the list; its one shot is fired; what it is ready for is an edge.
@@ -170,6 +188,7 @@ pub fn created(fd: i32) {
     }
     let Some(set) = take_set() else { return };
     set.fd.store(fd, Ordering::Relaxed);
+    set.inherited.store(0, Ordering::Relaxed);
     set.refs.store(1, Ordering::Release);
     match table::swap(fd, Entry::Set(set)) {
         Some(Entry::Set(old)) => old.release(),
@@ -256,6 +275,7 @@ pub fn forked() {
     // In use or not: one may have been given up by another thread since it was frozen.
     (0..sets_made()).filter_map(set).filter(|set| set.lock.owner() != 0).for_each(|set| set.lock.reset());
     each_set(|set| {
+        set.inherited.store(1, Ordering::Relaxed);
         set.queue.store(0, Ordering::Relaxed);
         set.list_all();
     });

@@ -7,7 +7,7 @@ use fabric::bell;
 use fabric::sync::Ordering;
 use fabric::sys::{self, Errno};
 use fabric::trip;
-use stream::spin::{Learned, NO_CPU, Spun, ticks};
+use stream::spin::{Learned, NO_CPU, Spun, cpu, ticks};
 
 use crate::conn::{Conn, flag, path};
 use crate::layout::CALL_BELL;
@@ -66,7 +66,7 @@ pub fn poll(
         }
         let only = fds.iter().find_map(|poll| managed(poll.fd));
         let limit = if only.is_some() { process::spin_ticks() } else { 0 };
-        let peer = only.map_or(NO_CPU, wait::meet);
+        let peer = meet(fds);
         let spun = learned.spin(limit, peer, || fingerprint(fds) != seen);
         let before = ticks();
         let slept =
@@ -147,6 +147,16 @@ fn fingerprint(fds: &[libc::pollfd]) -> u64 {
         sum.rotate_left(9) ^ Seen::now(conn).sum() ^ told
     })
 }
+
+/// Tells peers where we wait. Where they do: on this very processor, if one of them does.
+fn meet(fds: &[libc::pollfd]) -> u64 {
+    let here = cpu();
+    let peers = fds.iter().filter_map(|poll| managed(poll.fd)).take(MEET_MOST).map(wait::meet);
+    peers.fold(NO_CPU, |known, peer| if known == here { here } else { peer })
+}
+
+/// So many are asked, at most.
+const MEET_MOST: usize = 8;
 
 /// How soon it is looked again whether what goes by tcp first has gone.
 const RESEND_NS: u64 = 1_000_000;

@@ -10,7 +10,7 @@ use stream::spin::{NO_CPU, Spun, cpu, nanos_of, ticks, ticks_of};
 
 use crate::conn::{Conn, flag, path, state};
 use crate::layout::{self, BIG_AT, CALL_BELL, CPU, FIRED, NOTES, R, SLOTS, SMALL_AT, STATE, TCP_AT, TRIP, W};
-use crate::{demote, idle, io, kicks, link, process, real, rendezvous, signals, table, thread};
+use crate::{demote, idle, io, kicks, link, overdue, process, real, rendezvous, signals, table, thread};
 
 /// What a waiter looks at: any change of it is a reason to try again.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -78,6 +78,13 @@ impl Waiter {
 }
 
 impl Waiter {
+    /// The number to go on with while it sleeps: `fd`, unless that has been closed and was the last.
+    fn number(&self, fd: i32) -> i32 {
+        let orphan =
+            self.place >= 0 && self.conn.asleep[self.place as usize].load(Ordering::Acquire) & ORPHAN != 0;
+        if orphan { self.conn.descriptor() } else { fd }
+    }
+
     /// Counts it no longer; whether the last number of the connection was closed while it slept.
     fn wake(self) -> bool {
         core::mem::ManuallyDrop::new(self).leave()
@@ -118,7 +125,9 @@ pub(crate) fn orphan(conn: &Conn, fd: i32) -> u32 {
         if tid == 0 || tid == thread::tid() {
             continue;
         }
-        if !(sys::sleeps_in_recv(tid, fd) || conn.is_far() && sys::sleeps_in_poll(tid)) {
+        if !(sys::sleeps_in_recv(tid, fd)
+            || (conn.is_far() || overdue::reads(tid)) && sys::sleeps_in_poll(tid))
+        {
             continue;
         }
         conn.orphans.fetch_add(1, Ordering::AcqRel);
@@ -308,10 +317,7 @@ fn sleep_readable(conn: &'static Conn, fd: i32, seen: Seen, orphan: &mut bool) -
     }
     conn.counters.sleeps.fetch_add(1, Ordering::Relaxed);
     idle::look_if_due();
-    let mut byte = 0;
-    // SAFETY: the buffer is valid for the one byte asked for.
-    let got = unsafe { real::recv()(fd, &raw mut byte, 1, libc::MSG_PEEK) };
-    let errno = Errno::new(real::errno());
+    let (got, errno) = sleep_watched(conn, fd, seen, &waiter).unwrap_or_else(|| peek(waiter.number(fd), 0));
     *orphan |= waiter.wake();
     let fd = if *orphan { conn.descriptor() } else { fd };
     if got > 0 || conn.has(flag::LEFT) {
@@ -337,6 +343,43 @@ fn sleep_readable(conn: &'static Conn, fd: i32, seen: Seen, orphan: &mut bool) -
     }
 }
 
+fn peek(fd: i32, flags: i32) -> (isize, Errno) {
+    let mut byte = 0;
+    // SAFETY: the buffer is valid for the one byte asked for.
+    let got = unsafe { real::recv()(fd, &raw mut byte, 1, libc::MSG_PEEK | flags) };
+    (got, Errno::new(real::errno()))
+}
+
+/// For [`overdue`]: sleeps for a second in poll, and looks. `None`: go on to sleep.
+fn sleep_watched(conn: &'static Conn, fd: i32, seen: Seen, waiter: &Waiter) -> Option<(isize, Errno)> {
+    if !overdue::looks() || deadline(fd, libc::SO_RCVTIMEO).is_some() {
+        return None;
+    }
+    let _turn = overdue::turn()?;
+    let mut poll = libc::pollfd { fd, events: libc::POLLIN | libc::POLLRDHUP, revents: 0 };
+    let timeout = overdue::limit(None).0.map(sys::timespec);
+    let timeout = timeout.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
+    // SAFETY: one place, and a valid timeout.
+    let got = unsafe { real::ppoll()(&raw mut poll, 1, timeout, core::ptr::null()) };
+    let errno = Errno::new(real::errno());
+    if got > 0 {
+        let (got, errno) = peek(waiter.number(fd), libc::MSG_DONTWAIT);
+        // Taken by another one meanwhile.
+        return Some(if got < 0 && errno == Errno::EAGAIN { (1, errno) } else { (got, errno) });
+    }
+    if got < 0 && !(errno == Errno::EINTR && signals::restarts()) {
+        return Some((-1, errno));
+    }
+    if got == 0 {
+        overdue::check(
+            "recv",
+            || (Seen::to_read(conn) != seen).then_some(fd),
+            |nanos| sys::waits_for(fd, libc::POLLIN | libc::POLLRDHUP, nanos),
+        );
+    }
+    None
+}
+
 /// Sleeps as readers of connections between hosts do, where a kick takes a way round: until our own carrier rings. `None` if the bell is taken,
 /// or others sleep on the connection.
 fn sleep_by_bell(conn: &'static Conn, fd: i32, seen: Seen, orphan: &mut bool) -> Option<Result<(), Errno>> {
@@ -358,7 +401,8 @@ fn sleep_by_bell(conn: &'static Conn, fd: i32, seen: Seen, orphan: &mut bool) ->
             result = Err(Errno::EAGAIN);
             break;
         }
-        let timeout = left.map(|left| sys::timespec(nanos_of(left)));
+        let (left, looks) = overdue::limit(left.map(nanos_of));
+        let timeout = left.map(sys::timespec);
         let timeout = timeout.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
         let mut polls = [
             libc::pollfd { fd, events: libc::POLLIN | libc::POLLRDHUP, revents: 0 },
@@ -370,6 +414,10 @@ fn sleep_by_bell(conn: &'static Conn, fd: i32, seen: Seen, orphan: &mut bool) ->
         if got < 0 && real::errno() == libc::EINTR && (deadline.is_some() || !signals::restarts()) {
             result = Err(Errno::EINTR);
             break;
+        }
+        if looks && got == 0 {
+            let owed = || (Seen::to_read(conn) != seen).then_some(fd);
+            overdue::check("recv", owed, |nanos| sys::ppoll(&mut polls, Some(nanos)) != Ok(0));
         }
         if polls[1].revents != 0 {
             bell::silence(bell);
@@ -474,6 +522,12 @@ fn sleep_writable(conn: &'static Conn, fd: i32, seen: Seen) -> Result<(), Errno>
         if got < 0 && real::errno() == libc::EINTR && !signals::restarts() {
             result = Err(Errno::EINTR);
             break;
+        }
+        if got == 0 && overdue::looks() {
+            // What woke another one, who was armed beside us, may have disarmed us as well.
+            let armed = || conn.mine().word(conn.at(TRIP)) & trip::TX != 0;
+            let owed = || (conn.word(R) != seen.back && armed()).then_some(fd);
+            overdue::check("send", owed, |nanos| sys::ppoll(&mut polls, Some(nanos)) != Ok(0));
         }
         if let Some(bell) = bell
             && polls[1].revents != 0
@@ -607,12 +661,20 @@ pub(crate) fn woken(_scan: &link::Scan, conn: &Conn) -> bool {
 
 /// Tells the peer on which processor we wait, and says on which it waited.
 pub(crate) fn meet(conn: &Conn) -> u64 {
-    if conn.is_far() {
-        return NO_CPU;
+    tell_cpu(conn, cpu() + 1);
+    peer_cpu(conn)
+}
+
+/// On which processor the peer last began to wait.
+pub(crate) fn peer_cpu(conn: &Conn) -> u64 {
+    if conn.is_far() { NO_CPU } else { conn.word(CPU).checked_sub(1).unwrap_or(NO_CPU) }
+}
+
+/// Tells the peer on which processor we wait, plus one.
+pub(crate) fn tell_cpu(conn: &Conn, cpu: u64) {
+    if !conn.is_far() {
+        conn.theirs().put_word(conn.at(CPU), cpu);
     }
-    let here = cpu() + 1;
-    conn.theirs().put_word(conn.at(CPU), here);
-    conn.word(CPU).checked_sub(1).unwrap_or(NO_CPU)
 }
 
 /// When a call with this timeout option gives up, in ticks.

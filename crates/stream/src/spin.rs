@@ -2,7 +2,8 @@
 //! take a processor from someone who could use it. So each waiter learns from how long its waits lasted, and spins at most about
 //! twice the cost of a wake-up; the more rarely, the more spins came to nothing; and not at all when the peer last waited on this
 //! very processor, or for a while after it was preempted in the middle of a spin, which happens only where there are more runnable
-//! threads than processors.
+//! threads than processors. A real-time thread (SCHED_FIFO, SCHED_RR) does not spin: whoever else wants its processor, the peer or one whom nobody knows of,
+//! would wait until it sleeps, which it may never do.
 
 use fabric::sync::{AtomicU64, Ordering, spin_hint};
 use fabric::sys;
@@ -143,7 +144,7 @@ impl Learned {
             return Spun::None;
         }
         let start = ticks();
-        if start < CROWDED_UNTIL.load(Ordering::Relaxed) {
+        if start < CROWDED_UNTIL.load(Ordering::Relaxed) || is_realtime(start) {
             return Spun::None;
         }
         let mut last = start;
@@ -198,6 +199,20 @@ impl Learned {
         }
     }
 }
+
+/// Whether the thread is a real-time one. Asked now and then, of one thread of the process; where some are and some are not, each is taken for the other
+/// for a while, at most.
+fn is_realtime(now: u64) -> bool {
+    if now.wrapping_sub(ASKED.load(Ordering::Relaxed)) > ticks_of(ASK_NS) {
+        ASKED.store(now, Ordering::Relaxed);
+        REALTIME.store(u64::from(sys::is_realtime()), Ordering::Relaxed);
+    }
+    REALTIME.load(Ordering::Relaxed) != 0
+}
+
+const ASK_NS: u64 = 10_000_000;
+static ASKED: AtomicU64 = AtomicU64::new(0);
+static REALTIME: AtomicU64 = AtomicU64::new(0);
 
 /// The processor of a peer that never waited.
 pub const NO_CPU: u64 = u64::MAX;

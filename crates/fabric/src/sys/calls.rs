@@ -78,6 +78,7 @@ calls! {
     recvmsg: "receives on the companion; descriptors of a link";
     rt_sigprocmask: "keeps signals out of steps that belong together";
     sched_getaffinity: "how many processors there are";
+    sched_getscheduler: "does not spin in a real-time thread";
     sched_yield: "lets others run";
     sendmsg: "sends on the companion; descriptors of a link";
     sendto: "kicks; netlink's sock_diag";

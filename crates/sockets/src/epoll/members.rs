@@ -66,7 +66,8 @@ impl Set {
                     _ => return Err(Errno::EINVAL),
                 }
             }
-            if !known && op == libc::EPOLL_CTL_ADD && conn.is_managed() {
+            // On its way back to tcp it may be known to the kernel by this number, from when that stood for it before.
+            if !known && op == libc::EPOLL_CTL_ADD && conn.is_managed() && !conn.has(flag::DEMOTING) {
                 return self.add_moved(guard, fd, conn, events, data);
             }
             if !known && op != libc::EPOLL_CTL_ADD && member.flags & INNER != 0 {
@@ -102,6 +103,7 @@ impl Set {
                 seen: registered,
                 life: 0,
                 told: member.told,
+                cpu: 0,
             };
         }
         if conn.is_managed() {
@@ -135,6 +137,7 @@ impl Set {
             seen: 0,
             life: 0,
             told: member.told,
+            cpu: 0,
         };
         conn.epolls.fetch_add(1, Ordering::AcqRel);
         conn.queue.store(self.queue.load(Ordering::Acquire), Ordering::Release);
@@ -176,6 +179,7 @@ impl Set {
                 self.on_tcp.fetch_add(1, Ordering::AcqRel);
             }
             guard.member(fd).flags |= FRESH;
+            guard.member(fd).cpu = 0;
             guard.list(fd);
             drop(guard);
             if self.sleepers.load(Ordering::SeqCst) != 0 {
@@ -201,6 +205,7 @@ impl Set {
         let place = guard.member(fd);
         place.flags |= INNER | MOVED | EARLY | if untold { FRESH } else { 0 };
         place.seen = 0;
+        place.cpu = 0;
         conn.queue.store(self.queue.load(Ordering::Acquire), Ordering::Release);
         self.moved.fetch_add(1, Ordering::AcqRel);
         guard.list(fd);
@@ -223,7 +228,11 @@ impl Set {
         }
         let _ = sys::epoll_ctl(self.inner.load(Ordering::Acquire) - 1, libc::EPOLL_CTL_DEL, fd, 0, 0);
         let events = if member.flags & SPENT != 0 { ONESHOT } else { member.events };
-        let _ = sys::epoll_ctl(self.fd.load(Ordering::Relaxed), libc::EPOLL_CTL_ADD, fd, events, member.data);
+        let set = self.fd.load(Ordering::Relaxed);
+        if sys::epoll_ctl(set, libc::EPOLL_CTL_ADD, fd, events, member.data) == Err(Errno::EEXIST) {
+            // A parent or child, whose kernel's set it is, too, was first.
+            let _ = sys::epoll_ctl(set, libc::EPOLL_CTL_MOD, fd, events, member.data);
+        }
         self.on_ring(guard, fd);
         guard.member(fd).flags &= !(MOVED | SPENT | INNER);
         self.moved.fetch_sub(1, Ordering::AcqRel);
@@ -274,7 +283,8 @@ impl Set {
             return;
         }
         if member.flags & PRESENT != 0 && member.conn.is_some_and(|other| core::ptr::eq(other, conn)) {
-            if stays {
+            // In a child, of its parent's set: the parent gives it back to the kernel's, with what it is registered for by then.
+            if stays && !(shared && self.inherited.load(Ordering::Relaxed) != 0) {
                 self.move_out(&mut guard, fd);
             }
             if shared {

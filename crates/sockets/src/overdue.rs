@@ -39,7 +39,7 @@ static READERS: [AtomicU32; 16] = [const { AtomicU32::new(0) }; 16];
 
 /// Every other time, if there is a place.
 pub(crate) fn turn() -> Option<Turn> {
-    if !looks() || TURNS.fetch_add(1, Ordering::Relaxed) % 2 != 0 {
+    if !looks() || !TURNS.fetch_add(1, Ordering::Relaxed).is_multiple_of(2) {
         return None;
     }
     let free = |place: &&AtomicU32| {

@@ -436,7 +436,10 @@ fn sleep_writable(conn: &'static Conn, fd: i32, seen: Seen) -> Result<(), Errno>
     let deadline = deadline(fd, libc::SO_SNDTIMEO);
     let stalled = ticks() + ticks_of(STALL_NS);
     let waiter = Waiter::looking(conn);
-    let alone = conn.waiters.load(Ordering::Acquire) == 1 && !conn.has(flag::SHARED | flag::NO_BELLS);
+    // Of one that an epoll set has, kicks come ([`arm`]), and a bell would be waited for in vain.
+    let alone = conn.waiters.load(Ordering::Acquire) == 1
+        && conn.epolls.load(Ordering::Acquire) == 0
+        && !conn.has(flag::SHARED | flag::NO_BELLS);
     let bell = if alone { process::claim_bell() } else { None };
     let (mode, id) = if bell.is_some() { (trip::BELL, CALL_BELL as u8) } else { (trip::KICK, 0) };
     let mut result = Ok(());

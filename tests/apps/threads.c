@@ -366,7 +366,7 @@ static void *waits_for_room(void *set) {
     return NULL;
 }
 
-static void room_by_tcp(int fd) {
+static void wait_for_room_by_tcp(int fd, bool after_child) {
     pthread_t writer;
     struct epoll_event event;
     char byte;
@@ -374,6 +374,11 @@ static void room_by_tcp(int fd) {
     int data = sleeper(IN_EPOLL_ET, EPOLLIN), room = sleeper(IN_EPOLL_ET, EPOLLOUT);
     EQUAL(epoll_wait(room, &event, 1, -1), 1);
     size_t unread = fill_up(fd);
+    if (after_child) {
+        pid_t child = fork();
+        if (child == 0) close(room), close(data), _exit(0);
+        ended_well(child);
+    }
     tell(getpid());
     tell((int64_t)unread);
     CHECK(pthread_create(&writer, NULL, waits_for_room, (void *)(intptr_t)room) == 0);
@@ -384,6 +389,15 @@ static void room_by_tcp(int fd) {
     close(room);
     close(data);
     close(fd);
+}
+
+static void room_by_tcp(int fd) {
+    wait_for_room_by_tcp(fd, false);
+}
+
+/* A child that has closed its copies of the sets changes nothing. */
+static void room_by_tcp_after_child(int fd) {
+    wait_for_room_by_tcp(fd, true);
 }
 
 static void room_by_tcp_server(int fd) {
@@ -495,6 +509,7 @@ const struct example examples[] = {
     {"edge_and_poll", echo_slowly, edge_and_poll, 0},
     {"call_and_edge", echo_slowly, call_and_edge, 0},
     {"room_by_tcp", room_by_tcp_server, room_by_tcp, 0},
+    {"room_by_tcp_after_child", room_by_tcp_server, room_by_tcp_after_child, 0},
     {"bursts", bursts_server, bursts, 0},
     {0},
 };

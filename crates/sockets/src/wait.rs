@@ -442,6 +442,14 @@ fn sleep_by_bell(conn: &'static Conn, fd: i32, seen: Seen, orphan: &mut bool) ->
 /// programs that write to each other first and read later must not stop where tcp would not.
 pub(crate) const STALL_NS: u64 = 20_000_000;
 
+/// The same for a window of messages, which may be full after few bytes: so that a reader which has had no processor for a moment is not taken for one that does not read.
+const WINDOW_STALL_NS: u64 = 200_000_000;
+
+/// Which of them holds for a connection.
+pub(crate) fn stall_ns(conn: &Conn) -> u64 {
+    if conn.is_via() && conn.tx.path() == path::SMALL { WINDOW_STALL_NS } else { STALL_NS }
+}
+
 /// Waits until a write may find room.
 #[cold]
 pub fn writable(conn: &'static Conn, fd: i32) -> Result<(), Errno> {
@@ -483,9 +491,12 @@ pub fn writable(conn: &'static Conn, fd: i32) -> Result<(), Errno> {
 
 fn sleep_writable(conn: &'static Conn, fd: i32, seen: Seen) -> Result<(), Errno> {
     let deadline = deadline(fd, libc::SO_SNDTIMEO);
-    let stalled = ticks() + ticks_of(STALL_NS);
+    let stalled = ticks() + ticks_of(stall_ns(conn));
     let waiter = Waiter::looking(conn);
-    let alone = conn.waiters.load(Ordering::Acquire) == 1 && !conn.has(flag::SHARED | flag::NO_BELLS);
+    // Of one that an epoll set has, kicks come ([`arm`]), and a bell would be waited for in vain.
+    let alone = conn.waiters.load(Ordering::Acquire) == 1
+        && conn.epolls.load(Ordering::Acquire) == 0
+        && !conn.has(flag::SHARED | flag::NO_BELLS);
     let bell = if alone { process::claim_bell() } else { None };
     let (mode, id) = if bell.is_some() { (trip::BELL, CALL_BELL as u8) } else { (trip::KICK, 0) };
     let mut result = Ok(());

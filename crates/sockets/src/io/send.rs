@@ -401,7 +401,7 @@ pub(crate) fn stuck_for_long(conn: &Conn, tx: &mut Held<'_, Tx>) -> bool {
         (tx.stuck_at, tx.stuck_since) = (read + 1, now);
         return false;
     }
-    now.wrapping_sub(tx.stuck_since) >= ticks_of(wait::STALL_NS)
+    now.wrapping_sub(tx.stuck_since) >= ticks_of(wait::stall_ns(conn))
 }
 
 /// Changes the writing direction over from tcp to the ring, if both ends have agreed.

@@ -74,9 +74,8 @@ fn an_announcement_is_looked_at_after_the_position() {
 /// As `sockets::idle` does: pages that are taken away read as zeroes.
 #[test]
 fn a_ring_is_given_back_when_its_reader_has_taken_all() {
-    let given = Scenario { give_back: Give::WhenEmpty, ..POLL };
-    check(Some(3), || pass(Scenario { total: 3, ..given }, whole));
-    check(Some(3), || pass(Scenario { total: 4, writes: 2, first: 2, ..given }, whole));
+    check(Some(3), || pass(Scenario { total: 3, ..GIVE_BACK }, whole));
+    check(Some(3), || pass(Scenario { total: 4, writes: 2, first: 2, ..GIVE_BACK }, whole));
     check(Some(2), || pass(Scenario { give_back: Give::WhenEmpty, ..SLEEP }, whole));
 }
 
@@ -134,6 +133,7 @@ const POLL: Scenario = Scenario {
     look_early: false,
 };
 const SLEEP: Scenario = Scenario { total: 2, wait: Wait::Sleep, ..POLL };
+const GIVE_BACK: Scenario = Scenario { give_back: Give::WhenEmpty, ..POLL };
 const MOVE: Scenario = Scenario { total: 2, first: 2, move_at: Some(1), ..POLL };
 
 /// The reader's segment: write position, tripwire, announcement (position + 1; 0 is none), then the two rings.

@@ -69,7 +69,8 @@ pub fn poll(
         let peer = only.map_or(NO_CPU, wait::meet);
         let spun = learned.spin(limit, peer, || fingerprint(fds) != seen);
         let before = ticks();
-        let slept = if spun == Spun::Won { Ok(()) } else { sleep(fds, &mut scratch, (deadline, began), mask, seen) };
+        let slept =
+            if spun == Spun::Won { Ok(()) } else { sleep(fds, &mut scratch, (deadline, began), mask, seen) };
         if spun != Spun::Won && only.is_some() {
             learned.slept(ticks() - before, limit);
         }
@@ -191,7 +192,8 @@ fn sleep(
     let mut result = Ok(());
     if fingerprint(fds) == seen {
         let left = deadline.map(|deadline| deadline.saturating_sub(sys::now()));
-        let (left, looks) = overdue::limit(idle::before_sleep([left, limit].into_iter().flatten().min(), began));
+        let (left, looks) =
+            overdue::limit(idle::before_sleep([left, limit].into_iter().flatten().min(), began));
         let left = left.map(sys::timespec);
         let timeout = left.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
         // SAFETY: the array has count + 1 places, timeout is null or valid, the mask is the program's.

@@ -1,5 +1,6 @@
 /* Memory: what a library that keeps connections in memory takes may not be what a program that locks itself into memory, or has little, must pay for. */
 #include "pair.h"
+#include <poll.h>
 #include <sys/mman.h>
 
 enum { MB = 1 << 20 };
@@ -113,8 +114,13 @@ static void little_space_later(int fd) {
     leave(fd);
 }
 
-/* Connections that have carried much, and are idle, keep little of it. */
+/* Connections that have carried much, and are idle, keep little of it, and nothing once both ends have slept for a while. */
 enum { MANY = 60 };
+
+static void sleep_on(int fd) {
+    struct pollfd wait = {.fd = fd, .events = POLLIN};
+    EQUAL(poll(&wait, 1, 2500), 0);
+}
 
 static void idle_server(int listener) {
     int fds[MANY];
@@ -124,6 +130,8 @@ static void idle_server(int listener) {
         got = sent = 0;
         tell(0);
     }
+    meet();
+    sleep_on(fds[0]);
     meet();
     for (int i = 0; i < MANY; i++) close(fds[i]);
 }
@@ -142,7 +150,31 @@ static void idle_client(int unused) {
     /* 8 of them have a large ring; a small one has 16 KB, and is seen by both ends. */
     CHECK(status_of("RssShmem") - before < 8 * 256 + MANY * 40);
     meet();
+    sleep_on(fds[0]);
+    meet();
+    CHECK(status_of("RssShmem") - before < MANY * 8);
     for (int i = 0; i < MANY; i++) close(fds[i]);
+}
+
+/* Core files have what the program has: writable memory of ours is left out, as there is much that was never touched. */
+static void cores(int fd) {
+    char line[512];
+    long size = 0, all = 0;
+    int writable = 0;
+    FILE *maps = fopen("/proc/self/smaps", "r");
+    CHECK(maps);
+    while (fgets(line, sizeof line, maps)) {
+        unsigned long from, to;
+        char mode[5];
+        if (sscanf(line, "%lx-%lx %4s", &from, &to, mode) == 3) {
+            size = (long)(to - from);
+            writable = mode[1] == 'w' && !strstr(line, "[stack]");
+        }
+        if (!strncmp(line, "VmFlags:", 8) && writable && !strstr(line, " dd")) all += size;
+    }
+    fclose(maps);
+    CHECK(all < 3 * MB);
+    leave(fd);
 }
 
 static void one(int listener) {
@@ -169,6 +201,7 @@ const struct example examples[] = {
     {"wrong_locks", puppet, wrong_locks, 0},
     {"little_data", one, little_data, RAW},
     {"little_space_later", puppet, little_space_later, 0},
+    {"cores", puppet, cores, 0},
     {"idle", idle_server, idle_client, RAW},
     {0},
 };

@@ -18,7 +18,7 @@ const FURTHER: usize = 400;
 const IDLE: Duration = Duration::from_millis(1500);
 /// Starts of one side in a round.
 const STARTS: usize = 40;
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(240);
 
 const KIB: f64 = 1024.0;
 const MIB: f64 = 1024.0 * KIB;
@@ -43,22 +43,22 @@ pub fn measure(session: &mut Session) -> Result<()> {
             let place = Place { group: GROUP, row, side: Side::Shunt, round };
             session.results.add(&place, name, unit, Target::value(bound), value);
         };
-        let more = |of: fn(&Found) -> &Size, what: fn(&Size) -> f64| what(of(&shunt)) - what(of(&plain));
-        for (row, of, descriptors, addresses) in [
-            ("no connection", (|found| &found.none) as fn(&Found) -> &Size, 4.0, 4.0),
-            ("first connection", |found| &found.first, 6.0, 32.0),
+        let one_end = [("descriptors", Unit::Count), ("addresses", Unit::Bytes), ("threads", Unit::Count)];
+        for (row, with, without, bounds) in [
+            ("no promoted connection", &shunt.none, &plain.none, [4.0, 4.0 * MIB, 0.0]),
+            ("first promoted connection", &shunt.first, &shunt.none, [6.0, 32.0 * MIB, 0.0]),
         ] {
-            add(row, "descriptors", Unit::Count, descriptors, more(of, |size| size.descriptors));
-            add(row, "addresses", Unit::Bytes, addresses * MIB, more(of, |size| size.addresses));
-            add(row, "threads", Unit::Count, 0.0, more(of, |size| size.threads));
+            let more = [
+                with.descriptors - without.descriptors,
+                with.addresses - without.addresses,
+                with.threads - without.threads,
+            ];
+            for (((name, unit), bound), more) in one_end.into_iter().zip(bounds).zip(more) {
+                add(row, name, unit, bound, more);
+            }
         }
-        add(
-            "first connection",
-            "memory of both ends",
-            Unit::Bytes,
-            512.0 * KIB,
-            more(|found| &found.first, |size| size.memory),
-        );
+        let more = shunt.first.memory - shunt.quiet;
+        add("first promoted connection", "memory of both ends", Unit::Bytes, 512.0 * KIB, more);
         let each = |found: &Found, then: &Size| (then.memory - found.first.memory) / FURTHER as f64;
         let more = each(&shunt, &shunt.used) - each(&plain, &plain.used);
         add("each further connection", "memory when used", Unit::Bytes, 64.0 * KIB, more);
@@ -81,33 +81,34 @@ struct Size {
 }
 
 struct Found {
+    /// One connection, which is not promoted, as its other end is plain.
     none: Size,
+    /// The memory of both ends where both could have been promoted, and were not.
+    quiet: f64,
     first: Size,
     used: Size,
     idle: Size,
 }
 
 fn one(session: &Session, side: Side) -> Result<Found> {
-    let mut quiet = Launch::new("cat").preload(session.library_for(side)).start()?;
-    quiet.say("")?;
-    quiet.line(PATIENCE)?;
-    let none = size(quiet.pid(), &[quiet.pid()])?;
-    let start = |connections: usize| {
-        let setting = Setting { side, ends: Ends::Both, cpus: session.cpus, seconds: 0.2, options: &[] };
+    let start = |connections: usize, ends: Ends, options| {
+        let setting = Setting { side, ends, cpus: session.cpus, seconds: 0.2, options };
         let count = connections.to_string();
-        let client = ["--connections", &count, "--active", "1", "--touch", "600", "--step"];
+        let client = ["--connections", &count, "--active", "1", "--touch", "280", "--step"];
         let mut pair = pairs::start(session, "idle", setting, &[], &client)?;
         pair.client.line(PATIENCE)?;
         Ok::<Pair, crate::error::Error>(pair)
     };
-    let first = of(&start(1)?)?;
-    let mut pair = start(1 + FURTHER)?;
+    let none = of(&start(1, Ends::ServerOnly, &[])?)?;
+    let quiet = of(&start(1, Ends::Both, &[("SHUNT_PROMOTE_AFTER", "1000000")])?)?.memory;
+    let first = of(&start(1, Ends::Both, &[])?)?;
+    let mut pair = start(1 + FURTHER, Ends::Both, &[])?;
     pair.client.say("")?;
     pair.client.line(PATIENCE)?;
     let used = of(&pair)?;
     std::thread::sleep(IDLE);
     let idle = of(&pair)?;
-    Ok(Found { none, first, used, idle })
+    Ok(Found { none, quiet, first, used, idle })
 }
 
 fn of(pair: &Pair) -> Result<Size> {

@@ -475,7 +475,7 @@ fn arm(conn: &'static Conn, interest: u64) {
             && conn.waiters.load(Ordering::Acquire) == 0
             && conn.queue.load(Ordering::Acquire) == queue
             && !conn.has(flag::SHARED)
-            && (!conn.has(flag::NO_BELLS) || heard(conn, queue))
+            && heard(conn, queue)
     };
     if queue != 0 && alone() {
         wait::arm(conn, interest, trip::QUEUE, queue as u8 - 1);
@@ -487,9 +487,20 @@ fn arm(conn: &'static Conn, interest: u64) {
     wait::arm(conn, interest, trip::KICK, 0);
 }
 
-/// Whether a peer of another user can ring an event queue.
+/// Whether the peer can ring the event queue with this number, less one.
 fn heard(conn: &Conn, queue: u32) -> bool {
-    conn.has(flag::LOUD) && queue != 0 && process::loud_fd(queue as usize - 1).is_some()
+    let Some(queue) = queue.checked_sub(1).map(|queue| queue as usize) else { return false };
+    if conn.has(flag::NO_BELLS) {
+        return conn.has(flag::LOUD) && process::loud_fd(queue).is_some();
+    }
+    link::link(conn.link.load(Ordering::Relaxed)).rings_queue(queue)
+}
+
+/// How many sets the program has.
+pub(crate) fn sets_in_use() -> usize {
+    let mut count = 0;
+    each_set(|_| count += 1);
+    count
 }
 
 /// Other users ring from now on: sets that have an event queue already hear them, too.

@@ -15,12 +15,13 @@ use fabric::{hints, queue};
 use stream::sovia;
 
 /// Version of the layout and of the hand-shake.
-pub const VERSION: u32 = 10;
+pub const VERSION: u32 = 11;
 /// Connections that fit in one link; a pair of processes may have many links.
 pub const SLOTS: usize = hints::SLOTS;
 /// Event queues of a process (one for each epoll set that has promoted members).
 pub const QUEUES: usize = 8;
-/// Bells that a process passes with each link to one of its own user, all or none: bell n is event queue n's, the last one is for single calls.
+/// Bells that a process may pass with a link to one of its own user: bell n is event queue n's, the last one is for single calls. It passes that one, and those of as
+/// many event queues as it has sets.
 pub const BELLS: usize = QUEUES + 1;
 pub const CALL_BELL: usize = QUEUES;
 /// Capacity of the ring that a connection starts with.

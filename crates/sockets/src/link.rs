@@ -58,6 +58,8 @@ pub struct Link {
     pub bells: [AtomicU32; BELLS],
     /// How the peer can ring ours: not at all, by bells that it has got, or, of another user, by datagrams.
     rings: AtomicU32,
+    /// So many of our event queues it can ring: those that it can not have their members on the link armed for kicks.
+    heard: AtomicU32,
     /// How the bells of a peer of another user are rung, and by which socket, +1.
     loud: [AtomicU64; 2],
     speaker: AtomicU32,
@@ -447,6 +449,11 @@ impl Link {
         self.rings.load(Ordering::Relaxed) == BY_BELL
     }
 
+    /// Whether it can ring the bell of this event queue.
+    pub fn rings_queue(&self, queue: usize) -> bool {
+        queue < self.heard.load(Ordering::Relaxed) as usize
+    }
+
     /// Whether it can ring those of event queues by datagrams.
     pub fn rings_loud(&self) -> bool {
         self.rings.load(Ordering::Relaxed) == LOUD
@@ -651,8 +658,12 @@ fn add(token: u64, socket: i32, parity: u32, peer: (u32, u32), mine: Map) -> Res
 
 fn ready(index: u32, theirs: Peer, fds: &[i32; 1 + BELLS]) {
     let link = link(index);
-    for (bell, &fd) in link.bells.iter().zip(&fds[1..]) {
-        if fd >= 0 {
+    // In the order in which they are sent.
+    let order = core::iter::once(layout::CALL_BELL).chain(0..layout::QUEUES);
+    for (index, &fd) in order.zip(&fds[1..]) {
+        if fd >= 0
+            && let Some(bell) = link.bells.get(index)
+        {
             bell.store(fd as u32 + 1, Ordering::Relaxed);
         }
     }
@@ -681,6 +692,7 @@ pub(crate) fn add_far(
     link.number.store(number, Ordering::Relaxed);
     // Its carrier does.
     link.rings.store(BY_BELL, Ordering::Relaxed);
+    link.heard.store(layout::QUEUES as u32, Ordering::Relaxed);
     link.wire.store(theirs.wire().map_or(0, |wire| core::ptr::from_ref(wire) as u64), Ordering::Release);
     ready(index, theirs, &[NO_SOCKET; 1 + BELLS]);
     Ok(index)

@@ -71,6 +71,19 @@ fn an_announcement_is_looked_at_after_the_position() {
     must_fail(Some(3), "left == right", || pass(Scenario { look_early: true, ..MOVE }, whole));
 }
 
+/// As `sockets::idle` does: pages that are taken away read as zeroes.
+#[test]
+fn a_ring_is_given_back_when_its_reader_has_taken_all() {
+    check(Some(3), || pass(Scenario { total: 3, ..GIVE_BACK }, whole));
+    check(Some(3), || pass(Scenario { total: 4, writes: 2, first: 2, ..GIVE_BACK }, whole));
+    check(Some(2), || pass(Scenario { give_back: Give::WhenEmpty, ..SLEEP }, whole));
+}
+
+#[test]
+fn a_ring_is_not_given_back_before() {
+    must_fail(Some(3), RACE, || pass(Scenario { give_back: Give::Always, ..POLL }, whole));
+}
+
 // --- what is run ---
 
 #[derive(Clone, Copy)]
@@ -84,10 +97,20 @@ struct Scenario {
     /// After how many bytes the writer goes over to the second ring.
     move_at: Option<u64>,
     wait: Wait,
+    /// Whether the writer gives the ring's memory back after each write.
+    give_back: Give,
     /// Mutation: the writer announces the change after it published bytes in the new ring.
     announce_late: bool,
     /// Mutation: the reader looks at the announcement before the write position.
     look_early: bool,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Give {
+    Never,
+    WhenEmpty,
+    /// Mutation.
+    Always,
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -105,10 +128,12 @@ const POLL: Scenario = Scenario {
     first: 1,
     move_at: None,
     wait: Wait::Poll,
+    give_back: Give::Never,
     announce_late: false,
     look_early: false,
 };
 const SLEEP: Scenario = Scenario { total: 2, wait: Wait::Sleep, ..POLL };
+const GIVE_BACK: Scenario = Scenario { give_back: Give::WhenEmpty, ..POLL };
 const MOVE: Scenario = Scenario { total: 2, first: 2, move_at: Some(1), ..POLL };
 
 /// The reader's segment: write position, tripwire, announcement (position + 1; 0 is none), then the two rings.
@@ -192,6 +217,12 @@ fn write<L: Local, R: Remote>(scenario: Scenario, local: &L, remote: &R, reader:
             && remote.stimulate(TRIP, trip::RX) != 0
         {
             reader.ring();
+        }
+        let empty = || producer.unread(local, BACK) == Ok(0);
+        if scenario.give_back == Give::Always || scenario.give_back == Give::WhenEmpty && empty() {
+            let zeroes = vec![0; scenario.first];
+            // SAFETY: `zeroes` has so many bytes.
+            unsafe { remote.put(FIRST, zeroes.as_ptr(), zeroes.len()) };
         }
     }
 }

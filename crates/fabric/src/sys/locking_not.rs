@@ -2,8 +2,8 @@
 
 use super::{Errno, calls};
 
-pub(super) fn map(len: usize, flags: i32, fd: i32) -> Result<*mut u8, Errno> {
-    call!(mmap, 0, len, libc::PROT_READ | libc::PROT_WRITE, flags, fd, 0).map(|at| at as *mut u8)
+pub(super) fn map(len: usize, flags: i32, fd: i32, offset: usize) -> Result<*mut u8, Errno> {
+    call!(mmap, 0, len, libc::PROT_READ | libc::PROT_WRITE, flags, fd, offset).map(|at| at as *mut u8)
 }
 
 pub(super) fn unmap(_at: usize) {}

@@ -371,7 +371,8 @@ fn start(
     if loud.is_some() {
         crate::epoll::hear_others();
     }
-    let sent = send(socket, &Hello::new(own_token, proof, loud), memfd, kin);
+    let queues = crate::epoll::sets_in_use().clamp(1, layout::QUEUES);
+    let sent = send(socket, &Hello::new(own_token, proof, loud), memfd, if kin { queues } else { 0 });
     sys::close(memfd);
     let added = sent.and_then(|rings| {
         let _guard = RegistryGuard::take().ok_or(Reason::Busy)?;
@@ -379,6 +380,7 @@ fn start(
         let link = link(index);
         let rings = if rings { BY_BELL } else { loud.map_or(0, |_| LOUD) };
         link.rings.store(rings, Ordering::Relaxed);
+        link.heard.store(if rings == LOUD { layout::QUEUES } else { queues } as u32, Ordering::Relaxed);
         link.proof.store(proof.2, Ordering::Relaxed);
         Ok(index)
     });
@@ -394,16 +396,17 @@ const CONTROL: usize = 64;
 #[repr(align(8))]
 struct Control([u8; CONTROL]);
 
-/// Sends HELLO with our segment and, to a process of our user, our bells; whether these.
-fn send(socket: i32, hello: &Hello, memfd: i32, kin: bool) -> Result<bool, Reason> {
+/// Sends HELLO with our segment and, to a process of our user, our bells: the one of single calls and those of `queues` event queues, as many as there
+/// are sets (each is a descriptor, here and there); whether these.
+fn send(socket: i32, hello: &Hello, memfd: i32, queues: usize) -> Result<bool, Reason> {
     let mut fds = [memfd; 1 + BELLS];
     let mut count = 1;
-    let rings = kin && process::has_bells();
+    let rings = queues > 0 && process::has_bells();
     if rings {
-        for (index, place) in fds[1..].iter_mut().enumerate() {
+        for (index, place) in core::iter::once(layout::CALL_BELL).chain(0..queues).zip(&mut fds[1..]) {
             *place = process::bell_fd(index).ok_or(Reason::NoDescriptors)?;
         }
-        count += BELLS;
+        count += 1 + queues;
     }
     let mut iov =
         libc::iovec { iov_base: core::ptr::from_ref(hello).cast_mut().cast(), iov_len: size_of::<Hello>() };
@@ -424,7 +427,7 @@ fn send(socket: i32, hello: &Hello, memfd: i32, kin: bool) -> Result<bool, Reaso
     sys::sendmsg(socket, &message, libc::MSG_NOSIGNAL).map(|_| rings).map_err(|_| Reason::Unpaired)
 }
 
-/// Receives HELLO and its descriptors: the memfd, then, of a process of our user, bells, all or none; -1 where there is none. `Err(Linking)`:
+/// Receives HELLO and its descriptors: the memfd, then, of a process of our user, bells, that of single calls first; -1 where there is none. `Err(Linking)`:
 /// not there yet.
 fn receive(socket: i32, user: User) -> Result<(Hello, [i32; 1 + BELLS]), Reason> {
     let mut hello = Hello::none();
@@ -478,10 +481,10 @@ fn receive(socket: i32, user: User) -> Result<(Hello, [i32; 1 + BELLS]), Reason>
         *fd = descriptors::hide(*fd);
     }
     drop(raised);
-    // Who misses a bell could not wake the peer's epoll sets.
+    // Who misses a bell could not wake the peer's epoll sets: one alone is none of theirs.
     let bells = fds[1..].iter().filter(|&&fd| fd >= 0).count();
     let cut = message.msg_flags & libc::MSG_CTRUNC != 0;
-    if got != size_of::<Hello>() || fds[0] < 0 || bells % BELLS != 0 || cut {
+    if got != size_of::<Hello>() || fds[0] < 0 || bells == 1 || cut {
         done_with(&fds, false);
         return Err(match got {
             0 => Reason::PeerGone,

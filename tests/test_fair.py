@@ -9,6 +9,7 @@ import pytest
 # The name, how the server waits, how many clients, on which processors (the server's first).
 CASES = [
     pytest.param("epoll", 1, "00", id="one"),
+    pytest.param("recv", 1, "00", id="reads"),
     pytest.param("epoll", 4, "00", id="epoll"),
     pytest.param("poll", 4, "00", id="poll"),
     pytest.param("epoll", 2, "010", id="beside"),

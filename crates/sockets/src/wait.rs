@@ -6,10 +6,11 @@
 use fabric::sync::{AtomicU32, AtomicU64, Ordering};
 use fabric::sys::{self, Errno};
 use fabric::{Local, Remote, bell, trip};
-use stream::spin::{NO_CPU, Spun, cpu, nanos_of, ticks, ticks_of};
+use stream::spin::{NO_CPU, Spun, cpu, is_realtime, nanos_of, ticks, ticks_of};
 
 use crate::conn::{Conn, flag, path, state};
 use crate::layout::{self, BIG_AT, CALL_BELL, CPU, FIRED, NOTES, R, SLOTS, SMALL_AT, STATE, TCP_AT, TRIP, W};
+use crate::reason::Reason;
 use crate::{demote, idle, io, kicks, link, overdue, process, real, rendezvous, signals, table, thread};
 
 /// What a waiter looks at: any change of it is a reason to try again.
@@ -275,7 +276,12 @@ fn beyond(conn: &'static Conn, fd: i32, had: u64, orphan: &mut bool) -> Result<(
         (seen, ring.then(|| rx.ring.ahead()), rx.learned)
     };
     let limit = process::spin_ticks();
-    let spun = learned.spin(limit, meet(conn), || {
+    let peer = meet(conn);
+    if ahead.is_some() && gains_nothing(conn, peer) {
+        demote::now(conn, fd, Reason::OneProcessor);
+        return Ok(());
+    }
+    let spun = learned.spin(limit, peer, || {
         // The bytes come together with the word that tells of them.
         ahead.iter().flatten().for_each(|&place| conn.mine().foresee(place));
         Seen::to_read(conn) != seen
@@ -298,6 +304,20 @@ fn beyond(conn: &'static Conn, fd: i32, had: u64, orphan: &mut bool) -> Result<(
     }
     result
 }
+
+/// Whether tcp would do as well: a real-time reader does not spin, and if its peer waits on the same processor each message costs a kick to send, to look at, and
+/// to take, which is one call more than by tcp.
+fn gains_nothing(conn: &Conn, peer: u64) -> bool {
+    if peer == NO_CPU || peer != cpu() || !is_realtime(ticks()) || conn.has(flag::DEMOTING) {
+        return false;
+    }
+    let sleeps = conn.counters.sleeps.load(Ordering::Relaxed);
+    sleeps > SLEEPS_MOST && conn.counters.ring_in.load(Ordering::Relaxed) < sleeps * GAINS_BYTES
+}
+
+/// So many sleeps are enough to tell; and with so many bytes for each, memory is better even so.
+const SLEEPS_MOST: u64 = 500;
+const GAINS_BYTES: u64 = 4096;
 
 fn sleep_readable(conn: &'static Conn, fd: i32, seen: Seen, orphan: &mut bool) -> Result<(), Errno> {
     if conn.is_far()

@@ -202,7 +202,7 @@ impl Learned {
 
 /// Whether the thread is a real-time one. Asked now and then, of one thread of the process; where some are and some are not, each is taken for the other
 /// for a while, at most.
-fn is_realtime(now: u64) -> bool {
+pub fn is_realtime(now: u64) -> bool {
     if now.wrapping_sub(ASKED.load(Ordering::Relaxed)) > ticks_of(ASK_NS) {
         ASKED.store(now, Ordering::Relaxed);
         REALTIME.store(u64::from(sys::is_realtime()), Ordering::Relaxed);

@@ -236,8 +236,8 @@ static void show(const char *format, ...) {
 
 static const char *error_name(long result) { return result >= 0 ? "ok" : strerrorname_np(errno); }
 
-/* What a member's data says: the number, the step that registered it, and whether it is edge-triggered, and one-shot. */
-#define DATA(number, et, shot) ((uint64_t)(number) | (uint64_t)(step + 1) << 8 | (uint64_t)(et) << 40 | (uint64_t)(shot) << 41)
+/* What a member's data says: the number, the step that registered it, whether it is edge-triggered, and one-shot, and if it is a set, which, plus one. */
+#define DATA(number, et, shot, set) ((uint64_t)(number) | (uint64_t)(step + 1) << 8 | (uint64_t)(et) << 40 | (uint64_t)(shot) << 41 | (uint64_t)(set) << 42)
 #define BELL 0xffu
 
 static int by_data(const void *a, const void *b) {
@@ -277,6 +277,13 @@ static void look(int fd) {
     }
 }
 
+/* Whether it, or one inside, ever had such members. */
+static bool has_edges(int s, int deep) {
+    bool has = sets[s].edges;
+    for (int t = 0; t < SETS && deep < 5; t++) has |= inside[s][t] && has_edges(t, deep + 1);
+    return has;
+}
+
 /* `beside`: others looked at the same time, and a set in a set may seem to be ready for a moment. */
 static const char *all_heard(bool beside) {
     static char text[16384];
@@ -290,7 +297,8 @@ static const char *all_heard(bool beside) {
     for (int i = 0; i < count; i++) {
         uint64_t data = events[i].data.u64;
         if ((data & 0xff) == BELL) continue;
-        at += sprintf(at, " %s%d/%d:%x", data >> 40 & 1 || (beside && numbers[data & 0xff].kind == SET) ? "~" : "", (int)(data & 0xff), (int)(data >> 8 & 0xffffffff), events[i].events);
+        bool is_set = data >> 42, loose = data >> 40 & 1 || (is_set && (beside || has_edges((int)(data >> 42) - 1, 0)));
+        at += sprintf(at, " %s%d/%d:%x", loose ? "~" : "", (int)(data & 0xff), (int)(data >> 8 & 0xffffffff), events[i].events);
     }
     heard.count = heard.error = heard.twice = 0;
     return text;
@@ -416,13 +424,14 @@ static void t_control(void) {
     if (chance(15)) mode |= EPOLLONESHOT;
     if (chance(8)) mode = (mode & EPOLLET) | EPOLLEXCLUSIVE, events &= EPOLLIN | EPOLLOUT;
     /* When there is room in a set, a pipe's end, or an eventfd, is not what this is about. */
-    bool et = mode & EPOLLET;
-    struct epoll_event event = {.events = events | mode, .data.u64 = DATA(number, et, mode & EPOLLONESHOT ? 1 : 0)};
+    /* An exclusive one in several sets is told of by one of them at least. */
+    bool et = mode & (EPOLLET | EPOLLEXCLUSIVE), is_set = numbers[number].kind == SET;
+    struct epoll_event event = {.events = events | mode, .data.u64 = DATA(number, et, mode & EPOLLONESHOT ? 1 : 0, is_set ? numbers[number].which + 1 : 0)};
     int result = epoll_ctl(numbers[set].fd, op, numbers[number].fd, &event);
     show("ctl %d %s %d events %x: %s", set, (const char *[]){"", "add", "del", "mod"}[op], number, events | mode, error_name(result));
     if (result == 0) {
         members[s][number] = op == EPOLL_CTL_DEL ? 0 : 1 + events;
-        if (op != EPOLL_CTL_DEL && mode & (EPOLLET | EPOLLONESHOT)) sets[s].edges = true;
+        if (op != EPOLL_CTL_DEL && mode & (EPOLLET | EPOLLONESHOT | EPOLLEXCLUSIVE)) sets[s].edges = true;
         if (numbers[number].kind == SET) inside[s][numbers[number].which] = true;
     }
 }
@@ -437,13 +446,6 @@ static void t_wait(void) {
         look(numbers[set].fd);
         show("wait on %d:%s", set, all_heard(false));
     }
-}
-
-/* Whether it, or one inside, ever had such members. */
-static bool has_edges(int s, int deep) {
-    bool has = sets[s].edges;
-    for (int t = 0; t < SETS && deep < 5; t++) has |= inside[s][t] && has_edges(t, deep + 1);
-    return has;
 }
 
 static void t_poll(void) {
@@ -682,7 +684,7 @@ static void t_waiters(void) {
     int s = numbers[set].which, count = chance(75) ? 1 : 2 + dice(WAITERS - 1);
     look(numbers[set].fd);
     bool edges = has_edges(s, 0), again = false;
-    for (int i = 0; i < heard.count; i++) again |= !(heard.events[i].data.u64 >> 40);
+    for (int i = 0; i < heard.count; i++) again |= !(heard.events[i].data.u64 >> 40 & 3);
     show("before waiting on %d:%s", set, all_heard(false));
     if (again) return; /* whoever waits is told of it at once, or not, if it is read first */
     int call = dice(7);

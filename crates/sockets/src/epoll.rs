@@ -106,16 +106,6 @@ struct Aside {
     last: u32,
 }
 
-/// Whether a member's peer waits on the processor that we run on, who would wait for as long as we spin: looked at now and then, some members at a time.
-#[derive(Clone, Copy, Default)]
-struct Neighbours {
-    /// When that was looked at last, and when there was one, in ticks.
-    looked: u64,
-    seen: u64,
-    /// Where the next look begins.
-    next: i32,
-}
-
 // SAFETY: `state` is under `lock`, the rest is atomic.
 unsafe impl Sync for Set {}
 
@@ -171,9 +161,11 @@ const BELL_DATA: u64 = u64::MAX;
 const LAMP_DATA: u64 = u64::MAX - 1;
 
 mod members;
+mod neighbours;
 mod waiting;
 mod watching;
 
+use neighbours::Neighbours;
 pub use watching::{nest, settle, watch};
 
 static SETS_AT: AtomicU64 = AtomicU64::new(0);

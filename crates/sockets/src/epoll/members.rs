@@ -66,8 +66,12 @@ impl Set {
                     _ => return Err(Errno::EINVAL),
                 }
             }
-            // On its way back to tcp it may be known to the kernel by this number, from when that stood for it before.
-            if !known && op == libc::EPOLL_CTL_ADD && conn.is_managed() && !conn.has(flag::DEMOTING) {
+            if !known && op == libc::EPOLL_CTL_ADD && conn.is_managed() {
+                if conn.has(flag::DEMOTING) {
+                    // The kernel may know it by this number, from when that stood for it before: EEXIST. For nothing, as others wait there.
+                    sys::epoll_ctl(set, op, fd, 0, data)?;
+                    let _ = sys::epoll_ctl(set, libc::EPOLL_CTL_DEL, fd, 0, 0);
+                }
                 return self.add_moved(guard, fd, conn, events, data);
             }
             if !known && op != libc::EPOLL_CTL_ADD && member.flags & INNER != 0 {

@@ -17,12 +17,6 @@ pub(super) enum Hints {
 /// How long a bell is waited for that is about to be rung; and for how long none is after one that was not.
 const RINGERS_NS: u64 = if cfg!(perturb) { 50_000_000 } else { 50_000 };
 const IMPATIENT_NS: u64 = if cfg!(perturb) { 0 } else { 10_000_000 };
-/// So many calls are answered without a sleep before others are let run.
-const UNSLEPT_MOST: u32 = 3;
-/// How often it is looked whether peers wait on our processor, at how many descriptors, and for how long that holds.
-const NEIGHBOURS_NS: u64 = 1_000_000;
-const NEIGHBOURS: i32 = 64;
-const NEIGHBOUR_NS: u64 = 20_000_000;
 /// How often hints are taken again, at most, for what came before something that has been seen.
 const LOOKS: usize = 4;
 /// Event bits that are conditions, not modes.
@@ -187,28 +181,6 @@ impl Set {
         let spun = learned.spin(process::spin_ticks(), self.peer_cpu(), || scan.any(queue as usize - 1));
         self.learned.store(learned.to_bits(), Ordering::Relaxed);
         spun == Spun::Won
-    }
-
-    /// A set whose members are always ready never sleeps: peers that wait for the processor, not for us, get it now and then.
-    #[inline]
-    fn give_way(&self) {
-        if self.unslept.fetch_add(1, Ordering::Relaxed) >= UNSLEPT_MOST {
-            self.unslept.store(0, Ordering::Relaxed);
-            let has = self.lock().is_some_and(|mut guard| guard.has_neighbour(cpu(), ticks()));
-            if has {
-                sys::yield_now();
-            }
-        }
-    }
-
-    /// Where peers wait: on this very processor, if one of them does, or the only one.
-    pub(super) fn peer_cpu(&self) -> u64 {
-        let Some(mut guard) = self.lock() else { return NO_CPU };
-        if self.moved.load(Ordering::Relaxed) == 1 {
-            return guard.sole().map_or(NO_CPU, wait::meet);
-        }
-        let here = cpu();
-        if guard.has_neighbour(here, ticks()) { here } else { NO_CPU }
     }
 
     /// Sleeps in the kernel; events of the kernel's members are put in `places`.
@@ -668,49 +640,6 @@ impl Arrived {
         for &(when, fd) in &*members {
             if when <= self.until { guard.list(fd) } else { guard.set_aside(fd, |state| &mut state.late) }
         }
-    }
-}
-
-impl Guard<'_> {
-    /// A member is told of: its peer, which is going to wait for an answer, learns on which processor that is (plus one), where it need not spin.
-    fn note_told(&mut self, fd: i32, conn: &Conn, here: u64) {
-        if self.0.moved.load(Ordering::Relaxed) == 1 {
-            return;
-        }
-        if core::mem::replace(&mut self.member(fd).cpu, here) != here {
-            wait::tell_cpu(conn, here);
-        }
-    }
-
-    /// Whether a peer waits on this processor, as far as is known.
-    fn has_neighbour(&mut self, here: u64, now: u64) -> bool {
-        let mut known = self.state().neighbours;
-        if now.wrapping_sub(known.looked) > ticks_of(NEIGHBOURS_NS) {
-            known.looked = now;
-            let top = table::top().min(MEMBERS as i32);
-            for _ in 0..top.min(NEIGHBOURS) {
-                let fd = if known.next < top { known.next } else { 0 };
-                let member = *self.member(fd);
-                let conn = member.conn.filter(|conn| member.flags & MOVED != 0 && conn.is_managed());
-                if conn.is_some_and(|conn| wait::peer_cpu(conn) == here) {
-                    // The next look begins with it.
-                    (known.seen, known.next) = (now, fd);
-                    break;
-                }
-                known.next = fd + 1;
-            }
-            self.state().neighbours = known;
-        }
-        known.seen != 0 && now.wrapping_sub(known.seen) < ticks_of(NEIGHBOUR_NS)
-    }
-
-    /// A promoted member, when there is one on the list's memory: for guessing where its peer runs.
-    fn sole(&mut self) -> Option<&'static Conn> {
-        (0..table::top().min(MEMBERS as i32))
-            .map(|fd| *self.member(fd))
-            .find(|member| member.flags & MOVED != 0)
-            .and_then(|member| member.conn)
-            .filter(|conn| conn.tx.path() != path::LAST)
     }
 }
 

@@ -1,0 +1,88 @@
+//! Who waits on the processor that a set's thread runs on: a server that spins there takes it from its own clients. Members' peers tell where they wait, as
+//! we tell them.
+
+use super::*;
+
+/// So many calls are answered without a sleep before others are let run.
+const UNSLEPT_MOST: u32 = 3;
+/// How often it is looked whether peers wait on our processor, at how many descriptors, and for how long that holds.
+const NEIGHBOURS_NS: u64 = 1_000_000;
+const NEIGHBOURS: i32 = 64;
+const NEIGHBOUR_NS: u64 = 20_000_000;
+
+/// Whether a member's peer waits on the processor that we run on, who would wait for as long as we spin: looked at now and then, some members at a time.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Neighbours {
+    /// When that was looked at last, and when there was one, in ticks.
+    looked: u64,
+    seen: u64,
+    /// Where the next look begins.
+    next: i32,
+}
+
+impl Set {
+    /// A set whose members are always ready never sleeps: peers that wait for the processor, not for us, get it now and then.
+    #[inline]
+    pub(super) fn give_way(&self) {
+        if self.unslept.fetch_add(1, Ordering::Relaxed) >= UNSLEPT_MOST {
+            self.unslept.store(0, Ordering::Relaxed);
+            let has = self.lock().is_some_and(|mut guard| guard.has_neighbour(cpu(), ticks()));
+            if has {
+                sys::yield_now();
+            }
+        }
+    }
+
+    /// Where peers wait: on this very processor, if one of them does, or the only one.
+    pub(super) fn peer_cpu(&self) -> u64 {
+        let Some(mut guard) = self.lock() else { return NO_CPU };
+        if self.moved.load(Ordering::Relaxed) == 1 {
+            return guard.sole().map_or(NO_CPU, wait::meet);
+        }
+        let here = cpu();
+        if guard.has_neighbour(here, ticks()) { here } else { NO_CPU }
+    }
+}
+
+impl Guard<'_> {
+    /// A member is told of: its peer, which is going to wait for an answer, learns on which processor that is (plus one), where it need not spin.
+    pub(super) fn note_told(&mut self, fd: i32, conn: &Conn, here: u64) {
+        if self.0.moved.load(Ordering::Relaxed) == 1 {
+            return;
+        }
+        if core::mem::replace(&mut self.member(fd).cpu, here) != here {
+            wait::tell_cpu(conn, here);
+        }
+    }
+
+    /// Whether a peer waits on this processor, as far as is known.
+    fn has_neighbour(&mut self, here: u64, now: u64) -> bool {
+        let mut known = self.state().neighbours;
+        if now.wrapping_sub(known.looked) > ticks_of(NEIGHBOURS_NS) {
+            known.looked = now;
+            let top = table::top().min(MEMBERS as i32);
+            for _ in 0..top.min(NEIGHBOURS) {
+                let fd = if known.next < top { known.next } else { 0 };
+                let member = *self.member(fd);
+                let conn = member.conn.filter(|conn| member.flags & MOVED != 0 && conn.is_managed());
+                if conn.is_some_and(|conn| wait::peer_cpu(conn) == here) {
+                    // The next look begins with it.
+                    (known.seen, known.next) = (now, fd);
+                    break;
+                }
+                known.next = fd + 1;
+            }
+            self.state().neighbours = known;
+        }
+        known.seen != 0 && now.wrapping_sub(known.seen) < ticks_of(NEIGHBOUR_NS)
+    }
+
+    /// A promoted member, when there is one on the list's memory: for guessing where its peer runs.
+    fn sole(&mut self) -> Option<&'static Conn> {
+        (0..table::top().min(MEMBERS as i32))
+            .map(|fd| *self.member(fd))
+            .find(|member| member.flags & MOVED != 0)
+            .and_then(|member| member.conn)
+            .filter(|conn| conn.tx.path() != path::LAST)
+    }
+}

@@ -139,7 +139,7 @@ MECHANISMS = {
         "        return bell::ring(fd);\n", "        return;\n",
         "epoll-", "sleeps in epoll_wait()"),
     "spinning_beside": (
-        "sets spin on the processor on which their peers wait", "sockets/src/epoll/waiting.rs",
+        "sets spin on the processor on which their peers wait", "sockets/src/epoll/neighbours.rs",
         "        if guard.has_neighbour(here, ticks()) { here } else { NO_CPU }", "        if guard.has_neighbour(here, 0) { here } else { NO_CPU }",
         "test_fair"),
     "order": (

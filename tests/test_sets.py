@@ -11,13 +11,16 @@ import pytest
 
 STEPS = 120
 AT_ONCE = 10  # seeds of one run
+FOUND = (4509,)  # it has found a shot that was told twice
 LONG = {"WAIT": 300}
 
 
 def runs():
-    first, _, last = os.environ.get("SETS", "0-59").partition("-")
+    asked = os.environ.get("SETS")
+    first, _, last = (asked or "0-59").partition("-")
     first, last = int(first), int(last or first)
-    return [(seed, min(seed + AT_ONCE - 1, last)) for seed in range(first, last + 1, AT_ONCE)]
+    found = [] if asked else [(seed, seed) for seed in FOUND]
+    return [(seed, min(seed + AT_ONCE - 1, last)) for seed in range(first, last + 1, AT_ONCE)] + found
 
 
 def told(line):
@@ -51,6 +54,9 @@ def difference(plain, ours, mode):
 @pytest.mark.parametrize("first, last", runs(), ids=lambda seed: str(seed))
 def test_sets_by_dice(r, mode, first, last):
     # In mode plain it is the dice that are tested: two plain runs are the same.
+    if mode != "shunt" and first >= AT_ONCE and "SETS" not in os.environ:
+        pytest.skip("a few seeds tell whether the dice are good, and whether hooks alone change anything")
+
     def pair(**env):
         argv = [r.apps / "sets", first, last, STEPS]
         plain = r.run(argv, env={"LD_PRELOAD": ""} | env, timeout=120).text

@@ -236,8 +236,9 @@ static void show(const char *format, ...) {
 
 static const char *error_name(long result) { return result >= 0 ? "ok" : strerrorname_np(errno); }
 
-/* What a member's data says: the number, the step that registered it, whether it is edge-triggered, and one-shot, and if it is a set, which, plus one. */
-#define DATA(number, et, shot, set) ((uint64_t)(number) | (uint64_t)(step + 1) << 8 | (uint64_t)(et) << 40 | (uint64_t)(shot) << 41 | (uint64_t)(set) << 42)
+/* What a member's data says: the number, the step that registered it, whether it is edge-triggered, and one-shot, and if it is a set, which, plus one; and whether it
+ * is told of again. */
+#define DATA(number, et, shot, set, level) ((uint64_t)(level) << 46 | (uint64_t)(number) | (uint64_t)(step + 1) << 8 | (uint64_t)(et) << 40 | (uint64_t)(shot) << 41 | (uint64_t)(set) << 42)
 #define BELL 0xffu
 
 static int by_data(const void *a, const void *b) {
@@ -297,7 +298,7 @@ static const char *all_heard(bool beside) {
     for (int i = 0; i < count; i++) {
         uint64_t data = events[i].data.u64;
         if ((data & 0xff) == BELL) continue;
-        bool is_set = data >> 42, loose = data >> 40 & 1 || (is_set && (beside || has_edges((int)(data >> 42) - 1, 0)));
+        bool is_set = data >> 42 & 15, loose = data >> 40 & 1 || (is_set && (beside || has_edges((int)(data >> 42 & 15) - 1, 0)));
         at += sprintf(at, " %s%d/%d:%x", loose ? "~" : "", (int)(data & 0xff), (int)(data >> 8 & 0xffffffff), events[i].events);
     }
     heard.count = heard.error = heard.twice = 0;
@@ -426,7 +427,7 @@ static void t_control(void) {
     /* When there is room in a set, a pipe's end, or an eventfd, is not what this is about. */
     /* An exclusive one in several sets is told of by one of them at least. */
     bool et = mode & (EPOLLET | EPOLLEXCLUSIVE), is_set = numbers[number].kind == SET;
-    struct epoll_event event = {.events = events | mode, .data.u64 = DATA(number, et, mode & EPOLLONESHOT ? 1 : 0, is_set ? numbers[number].which + 1 : 0)};
+    struct epoll_event event = {.events = events | mode, .data.u64 = DATA(number, et, mode & EPOLLONESHOT ? 1 : 0, is_set ? numbers[number].which + 1 : 0, !(mode & (EPOLLET | EPOLLONESHOT)))};
     int result = epoll_ctl(numbers[set].fd, op, numbers[number].fd, &event);
     show("ctl %d %s %d events %x: %s", set, (const char *[]){"", "add", "del", "mod"}[op], number, events | mode, error_name(result));
     if (result == 0) {
@@ -684,7 +685,7 @@ static void t_waiters(void) {
     int s = numbers[set].which, count = chance(75) ? 1 : 2 + dice(WAITERS - 1);
     look(numbers[set].fd);
     bool edges = has_edges(s, 0), again = false;
-    for (int i = 0; i < heard.count; i++) again |= !(heard.events[i].data.u64 >> 40 & 3);
+    for (int i = 0; i < heard.count; i++) again |= heard.events[i].data.u64 >> 46 & 1;
     show("before waiting on %d:%s", set, all_heard(false));
     if (again) return; /* whoever waits is told of it at once, or not, if it is read first */
     int call = dice(7);

@@ -35,7 +35,7 @@ def test_one_processor(r, mode, how, clients, processors, policy):
     report = r.new_report()
     for _ in range(ROUNDS):
         plain, ours = served(LD_PRELOAD=""), served(SHUNT_PROFILE="latency")
-        ratios.append(sum(ours) / sum(plain))
+        ratios.append(sum(ours) / max(sum(plain), 1))
         # Of clients on one and the same processor.
         for numbers, most in ((ours, worst), (plain, plain_worst)):
             alike = [numbers[i] for i in range(clients) if processors[1 + i % (len(processors) - 1)] == processors[-1]]

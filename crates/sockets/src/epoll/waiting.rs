@@ -348,6 +348,9 @@ impl Set {
             count += self.go_through(scan, &mut guard, Some((&mut places[count..], call)), hints).0;
         }
         if !more {
+            if self.inherited.load(Ordering::Relaxed) != 0 {
+                self.leave_for_parent(&mut guard);
+            }
             guard.relist(|state| &mut state.told);
         }
         Ok(count)
@@ -485,6 +488,22 @@ impl Set {
             }
         }
         (count, undecided)
+    }
+
+    /// A child has told of members of its parent's set. It may have taken the kernel's edge, of which there is one for both: there is another one, as a parent that
+    /// waits is told as long as there is something to read.
+    #[cold]
+    fn leave_for_parent(&self, guard: &mut Guard<'_>) {
+        let mut next = guard.state().told.first;
+        while next != 0 {
+            let fd = next as i32 - 1;
+            let member = *guard.member(fd);
+            next = member.next;
+            let shared = |conn: &&Conn| conn.has(flag::SHARED) && conn.refs.load(Ordering::Acquire) > 1;
+            if member.flags & MOVED != 0 && member.conn.as_ref().is_some_and(shared) {
+                self.nudge(fd);
+            }
+        }
     }
 
     /// The kernel's part of the set: events of its own members go to `places`, those of the inner set onto the list. Says how many

@@ -389,7 +389,12 @@ impl Set {
                 continue;
             }
             if !matches!(table::entry(fd), Entry::Conn(other) if core::ptr::eq(other, conn)) {
-                self.drop_member(guard, fd);
+                // Where another number stands for the connection, it stays a member: whoever closes this one gives it to the kernel's set (`forget`), when the ring is given up.
+                let mut others = false;
+                table_fds(conn, |other| others |= other != fd);
+                if !others {
+                    self.drop_member(guard, fd);
+                }
                 continue;
             }
             // Its offer may have been taken back, and its link be gone since: nothing of it is armed or read then.

@@ -753,6 +753,65 @@ static void child_closes_number(int fd) {
     leave(fd);
 }
 
+/* A child asks the set that it has from its parent: the parent is told of the same as before. */
+static void child_asks(int fd) {
+    int set = epoll_create1(0), second = epoll_create1(0);
+    struct epoll_event event;
+    add(set, fd, EPOLLIN);
+    add(second, fd, EPOLLIN | EPOLLET);
+    EQUAL(epoll_wait(set, &event, 1, 0), 0);
+    EQUAL(epoll_wait(second, &event, 1, 0), 0);
+    for (int i = 0; i < 5; i++) {
+        ask(SEND, 10);
+        wait_queued(fd, 10);
+        pid_t child = fork();
+        CHECK(child >= 0);
+        if (child == 0) {
+            for (int again = 0; again < 3; again++) EQUAL(epoll_wait(set, &event, 1, 0), 1);
+            _exit(0);
+        }
+        ended_well(child);
+        EQUAL(epoll_wait(set, &event, 1, 0), 1);
+        EQUAL(event.data.fd, fd);
+        take(fd, 10);
+        EQUAL(epoll_wait(set, &event, 1, 0), 0);
+    }
+    close(set), close(second);
+    leave(fd);
+}
+
+/* A thread asks a set all the time while one of two numbers of a member is closed: it stays a member, with what is unread. */
+static atomic_int asked_enough;
+static void *asks(void *unused) {
+    (void)unused;
+    struct epoll_event event;
+    while (!asked_enough) CHECK(epoll_wait(slept_set, &event, 1, 0) >= 0);
+    return NULL;
+}
+
+static void closed_while_asked(int fd) {
+    pthread_t thread;
+    int other = dup(fd);
+    struct epoll_event event;
+    slept_set = epoll_create1(0);
+    add(slept_set, fd, EPOLLIN);
+    ask(SEND, 10);
+    wait_queued(fd, 10);
+    CHECK(pthread_create(&thread, NULL, asks, NULL) == 0);
+    usleep(1000);
+    close(fd);
+    asked_enough = 1;
+    CHECK(pthread_join(thread, NULL) == 0);
+    for (int i = 0; i < 3; i++) EQUAL(epoll_wait(slept_set, &event, 1, 1000), 1);
+    take(other, 10);
+    EQUAL(epoll_wait(slept_set, &event, 1, 0), 0);
+    ask(SEND, 10);
+    EQUAL(epoll_wait(slept_set, &event, 1, 5000), 1);
+    take(other, 10);
+    close(slept_set);
+    leave(other);
+}
+
 const struct example examples[] = {
     {"threads_level", threads_level, requests_client, RAW},
     {"threads_edge", threads_edge, requests_client, RAW},
@@ -765,6 +824,8 @@ const struct example examples[] = {
     {"exclusive_rules", puppet, exclusive_rules, 0},
     {"number_again", puppet, number_again, 0},
     {"child_closes_number", puppet, child_closes_number, 0},
+    {"child_asks", puppet, child_asks, 0},
+    {"closed_while_asked", puppet, closed_while_asked, 0},
     {"nested_renumbered", puppet, nested_renumbered, 0},
     {"mixed", mixed_server, mixed_client, RAW},
     {"nested", puppet, nested, 0},

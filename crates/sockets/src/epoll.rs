@@ -71,7 +71,10 @@ pub struct Set {
 }
 
 struct State {
-    members: *mut Member,
+    /// The members by descriptor, mapped in parts, each when it is first needed: what is mapped is the program's no more.
+    parts: Parts,
+    /// What stands for those that are not mapped.
+    nobody: Member,
     head: u32,
     tail: u32,
     listed: u32,
@@ -85,9 +88,10 @@ struct State {
 }
 
 impl State {
-    fn new(members: *mut Member) -> State {
+    fn new(parts: Parts) -> State {
         State {
-            members,
+            parts,
+            nobody: NOBODY,
             head: 0,
             tail: 0,
             listed: 0,
@@ -138,8 +142,29 @@ const INNER: u32 = 32;
 /// In the inner set, and not seen on a ring yet.
 const EARLY: u32 = 64;
 
+const NOBODY: Member =
+    Member { conn: None, data: 0, events: 0, flags: 0, next: 0, seen: 0, life: 0, told: 0, cpu: 0 };
+
 /// Members by descriptor: higher ones are not promoted.
 const MEMBERS: usize = 1 << 16;
+/// The first part has so many, each other one as many as all before it.
+const PART: usize = 1 << 10;
+const PARTS: usize = 1 + (MEMBERS / PART).ilog2() as usize;
+type Parts = [*mut Member; PARTS];
+
+/// Which part a descriptor's place is in, and where that begins.
+#[inline(always)]
+fn part_of(fd: usize) -> (usize, usize) {
+    match fd / PART {
+        0 => (0, 0),
+        ahead => (1 + ahead.ilog2() as usize, PART << ahead.ilog2()),
+    }
+}
+
+/// How many places a part has.
+fn places_of(part: usize) -> usize {
+    PART << part.saturating_sub(1)
+}
 /// What a companion is watched for in an inner set. It is writable at once, so that adding (or changing) it is an event.
 const EDGES: u32 = ready::IN | ready::OUT | ready::RDHUP | libc::EPOLLPRI as u32 | ET;
 const SETS: usize = 1024;
@@ -238,7 +263,7 @@ pub fn share_members(more: bool) {
         // At fork() this thread has the lock already.
         let held = (set.lock.owner() != thread::tid()).then(|| set.lock());
         let mut guard = core::mem::ManuallyDrop::new(Guard(set));
-        if !matches!(held, Some(None)) && !guard.state().members.is_null() {
+        if !matches!(held, Some(None)) && !guard.state().parts[0].is_null() {
             for fd in 0..table::top().min(MEMBERS as i32) {
                 let member = *guard.member(fd);
                 if let Some(conn) = member.conn.filter(|_| member.flags & PRESENT != 0)
@@ -298,7 +323,8 @@ pub fn control(set_fd: i32, op: i32, fd: i32, event: Option<libc::epoll_event>) 
         demote::now(conn, fd, Reason::Shared);
         return None;
     };
-    if fd as usize >= MEMBERS {
+    let has_place = || set.lock().is_none_or(|mut guard| guard.make_place(fd));
+    if fd as usize >= MEMBERS || op == libc::EPOLL_CTL_ADD && !has_place() {
         demote::now(conn, fd, Reason::TableFull);
         return None;
     }
@@ -562,10 +588,31 @@ impl Drop for Guard<'_> {
     }
 }
 impl Guard<'_> {
+    /// A member's place; of one for which none is mapped, as nobody has been added there, one that is empty.
+    #[inline(always)]
     fn member(&mut self, fd: i32) -> &mut Member {
-        debug_assert!((fd as usize) < MEMBERS);
-        // SAFETY: the array has MEMBERS places, callers check fd; the lock is held.
-        unsafe { &mut *(*self.0.state.get()).members.add(fd as usize) }
+        let (part, begin) = part_of(fd as usize);
+        let at = self.state().parts[part];
+        if at.is_null() {
+            return self.nobody();
+        }
+        // SAFETY: the part has places from `begin` to twice that, or PART of them, and stays mapped as long as the set; the lock is held.
+        unsafe { &mut *at.add(fd as usize - begin) }
+    }
+    #[cold]
+    fn nobody(&mut self) -> &mut Member {
+        self.state().nobody = NOBODY;
+        &mut self.state().nobody
+    }
+    /// Maps a place for a member, if it has none; false without memory.
+    fn make_place(&mut self, fd: i32) -> bool {
+        let part = part_of(fd as usize).0;
+        if self.state().parts[part].is_null()
+            && let Ok(at) = sys::mmap_private(places_of(part) * size_of::<Member>())
+        {
+            self.state().parts[part] = at.cast();
+        }
+        !self.state().parts[part].is_null()
     }
     fn state(&mut self) -> &mut State {
         // SAFETY: the lock is held.
@@ -690,8 +737,9 @@ fn take_set() -> Option<&'static Set> {
         if set.used.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
             SETS_MADE.fetch_max(index + 1, Ordering::AcqRel);
             let mut guard = set.lock()?;
-            if guard.state().members.is_null() {
-                guard.state().members = sys::mmap_private(MEMBERS * size_of::<Member>()).ok()?.cast();
+            if !guard.make_place(0) {
+                set.used.store(0, Ordering::Release);
+                return None;
             }
             drop(guard);
             return Some(set);
@@ -703,6 +751,33 @@ fn take_set() -> Option<&'static Set> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_descriptor_has_a_place_of_its_own_once_it_is_made() {
+        let set = take_set().unwrap();
+        let mut guard = set.lock().unwrap();
+        let all = [
+            0,
+            1,
+            PART as i32 - 1,
+            PART as i32,
+            2 * PART as i32 - 1,
+            2 * PART as i32,
+            5000,
+            MEMBERS as i32 - 1,
+        ];
+        guard.member(5000).data = 1;
+        assert_eq!(guard.member(5000).data, 0);
+        for fd in all {
+            assert!(guard.make_place(fd));
+            guard.member(fd).data = fd as u64 + 1;
+        }
+        for fd in all {
+            assert_eq!(guard.member(fd).data, fd as u64 + 1);
+        }
+        let all_places = (0..PARTS).map(places_of).sum::<usize>();
+        assert_eq!(all_places, MEMBERS);
+    }
 
     #[test]
     fn a_handler_leaves_the_lock_to_the_call_that_it_interrupts() {

@@ -336,8 +336,8 @@ impl Set {
         }
         let mut held = self.lock();
         if let Some(guard) = &mut held {
-            let members = guard.state().members;
-            if self.inner.load(Ordering::Acquire) != 0 || !members.is_null() {
+            let parts = guard.state().parts;
+            if self.inner.load(Ordering::Acquire) != 0 || !parts[0].is_null() {
                 for fd in 0..table::top().min(MEMBERS as i32) {
                     if guard.member(fd).flags & PRESENT != 0 {
                         // close() takes nothing out of the kernel's set, which a parent or child may go on with.
@@ -345,8 +345,10 @@ impl Set {
                     }
                 }
             }
-            *guard.state() = State::new(members);
-            sys::madvise(members.cast(), MEMBERS * size_of::<Member>(), libc::MADV_DONTNEED);
+            *guard.state() = State::new(parts);
+            for (part, at) in parts.into_iter().enumerate().filter(|(_, at)| !at.is_null()) {
+                sys::madvise(at.cast(), places_of(part) * size_of::<Member>(), libc::MADV_DONTNEED);
+            }
         }
         // Under the lock, as those who settle all sets may come by.
         for own in [&self.inner, &self.lamp] {
@@ -393,11 +395,11 @@ impl Set {
 
     /// After a call that was left in the middle: all promoted members are on the list, in any order, and each has an edge to tell.
     pub(super) fn put_in_order(&self, mut guard: Guard<'_>) {
-        let members = guard.state().members;
-        if members.is_null() {
+        let parts = guard.state().parts;
+        if parts[0].is_null() {
             return;
         }
-        *guard.state() = State::new(members);
+        *guard.state() = State::new(parts);
         let (mut moved, mut on_tcp) = (0, 0);
         let (set, inner) = (self.fd.load(Ordering::Relaxed), self.inner.load(Ordering::Acquire));
         if inner != 0 {

@@ -194,31 +194,50 @@ pub struct Receiver {
     last: Last,
 }
 
-/// Where the last messages end, in bytes of the stream, and which of them are in their entries.
+/// How long the last messages are, and which of them are in their entries; where the last two end, in bytes of the stream. Each connection has it at each end, whether
+/// it goes by Virtual Interfaces or not: so it is small. `count`, where it is asked for, is how many messages there have been.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
-struct Last([u64; KNOWN]);
+struct Last {
+    /// Of messages with even numbers, and with odd ones: the next one's is set before it counts.
+    ends: [u64; 2],
+    lengths: [u16; KNOWN],
+}
 
-const IN_ENTRY: u64 = 1 << 63;
+const IN_ENTRY: u16 = 1 << 15;
+const _: () = assert!(MTU < IN_ENTRY as usize);
 
 impl Default for Last {
     fn default() -> Last {
-        Last([0; KNOWN])
+        Last { ends: [0; 2], lengths: [0; KNOWN] }
     }
 }
 
 impl Last {
-    /// Where message `number` begins: where the one before it ends.
-    fn start(&self, number: u64) -> u64 {
-        if number == 0 { 0 } else { self.0[(number - 1) as usize % KNOWN] & !IN_ENTRY }
+    /// Where the last message ends.
+    fn end(&self, count: u64) -> u64 {
+        if count == 0 { 0 } else { self.ends[(count - 1) as usize % 2] }
+    }
+
+    /// Where message `number` begins, one of the last [`KNOWN`] or the next one: where the one before it ends.
+    fn start(&self, number: u64, count: u64) -> u64 {
+        let behind =
+            (number.max(count.saturating_sub(KNOWN as u64))..count).map(|number| self.length(number));
+        self.end(count).saturating_sub(behind.sum())
+    }
+
+    fn length(&self, number: u64) -> u64 {
+        (self.lengths[number as usize % KNOWN] & !IN_ENTRY).into()
     }
 
     fn is_in_entry(&self, number: u64) -> bool {
-        self.0[number as usize % KNOWN] & IN_ENTRY != 0
+        self.lengths[number as usize % KNOWN] & IN_ENTRY != 0
     }
 
-    fn set(&mut self, number: u64, end: u64, in_entry: bool) {
-        self.0[number as usize % KNOWN] = end | if in_entry { IN_ENTRY } else { 0 };
+    /// Notes the next message, number `count`, which counts only when that has been raised.
+    fn set(&mut self, count: u64, length: u16, in_entry: bool) {
+        self.ends[count as usize % 2] = self.end(count) + u64::from(length);
+        self.lengths[count as usize % KNOWN] = length | if in_entry { IN_ENTRY } else { 0 };
     }
 }
 
@@ -260,12 +279,12 @@ impl Sender {
 
     /// Bytes that have not been acknowledged, as far as known.
     pub fn under_way(&self) -> u64 {
-        self.position().saturating_sub(self.last.start(self.acknowledged))
+        self.position().saturating_sub(self.last.start(self.acknowledged, self.sent))
     }
 
     /// Where the messages that were sent end.
     fn end(&self) -> u64 {
-        self.last.start(self.sent)
+        self.last.end(self.sent)
     }
 
     fn open(&self) -> Open {
@@ -500,7 +519,7 @@ impl Sender {
             continues: false,
             place: 0,
         };
-        self.last.set(self.sent, self.end() + open.bytes as u64, !open.in_buffer);
+        self.last.set(self.sent, open.bytes as u16, !open.in_buffer);
         let base = self.area as usize + at::MESSAGES;
         TransferWriter::at(self.sent).announce(&ends.theirs, base, self.slot(), &transfer);
         compiler_fence(Ordering::SeqCst);
@@ -524,7 +543,7 @@ impl Sender {
         let (area, mut end) = (self.area as usize, self.position());
         let oldest = self.sent.saturating_sub(MOST as u64);
         for number in (oldest..=self.sent).rev() {
-            let start = self.last.start(number);
+            let start = self.last.start(number, self.sent);
             if start <= position && position < end {
                 let (slot, skip) = ((number % MOST as u64) as u16, (position - start) as usize);
                 let part = len.min((end - position) as usize);
@@ -599,13 +618,12 @@ impl Receiver {
                 return Err(Broken);
             }
             self.settle(ends);
-            while self.last.start(self.closed) < written && self.closed - self.taken < u64::from(self.window)
-            {
+            while self.last.end(self.closed) < written && self.closed - self.taken < u64::from(self.window) {
                 if !self.look(ends)? {
                     break;
                 }
             }
-            let end = self.last.start(self.closed);
+            let end = self.last.end(self.closed);
             let full = self.closed - self.taken >= u64::from(self.window);
             if written > end && (full || written - end > MTU as u64) {
                 return Err(Broken);
@@ -627,7 +645,7 @@ impl Receiver {
             Kind::Placed => (MTU, false),
             _ => (0, false),
         };
-        let start = self.last.start(self.closed);
+        let start = self.last.end(self.closed);
         let end = start + u64::from(found.length);
         // What was seen of it before its end was there, was in the buffer.
         let seen = self.arrived > start;
@@ -644,7 +662,8 @@ impl Receiver {
             let near = known.load(Ordering::Relaxed);
             known.fetch_max(full(near, said >> 16), Ordering::AcqRel);
         }
-        self.last.set(self.closed, end, in_entry);
+        // No longer than a buffer, as has just been looked at.
+        self.last.set(self.closed, found.length as u16, in_entry);
         compiler_fence(Ordering::SeqCst);
         self.closed += 1;
         Ok(true)
@@ -662,11 +681,11 @@ impl Receiver {
     pub fn piece(&self, skip: usize) -> (usize, usize) {
         let position = self.read + skip as u64;
         let mut number = self.taken;
-        while number < self.closed && self.last.start(number + 1) <= position {
+        while number < self.closed && self.last.start(number + 1, self.closed) <= position {
             number += 1;
         }
-        let (slot, start) = ((number % MOST as u64) as u16, self.last.start(number));
-        let end = if number < self.closed { self.last.start(number + 1) } else { self.arrived };
+        let (slot, start) = ((number % MOST as u64) as u16, self.last.start(number, self.closed));
+        let end = if number < self.closed { self.last.start(number + 1, self.closed) } else { self.arrived };
         let in_entry = number < self.closed && self.last.is_in_entry(number);
         let area = self.area as usize;
         let from = if in_entry { entry(area, slot) } else { buffer(area, slot) };
@@ -693,7 +712,7 @@ impl Receiver {
     #[inline(never)]
     pub fn skip(&mut self, len: usize) {
         self.read += len as u64;
-        while self.taken < self.closed && self.last.start(self.taken + 1) <= self.read {
+        while self.taken < self.closed && self.last.start(self.taken + 1, self.closed) <= self.read {
             self.taken += 1;
         }
     }

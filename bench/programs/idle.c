@@ -107,11 +107,20 @@ static void report(const char *phase, int connections, int active, double rate, 
 	fflush(stdout);
 }
 
-static void step(int argc, char **argv)
+/* It waits as it does for its connections: in epoll_wait(). */
+static void step(int argc, char **argv, int epoll)
 {
+	struct epoll_event event = {.events = EPOLLIN, .data.fd = STDIN_FILENO};
 	char line[64];
 
-	if (flag(argc, argv, "step") && !fgets(line, sizeof line, stdin))
+	if (!flag(argc, argv, "step"))
+		return;
+	if (epoll_ctl(epoll, EPOLL_CTL_ADD, STDIN_FILENO, &event) == 0) {
+		while (epoll_wait(epoll, &event, 1, -1) < 0 && errno == EINTR)
+			;
+		epoll_ctl(epoll, EPOLL_CTL_DEL, STDIN_FILENO, NULL);
+	}
+	if (!fgets(line, sizeof line, stdin))
 		exit(0);
 }
 
@@ -144,13 +153,13 @@ static void client(int argc, char **argv)
 			echo(epoll, fds, active, size, seconds / 10, &times);
 			rate = echo(epoll, fds, active, size, seconds, &times);
 			report("alone", active, active, rate, &times);
-			step(argc, argv);
+			step(argc, argv, epoll);
 		}
 	}
 	echo(epoll, fds, active, size, seconds / 10, &times);
 	rate = echo(epoll, fds, active, size, seconds, &times);
 	report("crowd", connections, active, rate, &times);
-	step(argc, argv);
+	step(argc, argv, epoll);
 }
 
 int main(int argc, char **argv)

@@ -30,11 +30,22 @@ pub fn children_part() {
 /// which say nothing there: two processes may both be number 1, and whether a thread lives cannot be asked.
 pub fn part() {
     table::for_each(|fd, entry| {
-        if let Entry::Conn(conn) = entry {
+        let Entry::Conn(conn) = entry else { return };
+        let start = sys::now();
+        loop {
             demote::hand_over(conn, fd, Reason::PidNamespace, false);
+            // Its calls are to be the kernel's, under no lock of ours: an offer may be on its way, or the peer slow.
+            if !conn.is_managed_now() || sys::now() - start > PART_NS {
+                break;
+            }
+            let _ = sys::ppoll(&mut [], Some(LOOK_NS));
         }
     });
 }
+
+/// A peer gets so long to agree.
+const PART_NS: u64 = 1_000_000_000;
+const LOOK_NS: u64 = 200_000;
 
 /// Before fork(), in the parent: every connection gets one more holder for each descriptor, and the locks that lie in the process's
 /// own memory are taken, so that the child does not get one that is held by a thread it does not have.

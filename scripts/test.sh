@@ -150,10 +150,10 @@ over_vipl() {
 }
 
 # Without what installs a filter of its own, or makes calls by itself that are not on the list. Known to fail: low water marks, and a set in a set that gets another
-# number, with bytes unread whose writer is in no call of ours, as its descriptor cannot be had.
+# number, or one of whose numbers is closed, with bytes unread whose writer is in no call of ours, as its descriptor cannot be had.
 filtered() {
     LAUNCHER="build/venv/bin/python tests/harness/filtered.py" PYTEST_PATHS="tests/test_sockets.py tests/test_exec.py tests/test_leftover.py" \
-        side_by_side --modes shunt -k "not sandbox and not raw-others and not tcp_options-unknown"
+        side_by_side --modes shunt -k "not sandbox and not raw-others and not tcp_options-unknown and not taking and not low_water and not nested_renumbered and not closed_while_asked"
 }
 
 soak() {

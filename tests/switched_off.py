@@ -126,10 +126,6 @@ MECHANISMS = {
         "unread bytes in a ring reset nothing", "sockets/src/close.rs",
         "if (unread || waiting) && !conn.has(flag::BROKEN) {", "if (unread || waiting) && conn.has(flag::BROKEN) {",
         "ending"),
-    "woken_reader": (
-        "nobody wakes readers, and they say so", "sockets/src/io/send.rs",
-        "            if conn.theirs().armed(conn.at(TRIP), trip::RX) {\n", "            if done > want && conn.theirs().armed(conn.at(TRIP), trip::RX) {\n",
-        "echo-", "sleeps in recv()"),
     "woken_writer": (
         "nobody wakes writers, and they say so", "sockets/src/io/recv.rs",
         "            && conn.theirs().armed(conn.at(TRIP), trip::TX)\n", "            && done > want\n            && conn.theirs().armed(conn.at(TRIP), trip::TX)\n",

@@ -1,15 +1,14 @@
 //! The sleeper's check, in tests only (SHUNT_CHECK_SLEEPERS): before a thread sleeps, all that it waits for has been looked at after its tripwire was
-//! armed, so none is ever owed anything. Whoever has slept for a second in poll(), select(), epoll_wait() or a read looks whether something that it waits for is
-//! there; if so, and nobody wakes it within two more, a wake-up is lost: it says so on standard error and ends the program. A writer looks each
-//! millisecond in any case: with the check it must have been woken if there is room. Readers sleep in recv() of the kernel's, which has no end: every
-//! other one of them sleeps in poll for the first second instead.
+//! armed, so none is ever owed anything. Whoever has slept for a second in poll(), select() or epoll_wait(), or in a read between hosts, looks whether something that
+//! it waits for is there; if so, and nobody wakes it within two more, a wake-up is lost: it says so on standard error and ends the program. A writer looks each
+//! millisecond in any case: with the check it must have been woken if there is room. Readers on one host sleep in recv() of the kernel's, which has no end and
+//! goes on when its number is given to something else, as no poll() in its place does: they do not look.
 
 use core::fmt::Write;
 
-use fabric::sync::{AtomicU32, Ordering};
 use fabric::sys;
 
-use crate::{process, thread};
+use crate::process;
 
 const AFTER_NS: u64 = 1_000_000_000;
 /// How long one who has begun to wake it may take: it may have no processor.
@@ -29,34 +28,6 @@ pub(crate) fn limit(left: Option<u64>) -> (Option<u64>, bool) {
 /// Whether looks are made at all.
 pub(crate) fn looks() -> bool {
     process::options().check_sleepers
-}
-
-/// A reader that sleeps in poll, so as to look.
-pub(crate) struct Turn(&'static AtomicU32);
-
-static TURNS: AtomicU32 = AtomicU32::new(0);
-static READERS: [AtomicU32; 16] = [const { AtomicU32::new(0) }; 16];
-
-/// Every other time, if there is a place.
-pub(crate) fn turn() -> Option<Turn> {
-    if !looks() || !TURNS.fetch_add(1, Ordering::Relaxed).is_multiple_of(2) {
-        return None;
-    }
-    let free = |place: &&AtomicU32| {
-        place.compare_exchange(0, thread::tid(), Ordering::AcqRel, Ordering::Relaxed).is_ok()
-    };
-    READERS.iter().find(free).map(Turn)
-}
-
-impl Drop for Turn {
-    fn drop(&mut self) {
-        self.0.store(0, Ordering::Release);
-    }
-}
-
-/// Whether the thread is such a reader.
-pub(crate) fn reads(tid: u32) -> bool {
-    READERS.iter().any(|place| place.load(Ordering::Acquire) == tid)
 }
 
 /// After that sleep: `owed` says of which descriptor something is there, `woken` waits for so many nanoseconds whether somebody wakes us.

@@ -79,13 +79,6 @@ impl Waiter {
 }
 
 impl Waiter {
-    /// The number to go on with while it sleeps: `fd`, unless that has been closed and was the last.
-    fn number(&self, fd: i32) -> i32 {
-        let orphan =
-            self.place >= 0 && self.conn.asleep[self.place as usize].load(Ordering::Acquire) & ORPHAN != 0;
-        if orphan { self.conn.descriptor() } else { fd }
-    }
-
     /// Counts it no longer; whether the last number of the connection was closed while it slept.
     fn wake(self) -> bool {
         core::mem::ManuallyDrop::new(self).leave()
@@ -126,9 +119,7 @@ pub(crate) fn orphan(conn: &Conn, fd: i32) -> u32 {
         if tid == 0 || tid == thread::tid() {
             continue;
         }
-        if !(sys::sleeps_in_recv(tid, fd)
-            || (conn.is_far() || overdue::reads(tid)) && sys::sleeps_in_poll(tid))
-        {
+        if !(sys::sleeps_in_recv(tid, fd) || conn.is_far() && sys::sleeps_in_poll(tid)) {
             continue;
         }
         conn.orphans.fetch_add(1, Ordering::AcqRel);
@@ -337,7 +328,10 @@ fn sleep_readable(conn: &'static Conn, fd: i32, seen: Seen, orphan: &mut bool) -
     }
     conn.counters.sleeps.fetch_add(1, Ordering::Relaxed);
     idle::look_if_due();
-    let (got, errno) = sleep_watched(conn, fd, seen, &waiter).unwrap_or_else(|| peek(waiter.number(fd), 0));
+    let mut byte = 0;
+    // SAFETY: the buffer is valid for the one byte asked for.
+    let got = unsafe { real::recv()(fd, &raw mut byte, 1, libc::MSG_PEEK) };
+    let errno = Errno::new(real::errno());
     *orphan |= waiter.wake();
     let fd = if *orphan { conn.descriptor() } else { fd };
     if got > 0 || conn.has(flag::LEFT) {
@@ -361,43 +355,6 @@ fn sleep_readable(conn: &'static Conn, fd: i32, seen: Seen, orphan: &mut bool) -
             Ok(())
         }
     }
-}
-
-fn peek(fd: i32, flags: i32) -> (isize, Errno) {
-    let mut byte = 0;
-    // SAFETY: the buffer is valid for the one byte asked for.
-    let got = unsafe { real::recv()(fd, &raw mut byte, 1, libc::MSG_PEEK | flags) };
-    (got, Errno::new(real::errno()))
-}
-
-/// For [`overdue`]: sleeps for a second in poll, and looks. `None`: go on to sleep.
-fn sleep_watched(conn: &'static Conn, fd: i32, seen: Seen, waiter: &Waiter) -> Option<(isize, Errno)> {
-    if !overdue::looks() || deadline(fd, libc::SO_RCVTIMEO).is_some() {
-        return None;
-    }
-    let _turn = overdue::turn()?;
-    let mut poll = libc::pollfd { fd, events: libc::POLLIN | libc::POLLRDHUP, revents: 0 };
-    let timeout = overdue::limit(None).0.map(sys::timespec);
-    let timeout = timeout.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
-    // SAFETY: one place, and a valid timeout.
-    let got = unsafe { real::ppoll()(&raw mut poll, 1, timeout, core::ptr::null()) };
-    let errno = Errno::new(real::errno());
-    if got > 0 {
-        let (got, errno) = peek(waiter.number(fd), libc::MSG_DONTWAIT);
-        // Taken by another one meanwhile.
-        return Some(if got < 0 && errno == Errno::EAGAIN { (1, errno) } else { (got, errno) });
-    }
-    if got < 0 && !(errno == Errno::EINTR && signals::restarts()) {
-        return Some((-1, errno));
-    }
-    if got == 0 {
-        overdue::check(
-            "recv",
-            || (Seen::to_read(conn) != seen).then_some(fd),
-            |nanos| sys::waits_for(fd, libc::POLLIN | libc::POLLRDHUP, nanos),
-        );
-    }
-    None
 }
 
 /// Sleeps as readers of connections between hosts do, where a kick takes a way round: until our own carrier rings. `None` if the bell is taken,

@@ -299,11 +299,14 @@ fn beyond(conn: &'static Conn, fd: i32, had: u64, orphan: &mut bool) -> Result<(
 /// Whether tcp would do as well: a real-time reader does not spin, and if its peer waits on the same processor each message costs a kick to send, to look at, and
 /// to take, which is one call more than by tcp.
 fn gains_nothing(conn: &Conn, peer: u64) -> bool {
-    if peer == NO_CPU || peer != cpu() || !is_realtime(ticks()) || conn.has(flag::DEMOTING) {
-        return false;
-    }
+    // First what most have not: to ask for the processor takes as long as a message.
     let sleeps = conn.counters.sleeps.load(Ordering::Relaxed);
-    sleeps > SLEEPS_MOST && conn.counters.ring_in.load(Ordering::Relaxed) < sleeps * GAINS_BYTES
+    sleeps > SLEEPS_MOST
+        && conn.counters.ring_in.load(Ordering::Relaxed) < sleeps * GAINS_BYTES
+        && peer != NO_CPU
+        && peer == cpu()
+        && is_realtime(ticks())
+        && !conn.has(flag::DEMOTING)
 }
 
 /// So many sleeps are enough to tell; and with so many bytes for each, memory is better even so.

@@ -202,16 +202,17 @@ impl Learned {
 
 /// Whether the thread is a real-time one. Asked now and then, of one thread of the process; where some are and some are not, each is taken for the other
 /// for a while, at most.
+#[inline]
 pub fn is_realtime(now: u64) -> bool {
-    if now.wrapping_sub(ASKED.load(Ordering::Relaxed)) > ticks_of(ASK_NS) {
-        ASKED.store(now, Ordering::Relaxed);
+    if now >= ASK_AT.load(Ordering::Relaxed) {
+        ASK_AT.store(now + ticks_of(ASK_NS), Ordering::Relaxed);
         REALTIME.store(u64::from(sys::is_realtime()), Ordering::Relaxed);
     }
     REALTIME.load(Ordering::Relaxed) != 0
 }
 
 const ASK_NS: u64 = 10_000_000;
-static ASKED: AtomicU64 = AtomicU64::new(0);
+static ASK_AT: AtomicU64 = AtomicU64::new(0);
 static REALTIME: AtomicU64 = AtomicU64::new(0);
 
 /// The processor of a peer that never waited.

@@ -13,9 +13,9 @@ const NEIGHBOUR_NS: u64 = 20_000_000;
 /// Whether a member's peer waits on the processor that we run on, who would wait for as long as we spin: looked at now and then, some members at a time.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Neighbours {
-    /// When that was looked at last, and when there was one, in ticks.
-    looked: u64,
-    seen: u64,
+    /// When that is looked at next, and until when one counts that was found, in ticks.
+    due: u64,
+    until: u64,
     /// Where the next look begins.
     next: i32,
 }
@@ -24,7 +24,14 @@ impl Set {
     /// A set whose members are always ready never sleeps: peers that wait for the processor, not for us, get it now and then.
     #[inline]
     pub(super) fn give_way(&self) {
-        if self.unslept.fetch_add(1, Ordering::Relaxed) >= UNSLEPT_MOST {
+        // The only peer is one that we wait for.
+        if self.moved.load(Ordering::Relaxed) <= 1 {
+            return;
+        }
+        // A count that is lost now and then to another thread does no harm.
+        let unslept = self.unslept.load(Ordering::Relaxed);
+        self.unslept.store(unslept + 1, Ordering::Relaxed);
+        if unslept >= UNSLEPT_MOST {
             self.unslept.store(0, Ordering::Relaxed);
             let has = self.lock().is_some_and(|mut guard| guard.has_neighbour(cpu(), ticks()));
             if has {
@@ -47,9 +54,6 @@ impl Set {
 impl Guard<'_> {
     /// A member is told of: its peer, which is going to wait for an answer, learns on which processor that is (plus one), where it need not spin.
     pub(super) fn note_told(&mut self, fd: i32, conn: &Conn, here: u64) {
-        if self.0.moved.load(Ordering::Relaxed) == 1 {
-            return;
-        }
         if core::mem::replace(&mut self.member(fd).cpu, here) != here {
             wait::tell_cpu(conn, here);
         }
@@ -58,8 +62,8 @@ impl Guard<'_> {
     /// Whether a peer waits on this processor, as far as is known.
     fn has_neighbour(&mut self, here: u64, now: u64) -> bool {
         let mut known = self.state().neighbours;
-        if now.wrapping_sub(known.looked) > ticks_of(NEIGHBOURS_NS) {
-            known.looked = now;
+        if now >= known.due {
+            known.due = now + ticks_of(NEIGHBOURS_NS);
             let top = table::top().min(MEMBERS as i32);
             for _ in 0..top.min(NEIGHBOURS) {
                 let fd = if known.next < top { known.next } else { 0 };
@@ -67,14 +71,14 @@ impl Guard<'_> {
                 let conn = member.conn.filter(|conn| member.flags & MOVED != 0 && conn.is_managed());
                 if conn.is_some_and(|conn| wait::peer_cpu(conn) == here) {
                     // The next look begins with it.
-                    (known.seen, known.next) = (now, fd);
+                    (known.until, known.next) = (now + ticks_of(NEIGHBOUR_NS), fd);
                     break;
                 }
                 known.next = fd + 1;
             }
             self.state().neighbours = known;
         }
-        known.seen != 0 && now.wrapping_sub(known.seen) < ticks_of(NEIGHBOUR_NS)
+        now < known.until
     }
 
     /// A promoted member, when there is one on the list's memory: for guessing where its peer runs.

@@ -372,7 +372,8 @@ impl Set {
         }
         let mut count = 0;
         let mut undecided = false;
-        let here = cpu() + 1;
+        // With one member its peer is told where it is spun for.
+        let here = if self.moved.load(Ordering::Relaxed) > 1 { cpu() + 1 } else { 0 };
         for _ in 0..guard.state().listed {
             if places.as_ref().is_some_and(|places| count == places.len()) {
                 break;
@@ -478,7 +479,9 @@ impl Set {
             };
             places[count - 1] = libc::epoll_event { events: got, u64: member.data };
             guard.member(fd).told = call;
-            guard.note_told(fd, conn, here);
+            if here != 0 {
+                guard.note_told(fd, conn, here);
+            }
             if member.events & ONESHOT != 0 {
                 guard.member(fd).flags |= SPENT;
             } else if !edge {

@@ -149,7 +149,7 @@ MECHANISMS = {
         "taking"),
     "other_ports": (
         "the ports of a relay's connection are told", "sockets/src/relay.rs",
-        "                names::note(cookie, Ports", "                names::note(cookie | 1 << 63, Ports",
+        "                names::note(cookie, Ports", "                names::note({ let real: u64 = cookie; !real }, Ports",
         "no_namespaces"),
     "windows": (
         "who does not block leaves a window that is not acknowledged yet", "sockets/src/io/send.rs",

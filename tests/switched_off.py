@@ -51,7 +51,7 @@ MECHANISMS = {
     "memberships": (
         "the sets that a child closes count as its parent's", "sockets/src/epoll.rs",
         "if more {\n                        conn.epolls.fetch_add(1", "if more {\n                        conn.epolls.fetch_add(0",
-        "threads and room_by_tcp"),
+        "child_closes or (threads and room_by_tcp)"),
     "pid_namespaces": (
         "connections are shared with other PID namespaces in memory", "sockets/src/fork.rs",
         "pub fn part() {\n", "pub fn part() {\n    if !process::ended() {\n        return;\n    }\n",

@@ -1,4 +1,4 @@
-"""Epoll sets by dice (tests/apps/sets.c): what each of them tells, and whom it wakes, is the same as in a plain run of the same seed.
+"""Epoll sets by dice (tests/apps/sets): what each of them tells, and whom it wakes, is the same as in a plain run of the same seed.
 
 `SETS=100-500` throws with more seeds than CI does. A seed that fails, fails again: `build/apps/sets SEED SEED 120` prints each throw and what came of it.
 """

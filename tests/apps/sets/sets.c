@@ -8,164 +8,9 @@
  * somebody is woken whom it may wake. A call may tell of the kernel's members alone or of the others alone, the next one of the rest: so all that several
  * calls tell is one line; but a shot that is told of twice is marked. EXPECTED is the output
  * of another run: who was woken there is waited for here. WAIT (ms) is how long it takes until somebody counts as not woken. */
-#define _GNU_SOURCE
-#include <arpa/inet.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <netinet/tcp.h>
-#include <poll.h>
-#include <pthread.h>
-#include <signal.h>
-#include <stdarg.h>
-#include <stdatomic.h>
-#include <stdbool.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/epoll.h>
-#include <sys/eventfd.h>
-#include <sys/ioctl.h>
-#include <sys/prctl.h>
-#include <sys/select.h>
-#include <sys/socket.h>
-#include <sys/syscall.h>
-#include <sys/wait.h>
-#include <time.h>
-#include <unistd.h>
+#include "sets.h"
 
-#define CHECK(cond) ((cond) ? (void)0 : broken(__LINE__, #cond))
-enum { CONNS = 4, NUMBERS = 24, SETS = 6, PIPES = 2, EVENTS = 2, CHANNEL = 3, PLACES = 64 };
-
-/* Only Shunt's library has it: which ways a connection goes; 3 is both by memory. */
-__attribute__((weak)) int shunt_path(int fd);
-
-static int seed, step;
-static bool is_other;
-
-_Noreturn static void broken(int line, const char *what) {
-    fprintf(stderr, "sets.c:%d: %s, seed %d, step %d: not true: %s (%s)\n", line, is_other ? "other" : "first", seed, step, what, strerror(errno));
-    _exit(1);
-}
-
-static uint64_t dice_state;
-static uint32_t dice(uint32_t sides) {
-    dice_state ^= dice_state << 13, dice_state ^= dice_state >> 7, dice_state ^= dice_state << 17;
-    return (dice_state * 0x2545F4914F6CDD1D >> 33) % sides;
-}
-static bool chance(uint32_t percent) { return dice(100) < percent; }
-
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return t.tv_sec + t.tv_nsec * 1e-9;
-}
-
-static void take(int fd, size_t count) {
-    char data[4096];
-    while (count) {
-        ssize_t n = recv(fd, data, count < sizeof data ? count : sizeof data, 0);
-        CHECK(n > 0);
-        count -= n;
-    }
-}
-
-static void put(int fd, size_t count) {
-    static const char data[4096];
-    while (count) {
-        ssize_t n = send(fd, data, count < sizeof data ? count : sizeof data, MSG_NOSIGNAL);
-        CHECK(n > 0);
-        count -= n;
-    }
-}
-
-/* ---- the other process: does what it is told, one thing after the other ---- */
-
-struct order {
-    char what;
-    int which, count;
-};
-
-static int port;
-
-static int dial(void) {
-    int fd = socket(AF_INET, SOCK_STREAM, 0), one = 1;
-    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    CHECK(setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one) == 0);
-    CHECK(connect(fd, (void *)&to, sizeof to) == 0);
-    return fd;
-}
-
-static void echo(int fd) {
-    char data[64];
-    do {
-        for (size_t have = 0; have < sizeof data;) {
-            ssize_t n = recv(fd, data + have, sizeof data - have, 0);
-            CHECK(n > 0);
-            have += n;
-        }
-        CHECK(send(fd, data, sizeof data, MSG_NOSIGNAL) == sizeof data);
-    } while (data[0]);
-}
-
-/* Sends on all connections, a bit here, a bit there, and takes what comes back as it likes. */
-static void flood(int *fds, int conns, int rounds) {
-    int back[CONNS] = {0};
-    char data[256];
-    for (int i = 0; i < rounds; i++) {
-        int c = dice(conns), size = 1 + dice(200);
-        memset(data, 'x', sizeof data);
-        CHECK(send(fds[c], data, size, MSG_NOSIGNAL) == size);
-        if (chance(5)) usleep(dice(300));
-        (void)back;
-    }
-    for (int c = 0; c < conns; c++) CHECK(send(fds[c], "e", 1, MSG_NOSIGNAL) == 1);
-}
-
-static void other(void) {
-    int fds[CONNS] = {-1, -1, -1, -1};
-    struct order o;
-    is_other = true;
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    while (recv(CHANNEL, &o, sizeof o, 0) == sizeof o) {
-        int fd = fds[o.which];
-        struct linger at_once = {1, 0};
-        struct pollfd place = {.fd = fd, .events = POLLIN};
-        switch (o.what) {
-        case 'd':
-            fds[o.which] = dial();
-            place.fd = fds[o.which];
-            poll(&place, 1, 0);
-            break;
-        case 's': put(fd, o.count); break;
-        case 'r': take(fd, o.count); break;
-        case 'w': CHECK(shutdown(fd, SHUT_WR) == 0); break;
-        case 'c': CHECK(close(fd) == 0); break;
-        case 'x': CHECK(setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once) == 0 && close(fd) == 0); break;
-        case 'e': echo(fd); break;
-        case 'f':
-            dice_state = o.count;
-            send(CHANNEL, &o, sizeof o, 0);
-            flood(fds, o.which, 300);
-            continue;
-        }
-        CHECK(send(CHANNEL, &o, sizeof o, 0) == sizeof o);
-    }
-    _exit(0);
-}
-
-static void begin(char what, int which, int count) {
-    struct order o = {what, which, count};
-    CHECK(send(CHANNEL, &o, sizeof o, MSG_NOSIGNAL) == sizeof o);
-}
-static void done(void) {
-    struct order o;
-    CHECK(recv(CHANNEL, &o, sizeof o, 0) == sizeof o);
-}
-static void tell(char what, int which, int count) {
-    begin(what, which, count);
-    done();
-}
+enum { NUMBERS = 24, SETS = 6, PIPES = 2, EVENTS = 2, PLACES = 64 };
 
 /* ---- what there is ---- */
 
@@ -224,22 +69,11 @@ static bool full_up(void) {
     return used == NUMBERS;
 }
 
-static void show(const char *format, ...) {
-    va_list list;
-    va_start(list, format);
-    printf("%d.%d ", seed, step);
-    vprintf(format, list);
-    printf("\n");
-    fflush(stdout);
-    va_end(list);
-}
-
 static const char *error_name(long result) { return result >= 0 ? "ok" : strerrorname_np(errno); }
 
 /* What a member's data says: the number, the step that registered it, whether it is edge-triggered, and one-shot, and if it is a set, which, plus one; and whether it
  * is told of again. */
 #define DATA(number, et, shot, set, level) ((uint64_t)(level) << 46 | (uint64_t)(number) | (uint64_t)(step + 1) << 8 | (uint64_t)(et) << 40 | (uint64_t)(shot) << 41 | (uint64_t)(set) << 42)
-#define BELL 0xffu
 
 static int by_data(const void *a, const void *b) {
     uint64_t x = ((const struct epoll_event *)a)->data.u64, y = ((const struct epoll_event *)b)->data.u64;
@@ -563,7 +397,7 @@ static void make_set(void) {
         }
 }
 
-static int listener;
+int listener;
 
 static void make_conn(void) {
     for (int c = 0; c < CONNS; c++)
@@ -744,140 +578,6 @@ static throw *pick(bool beside_waiters) {
     }
 }
 
-/* ---- threads that wait on one set while another one changes it and the other process sends ---- */
-
-static struct {
-    pthread_mutex_t mutex;
-    int fd;
-    uint32_t mode;
-    atomic_int ended, armed, told;
-} busy[CONNS];
-static int busy_set, busy_outer, busy_end;
-static atomic_int busy_over;
-
-static void *busy_reader(void *unused) {
-    (void)unused;
-    struct epoll_event events[3];
-    char data[100];
-    while (!busy_over) {
-        if (busy_outer >= 0) CHECK(epoll_wait(busy_outer, events, 1, -1) == 1);
-        int count = epoll_wait(busy_set, events, 3, busy_outer >= 0 ? 0 : -1);
-        CHECK(count >= 0);
-        for (int i = 0; i < count; i++) {
-            unsigned c = events[i].data.u32;
-            if (c == BELL) continue;
-            pthread_mutex_lock(&busy[c].mutex);
-            if (busy[c].mode & EPOLLONESHOT && ++busy[c].told > busy[c].armed) show("connection %d: a shot was told twice", c);
-            ssize_t n;
-            do {
-                n = recv(busy[c].fd, data, sizeof data, MSG_DONTWAIT);
-                if (n > 0 && data[n - 1] == 'e' && (busy[c].ended = 1)) {
-                    uint64_t one = 1;
-                    write(busy_end, &one, 8);
-                }
-            } while (n > 0 && busy[c].mode & EPOLLET);
-            if (busy[c].mode & EPOLLONESHOT) {
-                struct epoll_event event = {.events = EPOLLIN | busy[c].mode, .data.u32 = c};
-                busy[c].armed++;
-                epoll_ctl(busy_set, EPOLL_CTL_MOD, busy[c].fd, &event);
-            }
-            pthread_mutex_unlock(&busy[c].mutex);
-        }
-    }
-    return NULL;
-}
-
-static void concurrently(void) {
-    int count = 1 + dice(CONNS), readers = 1 + dice(3), left = count;
-    uint32_t modes[] = {0, EPOLLET, EPOLLONESHOT, EPOLLET | EPOLLONESHOT, EPOLLEXCLUSIVE};
-    pthread_t threads[3];
-    busy_set = epoll_create1(0);
-    busy_outer = chance(30) ? epoll_create1(0) : -1;
-    busy_end = eventfd(0, EFD_NONBLOCK);
-    busy_over = 0;
-    int bell = eventfd(0, 0);
-    struct epoll_event event = {.events = EPOLLIN, .data.u32 = BELL};
-    CHECK(epoll_ctl(busy_set, EPOLL_CTL_ADD, bell, &event) == 0);
-    if (busy_outer >= 0) CHECK(epoll_ctl(busy_outer, EPOLL_CTL_ADD, busy_set, &event) == 0);
-    bool warm = chance(80);
-    for (int c = 0; c < count; c++) {
-        int one = 1;
-        tell('d', c, 0);
-        busy[c].fd = accept(listener, NULL, NULL);
-        CHECK(busy[c].fd >= 0 && setsockopt(busy[c].fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one) == 0);
-        pthread_mutex_init(&busy[c].mutex, NULL);
-        busy[c].mode = modes[dice(5)];
-        busy[c].ended = busy[c].told = 0;
-        busy[c].armed = 1;
-        char data[64];
-        double end = now() + 2;
-        begin('e', c, 0);
-        for (int i = warm ? 50 : 2; i >= 0; i--) {
-            if (i == 0 && warm && shunt_path && shunt_path(busy[c].fd) != 3 && now() < end) i = 5;
-            data[0] = i > 0;
-            CHECK(send(busy[c].fd, data, sizeof data, MSG_NOSIGNAL) == sizeof data);
-            take(busy[c].fd, sizeof data);
-        }
-        done();
-        event = (struct epoll_event){.events = EPOLLIN | busy[c].mode, .data.u32 = c};
-        CHECK(epoll_ctl(busy_set, EPOLL_CTL_ADD, busy[c].fd, &event) == 0);
-    }
-    for (int i = 0; i < readers; i++) CHECK(pthread_create(&threads[i], NULL, busy_reader, NULL) == 0);
-    tell('f', count, seed + 1);
-    double end = now() + 10;
-    int lazy = dice(4);
-    while (left && now() < end) {
-        int c = dice(count);
-        /* Takes members out and puts them in again, changes them, has other numbers for a moment. */
-        event = (struct epoll_event){.events = EPOLLIN | busy[c].mode, .data.u32 = c};
-        pthread_mutex_lock(&busy[c].mutex);
-        switch (lazy == 0 ? 3 : dice(3)) {
-        case 0:
-            CHECK(epoll_ctl(busy_set, EPOLL_CTL_DEL, busy[c].fd, NULL) == 0);
-            if (chance(30)) usleep(dice(200));
-            busy[c].armed++;
-            CHECK(epoll_ctl(busy_set, EPOLL_CTL_ADD, busy[c].fd, &event) == 0);
-            break;
-        case 1:
-            busy[c].armed++;
-            if (!(busy[c].mode & EPOLLEXCLUSIVE)) CHECK(epoll_ctl(busy_set, EPOLL_CTL_MOD, busy[c].fd, &event) == 0);
-            break;
-        case 2: {
-            int other_number = dup(busy[c].fd);
-            CHECK(other_number >= 0);
-            if (chance(20)) {
-                CHECK(epoll_ctl(busy_set, EPOLL_CTL_DEL, busy[c].fd, NULL) == 0);
-                close(busy[c].fd);
-                busy[c].fd = other_number;
-                busy[c].armed++;
-                CHECK(epoll_ctl(busy_set, EPOLL_CTL_ADD, busy[c].fd, &event) == 0);
-            } else {
-                close(other_number);
-            }
-            break;
-        }
-        }
-        pthread_mutex_unlock(&busy[c].mutex);
-        usleep(dice(500));
-        left = 0;
-        for (c = 0; c < count; c++) left += !busy[c].ended;
-    }
-    busy_over = 1;
-    uint64_t one = 1;
-    CHECK(write(bell, &one, 8) == 8);
-    for (int i = 0; i < readers; i++) CHECK(pthread_join(threads[i], NULL) == 0);
-    for (int c = 0; c < count; c++) {
-        int unread = 0;
-        ioctl(busy[c].fd, FIONREAD, &unread);
-        if (!busy[c].ended) show("connection %d: mode %x, nobody was told of %d bytes", c, busy[c].mode, unread);
-        close(busy[c].fd);
-        tell('c', c, 0);
-    }
-    close(busy_set), close(busy_end), close(bell);
-    if (busy_outer >= 0) close(busy_outer);
-    show("concurrently");
-}
-
 /* ---- a seed ---- */
 
 static void play(int steps) {
@@ -909,8 +609,7 @@ static void play(int steps) {
 
 int main(int argc, char **argv) {
     if (argc == 3 && !strcmp(argv[1], "other")) {
-        port = atoi(argv[2]);
-        other();
+        other(atoi(argv[2]));
     }
     if (argc < 4) return 2;
     if (argc > 4) CHECK((expected = fopen(argv[4], "r")) != NULL);

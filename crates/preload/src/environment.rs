@@ -20,10 +20,11 @@ const NAME: &[u8] = b"LD_PRELOAD=";
 /// `env` is null or an array of C strings that ends with null.
 pub unsafe fn accelerates(env: Strings) -> bool {
     // Not a system call more where a filter may hold.
+    if !process::active() || !start::library_is_there() {
+        return false;
+    }
     // SAFETY: the caller vouches for the array.
-    process::active()
-        && start::library_is_there()
-        && (process::options().empty_env || unsafe { !is_empty(env) })
+    process::options().empty_env || unsafe { !is_empty(env) }
 }
 
 /// # Safety

@@ -165,6 +165,7 @@ fn part_of(fd: usize) -> (usize, usize) {
 fn places_of(part: usize) -> usize {
     PART << part.saturating_sub(1)
 }
+
 /// What a companion is watched for in an inner set. It is writable at once, so that adding (or changing) it is an event.
 const EDGES: u32 = ready::IN | ready::OUT | ready::RDHUP | libc::EPOLLPRI as u32 | ET;
 const SETS: usize = 1024;

@@ -66,7 +66,7 @@ pub fn poll(
         }
         let only = fds.iter().find_map(|poll| managed(poll.fd));
         let limit = if only.is_some() { process::spin_ticks() } else { 0 };
-        let peer = meet(fds);
+        let peer = only.map_or(NO_CPU, |_| meet(fds));
         let spun = learned.spin(limit, peer, || fingerprint(fds) != seen);
         let before = ticks();
         let slept =
@@ -151,7 +151,8 @@ fn fingerprint(fds: &[libc::pollfd]) -> u64 {
 /// Tells peers where we wait. Where they do: on this very processor, if one of them does.
 fn meet(fds: &[libc::pollfd]) -> u64 {
     let here = cpu();
-    let peers = fds.iter().filter_map(|poll| managed(poll.fd)).take(MEET_MOST).map(wait::meet);
+    let met = |conn| wait::meet_at(conn, here);
+    let peers = fds.iter().filter_map(|poll| managed(poll.fd)).take(MEET_MOST).map(met);
     peers.fold(NO_CPU, |known, peer| if known == here { here } else { peer })
 }
 

@@ -652,7 +652,12 @@ pub(crate) fn woken(_scan: &link::Scan, conn: &Conn) -> bool {
 
 /// Tells the peer on which processor we wait, and says on which it waited.
 pub(crate) fn meet(conn: &Conn) -> u64 {
-    tell_cpu(conn, cpu() + 1);
+    meet_at(conn, cpu())
+}
+
+/// As [`meet`], of one who knows on which processor that is: to ask takes as long as to look at the peer's word.
+pub(crate) fn meet_at(conn: &Conn, here: u64) -> u64 {
+    tell_cpu(conn, here + 1);
     peer_cpu(conn)
 }
 

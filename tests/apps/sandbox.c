@@ -6,6 +6,7 @@
 #include <linux/seccomp.h>
 #include <poll.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <sys/epoll.h>
 #include <sys/prctl.h>
@@ -142,12 +143,16 @@ static void without_files(int fd) {
 
 /* Threads that sleep in a call on the connection while another one locks itself in: they go on, by the kernel. */
 enum { IN_RECV, IN_RECV_OF_ALL, IN_POLL, IN_EPOLL, IN_SEND };
-static struct { int fd, where; } sleeper;
+static struct {
+    int fd, where;
+    atomic_int tid;
+} sleeper;
 
 static void *asleep(void *unused) {
     static char data[8 << 20];
     int fd = sleeper.fd;
     (void)unused;
+    sleeper.tid = gettid();
     switch (sleeper.where) {
     case IN_RECV: EQUAL(recv(fd, data, sizeof data, 0), 100); break;
     case IN_RECV_OF_ALL: EQUAL(recv(fd, data, 150, MSG_WAITALL), 150); break;
@@ -188,7 +193,8 @@ static void beside(int fd, int where, bool gives_up) {
     for (int i = 0; i < 300; i++) send_all(fd, data, 100), recv_all(fd, data, 100);
     sleeper.fd = fd, sleeper.where = where;
     CHECK(pthread_create(&thread, NULL, asleep, NULL) == 0);
-    usleep(100000);
+    while (!sleeper.tid) usleep(100);
+    wait_asleep(getpid(), sleeper.tid);
     if (where != IN_SEND) send_all(fd, "x", 1);
     usleep(50000);
     if (gives_up) CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);

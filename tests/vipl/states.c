@@ -388,9 +388,47 @@ static void killed_client(void) {
     OK(VipOpenNic("nic0", &nic));
 }
 
+/* One connection after another, each by a Virtual Interface that takes the place of the last one, whose end the library's thread may not be done with: the
+ * first message waits for a descriptor, so that a wake-up that it takes for the last one's is missed. */
+enum { TURNS = 300 };
+
+static void again_server(void) {
+    struct pool pool = make_pool(1, 100, NULL);
+    for (int turn = 0; turn < TURNS; turn++) {
+        VIP_VI_HANDLE vi = make_vi(VIP_SERVICE_RELIABLE_DELIVERY | VIP_SERVICE_DFC, NULL, NULL);
+        VIP_DESCRIPTOR *d;
+        connect_at(vi, "again");
+        hear();
+        post_recv(vi, &pool, 0, 100);
+        OK(take_recv(vi, WAIT, &d));
+        EQUAL(d->CS.Length, 10);
+        meet();
+        OK(VipDisconnect(vi));
+        OK(VipDestroyVi(vi));
+    }
+    drop_pool(&pool);
+}
+
+static void again_client(void) {
+    struct pool pool = make_pool(1, 100, NULL);
+    for (int turn = 0; turn < TURNS; turn++) {
+        VIP_VI_HANDLE vi = make_vi(VIP_SERVICE_RELIABLE_DELIVERY | VIP_SERVICE_DFC, NULL, NULL);
+        VIP_DESCRIPTOR *d;
+        connect_at(vi, "again");
+        post_send(vi, &pool, 0, 10);
+        tell(0);
+        OK(take_send(vi, turn % 2 ? POLL : WAIT, &d));
+        meet();
+        OK(VipDisconnect(vi));
+        OK(VipDestroyVi(vi));
+    }
+    drop_pool(&pool);
+}
+
 const struct example examples[] = {
     {"disconnected", disconnected_server, disconnected_client, 0},
     {"connected", connected, connected, 0},
+    {"again", again_server, again_client, 0},
     {"nothing_posted", nothing_posted_server, nothing_posted_client, 0},
     {"too_long", too_long_server, too_long_client, 0},
     {"forbidden", forbidden_server, forbidden_client, 0},

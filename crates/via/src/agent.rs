@@ -239,12 +239,11 @@ fn listen(epoll: i32, bell: i32) {
                 continue;
             }
             let vi = event.u64 as *mut c_void;
-            let socket = vi::find(vi).ok().and_then(|found| found.socket());
-            if let Some(socket) = socket {
+            if let Some((socket, connection)) = vi::find(vi).ok().and_then(|found| found.socket()) {
                 if let Some(wire) = &socket.1 {
                     wire.late();
                 }
-                hear(vi, &socket);
+                hear(vi, &socket, connection);
             }
         }
     }
@@ -266,8 +265,8 @@ fn look_at_kicked() {
     let kicked = core::mem::take(&mut *agent.kicked());
     for handle in kicked {
         let handle = handle as *mut c_void;
-        if let Some(socket) = vi::find(handle).ok().and_then(|found| found.socket()) {
-            hear(handle, &socket);
+        if let Some((socket, connection)) = vi::find(handle).ok().and_then(|found| found.socket()) {
+            hear(handle, &socket, connection);
         }
         vi::serve(handle);
         vi::go_on_sending(handle);
@@ -275,8 +274,8 @@ fn look_at_kicked() {
     }
 }
 
-/// Hears what the peer of a Virtual Interface has said.
-fn hear(handle: *mut c_void, socket: &Arc<Socket>) {
+/// Hears what the peer of a Virtual Interface has said by the socket of its connection.
+fn hear(handle: *mut c_void, socket: &Socket, connection: u64) {
     loop {
         let said = socket.receive();
         match said {
@@ -298,10 +297,8 @@ fn hear(handle: *mut c_void, socket: &Arc<Socket>) {
             said => {
                 // Its end, or something that cannot be.
                 let left = said == Ok(Some(Message::Disconnect as u32));
-                if let Ok(found) = vi::find(handle)
-                    && found.socket().is_some_and(|now| Arc::ptr_eq(&now, socket))
-                {
-                    vi::end(handle, &found, if left { End::Left } else { End::Lost });
+                if let Ok(found) = vi::find(handle) {
+                    vi::end(handle, &found, if left { End::Left } else { End::Lost }, Some(connection));
                 }
                 return;
             }
@@ -309,9 +306,14 @@ fn hear(handle: *mut c_void, socket: &Arc<Socket>) {
     }
 }
 
+/// The NIC handle of a Virtual Interface; null if that is no more.
+fn nic_of(vi: *mut c_void) -> *mut c_void {
+    vi::find(vi).and_then(|found| found.nic()).unwrap_or(core::ptr::null_mut())
+}
+
 /// Tells the program of an error, by the handler of the NIC handle, or, if it has none, on standard error.
 pub fn error(event: Event) {
-    let nic = vi::find(event.vi).map_or(core::ptr::null_mut(), |found| found.nic());
+    let nic = nic_of(event.vi);
     let described = ErrorDescriptor {
         nic_handle: nic,
         vi_handle: event.vi,
@@ -384,7 +386,7 @@ fn look_at(handle: *mut c_void) {
             let Some(&(context, handler)) = list.front() else { break };
             let Some(done) = take_or_arm(handle, which) else { break };
             list.pop_front();
-            let nic = vi::find(handle).map_or(core::ptr::null_mut(), |found| found.nic());
+            let nic = nic_of(handle);
             agent.call(Call::Descriptor(context as *mut c_void, handler, nic, handle, done.descriptor));
         }
     }
@@ -435,7 +437,7 @@ fn look_at_queues() {
         while let Some(&(context, handler)) = list.front() {
             let Ok((vi, receive)) = cq::done_or_arm(handle as *mut c_void) else { break };
             list.pop_front();
-            let nic = vi::find(vi).map_or(core::ptr::null_mut(), |found| found.nic());
+            let nic = nic_of(vi);
             agent.call(Call::Queue(context as *mut c_void, handler, nic, vi, receive));
         }
     }

@@ -143,9 +143,9 @@ fn leave(name: &[u8], listener: &Arc<Mutex<Listener>>) {
 /// `Timeout`, when the client has given up.
 pub fn accept(request: *mut c_void, handle: *mut c_void) -> Result<(), Return> {
     let found = find(request)?;
-    let mut asked = lock(&found.asked);
+    let mut asked = found.standing(lock(&found.asked))?;
     let Some((line, heard, nic)) = asked.as_mut() else { return Err(Return::InvalidParameter) };
-    if !found.stands() || vi::find(handle)?.nic() != *nic {
+    if vi::find(handle)?.nic()? != *nic {
         return Err(Return::InvalidParameter);
     }
     let Some(hello) = heard.as_ref().map(|heard| heard.hello) else { return Err(Return::Timeout) };
@@ -215,7 +215,7 @@ fn connected(handle: *mut c_void, line: &Line, memory: Arc<Memory>) -> Result<()
 /// `VipConnectReject`.
 pub fn reject(request: *mut c_void) -> Result<(), Return> {
     let found = find(request)?;
-    let mut asked = lock(&found.asked);
+    let mut asked = found.standing(lock(&found.asked))?;
     let Some((line, heard, _)) = asked.take() else { return Err(Return::InvalidParameter) };
     if let Some(heard) = heard {
         line.send(&Hello::new(kind::REJECT, None, &heard.hello.to, &heard.hello.from), None);

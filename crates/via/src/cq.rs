@@ -76,7 +76,7 @@ pub fn create(nic: *mut c_void, entries: usize) -> Result<*mut c_void, Return> {
     nic::check(nic)?;
     check_entries(entries)?;
     let (handle, cq) = CQS.give_out().ok_or(Return::ErrorResource)?;
-    let mut inner = cq.lock();
+    let mut inner = cq.lock()?;
     if inner.memory.is_none() {
         match Map::create(c"via-queue", hints::BYTES) {
             Ok(memory) => inner.memory = Some(memory),
@@ -96,7 +96,7 @@ pub fn create(nic: *mut c_void, entries: usize) -> Result<*mut c_void, Return> {
 /// `VipDestroyCQ`. `ErrorResource` while a Virtual Interface uses it. Those who wait for it return.
 pub fn destroy(handle: *mut c_void) -> Result<(), Return> {
     let cq = find(handle)?;
-    let inner = cq.lock();
+    let inner = cq.lock()?;
     if inner.members.iter().any(Option::is_some) {
         return Err(Return::ErrorResource);
     }
@@ -129,10 +129,7 @@ fn check_entries(entries: usize) -> Result<(), Return> {
 /// `VipCQDone`: a work queue in which one more descriptor is done: a Virtual Interface, and whether it is the receive queue.
 pub fn done(handle: *mut c_void) -> Result<(*mut c_void, bool), Return> {
     let cq = find(handle)?;
-    let mut inner = cq.lock();
-    if !cq.stands() {
-        return Err(Return::InvalidParameter);
-    }
+    let mut inner = cq.lock()?;
     inner.look(handle, false).ok_or(Return::NotDone)
 }
 
@@ -141,10 +138,7 @@ pub fn wait(handle: *mut c_void, until: Until) -> Result<(*mut c_void, bool), Re
     let cq = find(handle)?;
     loop {
         let map = {
-            let mut inner = cq.lock();
-            if !cq.stands() {
-                return Err(Return::InvalidParameter);
-            }
+            let mut inner = cq.lock()?;
             if let Some(found) = inner.look(handle, false) {
                 return Ok(found);
             }
@@ -163,10 +157,7 @@ pub fn wait(handle: *mut c_void, until: Until) -> Result<(*mut c_void, bool), Re
 /// For the library's thread: as [`done`], but if there is none, it is woken when there may be one.
 pub(crate) fn done_or_arm(handle: *mut c_void) -> Result<(*mut c_void, bool), Return> {
     let cq = find(handle)?;
-    let mut inner = cq.lock();
-    if !cq.stands() {
-        return Err(Return::InvalidParameter);
-    }
+    let mut inner = cq.lock()?;
     if let Some(found) = inner.look(handle, false) {
         return Ok(found);
     }
@@ -279,8 +270,8 @@ pub fn hint(map: &Map, slot: usize) -> bool {
 /// many.
 pub fn join(handle: *mut c_void, nic: *mut c_void, vi: *mut c_void) -> Result<Bound, Return> {
     let cq = find(handle)?;
-    let mut inner = cq.lock();
-    if !cq.stands() || cq.nic.load(Ordering::Acquire) != nic as u64 {
+    let mut inner = cq.lock()?;
+    if cq.nic.load(Ordering::Acquire) != nic as u64 {
         return Err(Return::InvalidParameter);
     }
     let Some((map, memfd)) = inner.memory else { return Err(Return::ErrorResource) };
@@ -300,7 +291,7 @@ pub fn join(handle: *mut c_void, nic: *mut c_void, vi: *mut c_void) -> Result<Bo
 /// Undoes [`join`].
 pub fn leave(bound: &Bound) {
     let Ok(cq) = find(bound.handle) else { return };
-    let mut inner = cq.lock();
+    let Ok(mut inner) = cq.lock() else { return };
     if let Some(member) = inner.members.get_mut(bound.slot) {
         *member = None;
     }
@@ -314,9 +305,9 @@ pub fn close(nic: *mut c_void) {
     }
 }
 
-impl Cq {
-    fn lock(&self) -> Guard<'_, Inner> {
-        self.inner.lock()
+impl Found<Cq> {
+    fn lock(&self) -> Result<Guard<'_, Inner>, Return> {
+        self.standing(self.inner.lock())
     }
 }
 

@@ -3,13 +3,14 @@
 //! whatever a program passes, a handle of another kind, of something destroyed, or noise, is found out, and nothing is read through it.
 //!
 //! What a pool holds is never freed, only given out again: a thread that found something just before another one destroyed it holds
-//! memory of the right type still, locks it, asks [`Found::stands`], and learns that it came too late.
+//! memory of the right type still, locks it, by [`Found::standing`], and learns that it came too late.
 
 use core::ffi::c_void;
 use std::sync::{Mutex, PoisonError};
 
 use fabric::sync::{AtomicU32, Ordering};
 
+use crate::abi::Return;
 use crate::fork::PerProcess;
 
 /// What a handle is of.
@@ -151,9 +152,15 @@ impl<T: 'static> Pool<T> {
 }
 
 impl<T> Found<T> {
-    /// Whether the handle still names it: to be asked under the lock that whoever destroys it takes.
+    /// What was locked, if the handle still names what lies here: another thread may have destroyed it, under that lock, since it was found, and
+    /// the place be another one's. `InvalidParameter` then.
     #[inline(always)]
-    pub fn stands(&self) -> bool {
+    pub fn standing<G>(&self, guard: G) -> Result<G, Return> {
+        if self.stands() { Ok(guard) } else { Err(Return::InvalidParameter) }
+    }
+
+    #[inline(always)]
+    fn stands(&self) -> bool {
         self.place.turn.load(Ordering::Acquire) == self.turn
     }
 }

@@ -107,10 +107,7 @@ pub fn close(handle: *mut c_void) -> Result<(), Return> {
 /// `VipQueryNic`: what the NIC can. The address that it points to stays until the NIC is closed.
 pub fn query(handle: *mut c_void) -> Result<NicAttributes, Return> {
     let nic = NICS.find(handle).ok_or(Return::InvalidParameter)?;
-    let opened = nic.lock();
-    if !nic.stands() {
-        return Err(Return::InvalidParameter);
-    }
+    let opened = nic.standing(nic.lock())?;
     Ok(NicAttributes {
         name: opened.name.map(|byte| byte as c_char),
         hardware_version: 1,

@@ -8,7 +8,7 @@
 use core::ffi::c_void;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use fabric::sync::{AtomicU32, Ordering};
+use fabric::sync::{AtomicU32, AtomicU64, Ordering};
 
 use crate::abi::{Descriptor, ErrorCode, Return, State, ViAttributes, reliability, status};
 use crate::agent::{self, Event, Socket};
@@ -26,6 +26,7 @@ use crate::transfer::{self, Memory, Sent};
 /// A Virtual Interface.
 pub struct Vi {
     state: AtomicU32,
+    connection: AtomicU64,
     own: Mutex<Own>,
     send: Lock<Queue<SendQueue>>,
     receive: Lock<Queue<ReceiveQueue>>,
@@ -89,6 +90,7 @@ static VIS: Pool<Vi> = Pool::new(Kind::Vi, &PLACES);
 static PLACES: [Place<Vi>; MAX_VIS] = [const {
     Place::new(Vi {
         state: AtomicU32::new(0),
+        connection: AtomicU64::new(0),
         own: Mutex::new(Own { nic: core::ptr::null_mut(), attributes: None, socket: None }),
         send: Lock::new(Queue::new()),
         receive: Lock::new(Queue::new()),
@@ -137,7 +139,7 @@ pub fn create(
     let (send_bound, receive_bound) = bound.inspect_err(|_| {
         VIS.take_back(&vi);
     })?;
-    let (mut own, mut send, mut receive) = vi.all();
+    let (mut own, mut send, mut receive) = vi.all()?;
     own.nic = nic;
     send.list = Some(SendQueue::default());
     receive.list = Some(ReceiveQueue::default());
@@ -193,10 +195,7 @@ fn set(
 pub fn destroy(handle: *mut c_void) -> Result<(), Return> {
     let vi = find(handle)?;
     let (bounds, segment) = {
-        let (_own, mut send, mut receive) = vi.all();
-        if !vi.stands() {
-            return Err(Return::InvalidParameter);
-        }
+        let (_own, mut send, mut receive) = vi.all()?;
         if vi.state() != State::Idle {
             return Err(Return::InvalidState);
         }
@@ -236,9 +235,9 @@ pub struct Query {
 /// `VipQueryVi`.
 pub fn query(handle: *mut c_void) -> Result<Query, Return> {
     let vi = find(handle)?;
-    let (own, send, receive) = vi.all();
+    let (own, send, receive) = vi.all()?;
     match (own.attributes, &send.list, &receive.list) {
-        (Some(attributes), Some(send), Some(receive)) if vi.stands() => Ok(Query {
+        (Some(attributes), Some(send), Some(receive)) => Ok(Query {
             state: vi.state(),
             attributes,
             send_empty: send.is_empty(),
@@ -251,10 +250,7 @@ pub fn query(handle: *mut c_void) -> Result<Query, Return> {
 /// `VipSetViAttributes`. `InvalidState` unless it is Idle.
 pub fn set_attributes(handle: *mut c_void, attributes: ViAttributes) -> Result<(), Return> {
     let vi = find(handle)?;
-    let (mut own, mut send, mut receive) = vi.all();
-    if !vi.stands() {
-        return Err(Return::InvalidParameter);
-    }
+    let (mut own, mut send, mut receive) = vi.all()?;
     if vi.state() != State::Idle {
         return Err(Return::InvalidState);
     }
@@ -279,17 +275,17 @@ pub enum End {
 /// `VipDisconnect`. Everything that is posted is done, flushed, when this returns. On an Idle one it does nothing.
 pub fn disconnect(handle: *mut c_void) -> Result<(), Return> {
     let vi = find(handle)?;
-    end(handle, &vi, End::Disconnected);
+    end(handle, &vi, End::Disconnected, None);
     crate::connect::cancel(handle);
     Ok(())
 }
 
-/// The connection of a Virtual Interface is over.
-pub(crate) fn end(handle: *mut c_void, vi: &Found<Vi>, how: End) {
+/// The connection of a Virtual Interface is over: the one that it has, or, if that is still the one, the [`Vi::connection`] that was found to be over before the locks were let go.
+pub(crate) fn end(handle: *mut c_void, vi: &Found<Vi>, how: End, connection: Option<u64>) {
     let Ok(regions) = nic::regions() else { return };
     let (socket, lost) = {
-        let (mut own, mut send, mut receive) = vi.all();
-        if !vi.stands() {
+        let Ok((mut own, mut send, mut receive)) = vi.all() else { return };
+        if connection.is_some_and(|connection| connection != vi.connection()) {
             return;
         }
         let before = vi.state();
@@ -352,9 +348,9 @@ fn wake_own(segment: &Segment) -> u64 {
 /// Between hosts the peer writes into the link's segment: it takes the place of the one that was offered. False if it is not pending any more.
 pub(crate) fn exchange(handle: *mut c_void, offer: &Offer, segment: &Arc<Segment>) -> bool {
     let Ok(vi) = find(handle) else { return false };
-    let (_own, mut send, mut receive) = vi.all();
+    let Ok((_own, mut send, mut receive)) = vi.all() else { return false };
     let same = send.segment.as_ref().is_some_and(|segment| Arc::ptr_eq(segment, &offer.segment));
-    if !vi.stands() || vi.state() != State::ConnectPending || !same {
+    if vi.state() != State::ConnectPending || !same {
         return false;
     }
     (send.segment, receive.segment) = (Some(segment.clone()), Some(segment.clone()));
@@ -380,10 +376,7 @@ unsafe impl Send for Offer {}
 /// Begins a connection: Idle, and Connect Pending from now on. `InvalidState` if it is not Idle.
 pub(crate) fn begin(handle: *mut c_void) -> Result<Offer, Return> {
     let vi = find(handle)?;
-    let (own, send, receive) = vi.all();
-    if !vi.stands() {
-        return Err(Return::InvalidParameter);
-    }
+    let (own, send, receive) = vi.all()?;
     if vi.state() != State::Idle {
         return Err(Return::InvalidState);
     }
@@ -397,8 +390,8 @@ pub(crate) fn begin(handle: *mut c_void) -> Result<Offer, Return> {
 /// Undoes [`begin`]: the connection was not made. `seen`: the peer has had the segment, so there must be another one.
 pub(crate) fn abandon(handle: *mut c_void, seen: bool) {
     let Ok(vi) = find(handle) else { return };
-    let (_own, mut send, mut receive) = vi.all();
-    if !vi.stands() || vi.state() != State::ConnectPending {
+    let Ok((_own, mut send, mut receive)) = vi.all() else { return };
+    if vi.state() != State::ConnectPending {
         return;
     }
     vi.set_state(State::Idle);
@@ -413,8 +406,8 @@ pub(crate) fn abandon(handle: *mut c_void, seen: bool) {
 /// Tells the peer of all descriptors that are posted, before it knows that there is a connection. False if it is not pending any more.
 pub(crate) fn prepare(handle: *mut c_void, memory: &Arc<Memory>) -> bool {
     let Ok(vi) = find(handle) else { return false };
-    let (_own, send, mut receive) = vi.all();
-    if !vi.stands() || !send.is_pending(&vi, memory) {
+    let Ok((_own, send, mut receive)) = vi.all() else { return false };
+    if !send.is_pending(&vi, memory) {
         return false;
     }
     if let Some(list) = &mut receive.list {
@@ -426,14 +419,15 @@ pub(crate) fn prepare(handle: *mut c_void, memory: &Arc<Memory>) -> bool {
 /// Connected, after [`prepare`]. False if it is not pending any more.
 pub(crate) fn established(handle: *mut c_void, memory: Arc<Memory>, socket: Arc<Socket>) -> bool {
     let Ok(vi) = find(handle) else { return false };
-    let (mut own, mut send, mut receive) = vi.all();
-    if !vi.stands() || !send.is_pending(&vi, &memory) {
+    let Ok((mut own, mut send, mut receive)) = vi.all() else { return false };
+    if !send.is_pending(&vi, &memory) {
         return false;
     }
     if let Some(list) = &mut send.list {
         list.memory = Some(memory);
     }
     own.socket = Some(socket);
+    vi.connection.fetch_add(1, Ordering::Release);
     vi.set_state(State::Connected);
     send_done_now(&mut send);
     receive_done_now(&mut receive);
@@ -443,7 +437,8 @@ pub(crate) fn established(handle: *mut c_void, memory: Arc<Memory>, socket: Arc<
 /// Arms the tripwire of a queue for `whom`.
 pub(crate) fn arm(handle: *mut c_void, trip: usize, whom: u64) {
     if let Ok(vi) = find(handle)
-        && let Some(segment) = &vi.send().segment
+        && let Ok(send) = vi.send()
+        && let Some(segment) = &send.segment
     {
         segment.arm(trip, whom);
     }
@@ -452,7 +447,7 @@ pub(crate) fn arm(handle: *mut c_void, trip: usize, whom: u64) {
 /// Everything of a NIC handle that is being closed.
 pub(crate) fn close(nic: *mut c_void) {
     for (handle, vi) in VIS.all() {
-        if vi.own().nic == nic {
+        if vi.own().is_ok_and(|own| own.nic == nic) {
             let _ = disconnect(handle);
             let _ = destroy(handle);
         }
@@ -462,7 +457,9 @@ pub(crate) fn close(nic: *mut c_void) {
 /// Waits until no peer writes to, or reads from, memory of this process that it found registered before.
 pub(crate) fn await_transfers() {
     for (_, vi) in VIS.all() {
-        let memory = vi.receive().list.as_ref().and_then(|list| list.memory.clone());
+        let Ok(receive) = vi.receive() else { continue };
+        let memory = receive.list.as_ref().and_then(|list| list.memory.clone());
+        drop(receive);
         if let Some(memory) = memory {
             memory.await_transfers();
         }
@@ -473,26 +470,53 @@ pub(crate) fn find(handle: *mut c_void) -> Result<Found<Vi>, Return> {
     VIS.find(handle).ok_or(Return::InvalidParameter)
 }
 
-impl Vi {
-    fn own(&self) -> MutexGuard<'_, Own> {
-        self.own.lock().unwrap_or_else(PoisonError::into_inner)
+/// Its locks: `InvalidParameter` if its place is not its own any more by the time that one is had.
+impl Found<Vi> {
+    fn own(&self) -> Result<MutexGuard<'_, Own>, Return> {
+        self.standing(self.own.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     #[inline(always)]
-    fn send(&self) -> Guard<'_, Queue<SendQueue>> {
-        self.send.lock()
+    fn send(&self) -> Result<Guard<'_, Queue<SendQueue>>, Return> {
+        self.standing(self.send.lock())
     }
 
     #[inline(always)]
-    fn receive(&self) -> Guard<'_, Queue<ReceiveQueue>> {
-        self.receive.lock()
+    fn receive(&self) -> Result<Guard<'_, Queue<ReceiveQueue>>, Return> {
+        self.standing(self.receive.lock())
     }
 
     #[allow(clippy::type_complexity)] // three locks
-    fn all(&self) -> (MutexGuard<'_, Own>, Guard<'_, Queue<SendQueue>>, Guard<'_, Queue<ReceiveQueue>>) {
-        (self.own(), self.send(), self.receive())
+    fn all(
+        &self,
+    ) -> Result<(MutexGuard<'_, Own>, Guard<'_, Queue<SendQueue>>, Guard<'_, Queue<ReceiveQueue>>), Return>
+    {
+        Ok((self.own()?, self.send()?, self.receive()?))
     }
 
+    /// The NIC handle that it was made with.
+    pub(crate) fn nic(&self) -> Result<*mut c_void, Return> {
+        Ok(self.own()?.nic)
+    }
+
+    /// The socket of its connection, and which connection that is.
+    pub(crate) fn socket(&self) -> Option<(Arc<Socket>, u64)> {
+        let own = self.own().ok()?;
+        Some((own.socket.clone()?, self.connection()))
+    }
+
+    fn kick(&self) {
+        self.message(agent::Message::Kick);
+    }
+
+    fn message(&self, message: agent::Message) {
+        if let Some((socket, _)) = self.socket() {
+            socket.send(message);
+        }
+    }
+}
+
+impl Vi {
     /// Where it is in the state machine.
     pub fn state(&self) -> State {
         match self.state.load(Ordering::Acquire) {
@@ -507,23 +531,73 @@ impl Vi {
         self.state.store(state as u32, Ordering::Release);
     }
 
-    /// The NIC handle that it was made with.
-    pub(crate) fn nic(&self) -> *mut c_void {
-        self.own().nic
+    /// How many connections it has had: to be read under any of its locks.
+    pub(crate) fn connection(&self) -> u64 {
+        self.connection.load(Ordering::Acquire)
     }
+}
 
-    /// The socket of its connection.
-    pub(crate) fn socket(&self) -> Option<Arc<Socket>> {
-        self.own().socket.clone()
-    }
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-    fn kick(&self) {
-        self.message(agent::Message::Kick);
-    }
-
-    fn message(&self, message: agent::Message) {
-        if let Some(socket) = self.socket() {
-            socket.send(message);
+    fn attributes(ptag: *mut c_void) -> ViAttributes {
+        let (reliability_level, max_transfer_size) = (reliability::DELIVERY, 100);
+        let qos = core::ptr::null_mut();
+        ViAttributes {
+            reliability_level,
+            max_transfer_size,
+            qos,
+            ptag,
+            enable_rdma_write: 0,
+            enable_rdma_read: 0,
         }
+    }
+
+    #[test]
+    fn who_found_one_that_is_destroyed_has_nothing_of_the_next_in_its_place() {
+        let nic = nic::open(b"nic0").unwrap();
+        let ptag = nic::create_ptag(nic).unwrap();
+        let attributes = attributes(ptag);
+        let null = core::ptr::null_mut();
+        let first = create(nic, attributes, null, null).unwrap();
+        let found = find(first).unwrap();
+        assert!(found.all().is_ok() && found.nic() == Ok(nic));
+        destroy(first).unwrap();
+        let second = create(nic, attributes, null, null).unwrap();
+        let next = find(second).unwrap();
+        assert!(core::ptr::eq::<Vi>(&*found, &*next), "the same place");
+        assert!(next.all().is_ok());
+        for refused in [
+            found.own().err(),
+            found.send().err(),
+            found.receive().err(),
+            found.all().err(),
+            found.nic().err(),
+        ] {
+            assert_eq!(refused, Some(Return::InvalidParameter));
+        }
+        assert!(found.socket().is_none());
+        end(first, &found, End::Disconnected, None);
+        assert!(query(second).is_ok() && query(first).is_err());
+        nic::close(nic).unwrap();
+    }
+
+    #[test]
+    fn an_end_that_was_found_before_does_not_end_the_next_connection() {
+        let nic = nic::open(b"nic0").unwrap();
+        let ptag = nic::create_ptag(nic).unwrap();
+        let attributes = attributes(ptag);
+        let handle = create(nic, attributes, core::ptr::null_mut(), core::ptr::null_mut()).unwrap();
+        let vi = find(handle).unwrap();
+        let before = vi.connection();
+        // As `established` does.
+        vi.connection.fetch_add(1, Ordering::Release);
+        vi.set_state(State::Connected);
+        end(handle, &vi, End::Left, Some(before));
+        assert_eq!(vi.state(), State::Connected);
+        end(handle, &vi, End::Left, Some(vi.connection()));
+        assert_eq!(vi.state(), State::Error);
+        nic::close(nic).unwrap();
     }
 }

@@ -11,10 +11,7 @@ use super::*;
 pub unsafe fn post_send(handle: *mut c_void, descriptor: *mut Descriptor, region: u32) -> Result<(), Return> {
     let vi = find(handle)?;
     let regions = nic::regions()?;
-    let mut send = vi.send();
-    if !vi.stands() {
-        return Err(Return::InvalidParameter);
-    }
+    let mut send = vi.send()?;
     let queue = &mut *send;
     let Some(list) = &mut queue.list else { return Err(Return::InvalidParameter) };
     if list.len() >= MAX_DESCRIPTORS {
@@ -49,8 +46,9 @@ pub unsafe fn post_send(handle: *mut c_void, descriptor: *mut Descriptor, region
     if outcome == Outcome::Done && !told {
         return Ok(());
     }
+    let connection = vi.connection();
     drop(send);
-    after_send(handle, &vi, outcome, told);
+    after_send(handle, &vi, outcome, told, connection);
     Ok(())
 }
 
@@ -70,18 +68,18 @@ fn tell_untold(list: &mut SendQueue) -> bool {
 
 /// What is seldom to be done behind a send.
 #[cold]
-fn after_send(handle: *mut c_void, vi: &Found<Vi>, outcome: Outcome, kick: bool) {
+fn after_send(handle: *mut c_void, vi: &Found<Vi>, outcome: Outcome, kick: bool, connection: u64) {
     if kick {
         vi.kick();
     }
     match outcome {
         Outcome::Done => {}
         Outcome::Deferred => go_on_sending(handle),
-        Outcome::Failed(sent) => send_failed(handle, vi, sent),
+        Outcome::Failed(sent) => send_failed(handle, vi, sent, connection),
         Outcome::Wrong => {
-            let reliable = vi.send().level & reliability::UNRELIABLE == 0;
+            let reliable = vi.send().is_ok_and(|send| send.level & reliability::UNRELIABLE == 0);
             if reliable {
-                end(handle, vi, End::Broken);
+                end(handle, vi, End::Broken, Some(connection));
             }
         }
     }
@@ -89,11 +87,15 @@ fn after_send(handle: *mut c_void, vi: &Found<Vi>, outcome: Outcome, kick: bool)
 
 /// A send has failed: what its descriptor says of that, and what becomes of the connection, is a matter of the reliability level.
 #[cold]
-fn send_failed(handle: *mut c_void, vi: &Found<Vi>, sent: Sent) {
+fn send_failed(handle: *mut c_void, vi: &Found<Vi>, sent: Sent, connection: u64) {
     let Ok(regions) = nic::regions() else { return };
     let mut kick = false;
     let (broken, message) = {
-        let mut send = vi.send();
+        let Ok(mut send) = vi.send() else { return };
+        if connection != vi.connection() {
+            // It is over, and the descriptor flushed.
+            return;
+        }
         let level = standard(send.level);
         let reads = send.list.as_ref().is_some_and(SendQueue::has_failed_to_read);
         let forbidden = if reads { agent::Message::ReadForbidden } else { agent::Message::WriteForbidden };
@@ -128,7 +130,7 @@ fn send_failed(handle: *mut c_void, vi: &Found<Vi>, sent: Sent) {
         vi.message(message);
     }
     if broken {
-        end(handle, vi, End::Broken);
+        end(handle, vi, End::Broken, Some(connection));
     }
 }
 
@@ -137,10 +139,10 @@ pub fn go_on_sending(handle: *mut c_void) {
     let Ok(vi) = find(handle) else { return };
     let Ok(regions) = nic::regions() else { return };
     loop {
-        let mut send = vi.send();
+        let Ok(mut send) = vi.send() else { return };
         let queue = &mut *send;
         let Some(list) = &mut queue.list else { return };
-        if !vi.stands() || !list.is_deferred() {
+        if !list.is_deferred() {
             return;
         }
         let Some(memory) = list.memory.clone() else { return };
@@ -158,19 +160,20 @@ pub fn go_on_sending(handle: *mut c_void) {
             return;
         };
         send_done_now(queue);
+        let connection = vi.connection();
         drop(send);
-        after_send(handle, &vi, outcome, kick);
+        after_send(handle, &vi, outcome, kick, connection);
     }
 }
 
 /// Does what the peer on another host asks for by RDMA.
 pub(crate) fn serve(handle: *mut c_void) {
     let (Ok(vi), Ok(regions)) = (find(handle), nic::regions()) else { return };
-    let Some(attributes) = vi.own().attributes else { return };
+    let Ok(Some(attributes)) = vi.own().map(|own| own.attributes) else { return };
     let rights = Rights { write: attributes.enable_rdma_write != 0, read: attributes.enable_rdma_read != 0 };
     // Whoever ends the connection waits for the lock: afterwards the memory is the program's.
-    let receive = vi.receive();
-    if !vi.stands() || vi.state() != State::Connected {
+    let Ok(receive) = vi.receive() else { return };
+    if vi.state() != State::Connected {
         return;
     }
     let Some(memory) = receive.list.as_ref().and_then(|list| list.memory.as_ref()) else { return };
@@ -256,10 +259,7 @@ pub unsafe fn post_receive(
 ) -> Result<(), Return> {
     let vi = find(handle)?;
     let regions = nic::regions()?;
-    let mut receive = vi.receive();
-    if !vi.stands() {
-        return Err(Return::InvalidParameter);
-    }
+    let mut receive = vi.receive()?;
     let queue = &mut *receive;
     let Some(list) = &mut queue.list else { return Err(Return::InvalidParameter) };
     if list.len() >= MAX_DESCRIPTORS {
@@ -301,12 +301,13 @@ pub unsafe fn post_receive(
         receive_done_now(queue);
     }
     let breaks = wrong && queue.level & reliability::UNRELIABLE == 0 && vi.state() == State::Connected;
+    let connection = vi.connection();
     drop(receive);
     if kick {
         vi.kick();
     }
     if breaks {
-        end(handle, &vi, End::Broken);
+        end(handle, &vi, End::Broken, Some(connection));
     }
     Ok(())
 }
@@ -326,9 +327,9 @@ pub enum Taken {
 #[inline]
 pub fn send_done(handle: *mut c_void) -> Result<Taken, Return> {
     let vi = find(handle)?;
-    let mut send = vi.send();
+    let mut send = vi.send()?;
     match &mut send.list {
-        Some(list) if vi.stands() => Ok(match list.finished.pop() {
+        Some(list) => Ok(match list.finished.pop() {
             Some(done) => Taken::Descriptor(done),
             None if list.is_empty() => Taken::Empty,
             None => Taken::NotYet,
@@ -342,16 +343,14 @@ pub fn send_done(handle: *mut c_void) -> Result<Taken, Return> {
 pub fn receive_done(handle: *mut c_void) -> Result<Taken, Return> {
     let vi = find(handle)?;
     let regions = nic::regions()?;
-    let mut receive = vi.receive();
+    let mut receive = vi.receive()?;
     let Some(list) = &mut receive.list else { return Err(Return::InvalidParameter) };
-    if !vi.stands() {
-        return Err(Return::InvalidParameter);
-    }
     if list.finished.is_empty() {
         // SAFETY: the buffers lie in registered memory.
         if unsafe { list.go_on(regions) }.is_err() {
+            let connection = vi.connection();
             drop(receive);
-            end(handle, &vi, End::Broken);
+            end(handle, &vi, End::Broken, Some(connection));
             return receive_done(handle);
         }
     }
@@ -370,7 +369,7 @@ pub fn receive_done(handle: *mut c_void) -> Result<Taken, Return> {
 /// `VipSendWait`: as [`send_done`], and sleeps until there is one. `InvalidParameter` for a queue that has a completion queue.
 pub fn send_wait(handle: *mut c_void, until: Until) -> Result<Taken, Return> {
     // Whatever there is in it, and whatever comes meanwhile.
-    if find(handle)?.send().bound.is_some() {
+    if find(handle)?.send()?.bound.is_some() {
         return Err(Return::InvalidParameter);
     }
     loop {
@@ -380,7 +379,7 @@ pub fn send_wait(handle: *mut c_void, until: Until) -> Result<Taken, Return> {
         }
         let vi = find(handle)?;
         let segment = {
-            let send = vi.send();
+            let send = vi.send()?;
             let Some(segment) = &send.segment else { return Err(Return::InvalidParameter) };
             segment.arm(at::COOKIE_TRIP, wake::SLEEPERS);
             segment.clone()
@@ -397,7 +396,7 @@ pub fn send_wait(handle: *mut c_void, until: Until) -> Result<Taken, Return> {
 /// `VipRecvWait`: as [`receive_done`], and sleeps until there is one. `InvalidParameter` for a queue that has a completion queue.
 pub fn receive_wait(handle: *mut c_void, until: Until) -> Result<Taken, Return> {
     // Whatever there is in it, and whatever comes meanwhile.
-    if find(handle)?.receive().bound.is_some() {
+    if find(handle)?.receive()?.bound.is_some() {
         return Err(Return::InvalidParameter);
     }
     loop {
@@ -407,7 +406,7 @@ pub fn receive_wait(handle: *mut c_void, until: Until) -> Result<Taken, Return> 
         }
         let vi = find(handle)?;
         let segment = {
-            let receive = vi.receive();
+            let receive = vi.receive()?;
             let Some(segment) = &receive.segment else { return Err(Return::InvalidParameter) };
             segment.arm(at::TRIP, wake::SLEEPERS);
             segment.clone()
@@ -436,7 +435,7 @@ pub enum Told {
 pub fn tell(handle: *mut c_void, cq: *mut c_void, patient: bool) -> Told {
     let (Ok(vi), Ok(regions)) = (find(handle), nic::regions()) else { return Told::Nothing };
     {
-        let mut send = vi.send();
+        let Ok(mut send) = vi.send() else { return Told::Nothing };
         if send.bound.is_some_and(|bound| bound.handle == cq)
             && let Some(list) = &mut send.list
         {
@@ -446,7 +445,7 @@ pub fn tell(handle: *mut c_void, cq: *mut c_void, patient: bool) -> Told {
             list.finished.watched = patient;
         }
     }
-    let mut receive = vi.receive();
+    let Ok(mut receive) = vi.receive() else { return Told::Nothing };
     if receive.bound.is_none_or(|bound| bound.handle != cq) {
         return Told::Nothing;
     }
@@ -468,8 +467,9 @@ pub fn tell(handle: *mut c_void, cq: *mut c_void, patient: bool) -> Told {
                 done = list.finished.tell();
             }
             Err(_) => {
+                let connection = vi.connection();
                 drop(receive);
-                end(handle, &vi, End::Broken);
+                end(handle, &vi, End::Broken, Some(connection));
                 return tell(handle, cq, patient);
             }
         }

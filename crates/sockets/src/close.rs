@@ -139,6 +139,9 @@ const SILENT_NS: u64 = 50_000_000;
 const KICK_NS: u64 = if cfg!(fuzzing) { 0 } else { 200_000_000 };
 
 fn teardown(conn: &'static Conn, fd: Option<i32>) {
+    if conn.has(flag::REST) {
+        epoll::drop_stand_ins(conn);
+    }
     if rendezvous::close(conn) {
         if let Some(fd) = fd {
             flush(conn, fd);

@@ -188,10 +188,12 @@ const LAMP_DATA: u64 = u64::MAX - 1;
 
 mod members;
 mod neighbours;
+mod standin;
 mod waiting;
 mod watching;
 
 use neighbours::Neighbours;
+pub(crate) use standin::drop_stand_ins;
 pub use watching::{nest, settle, watch};
 
 static SETS_AT: AtomicU64 = AtomicU64::new(0);
@@ -311,7 +313,7 @@ pub(crate) fn renounce() {
 
 /// Whether a descriptor of ours belongs to a set of the program's.
 pub(crate) fn uses(fd: i32) -> bool {
-    let mut any = false;
+    let mut any = standin::is_stand_in(fd);
     each_set(|set| any |= [&set.inner, &set.lamp].iter().any(|own| own.load(Ordering::Acquire) == fd + 1));
     any
 }

@@ -290,6 +290,7 @@ impl Set {
             // In a child, of its parent's set: the parent gives it back to the kernel's, with what it is registered for by then.
             if stays && !(shared && self.inherited.load(Ordering::Relaxed) != 0) {
                 self.move_out(&mut guard, fd);
+                self.put_stand_in(conn, fd, &member);
             }
             if shared {
                 self.drop_unregistered(&mut guard, fd);

@@ -65,8 +65,12 @@ fn receive(conn: &'static Conn, mut fd: i32, iov: &[libc::iovec], flags: i32, or
         let gives = conn.is_far().then(|| rx.ring.given()) != given;
         let turns =
             matches!(tried, Tried::Bytes(count) if !peek && done + count < want) && at_turn(conn, &rx);
+        let rest_is_read = conn.has(flag::REST) && conn.word(TCP_AT) == rx.ring.position() + 1;
         // To release the lock is the fence between what was given back and whether a writer waits for it.
         drop(rx);
+        if rest_is_read {
+            epoll::drop_stand_ins(conn);
+        }
         let freed = matches!(tried, Tried::Bytes(_)) && !peek;
         // Whether the writer waits is not known between hosts: it is told what was given back, and looks itself.
         if freed && gives && conn.is_far() {
@@ -666,6 +670,9 @@ fn end_of_ring(conn: &'static Conn, fd: i32, rx: &mut Held<'_, Rx>) -> Option<Tr
         });
     }
     conn.rx.set_path(path::LAST);
+    if conn.has(flag::REST) {
+        epoll::drop_stand_ins(conn);
+    }
     None
 }
 

@@ -1,0 +1,78 @@
+//! Stand-ins. A member whose number is closed, while another number stands for the connection, is the kernel's from then on. But where nobody
+//! may copy the peer's descriptor, and the peer is in no call of ours, its unread bytes stay in the ring (`demote::keep_rest`), of which the
+//! kernel knows nothing. Then a readable eventfd is a member beside it, with the same events and data, until these bytes are read.
+//!
+//! While bytes have come by tcp as well, the kernel tells of both: one event more, with the same data.
+
+use super::*;
+
+/// A connection's address and its eventfd's number, +1; a connection may have several, one for each membership.
+struct StandIn {
+    conn: AtomicU64,
+    lamp: AtomicI32,
+}
+
+/// Seldom more than one is needed at a time. A membership that finds none free is told of what comes next.
+const MOST: usize = 64;
+static STAND_INS: [StandIn; MOST] =
+    [const { StandIn { conn: AtomicU64::new(0), lamp: AtomicI32::new(0) } }; MOST];
+
+/// Whether the kernel does not know of all that is unread.
+fn is_needed(conn: &'static Conn, fd: i32) -> bool {
+    conn.has(flag::REST)
+        && conn.lock_rx(fd).is_some_and(|rx| {
+            matches!(conn.rx.path(), path::SMALL | path::BIG) && conn.word(W) != rx.ring.position()
+        })
+}
+
+impl Set {
+    /// For a member that has just been given to the kernel's set.
+    pub(super) fn put_stand_in(&self, conn: &'static Conn, fd: i32, member: &Member) {
+        if member.events & (ready::IN | libc::EPOLLRDNORM as u32) == 0
+            || member.flags & SPENT != 0
+            || !is_needed(conn, fd)
+        {
+            return;
+        }
+        let address = core::ptr::from_ref(conn) as u64;
+        let free = |place: &&StandIn| {
+            place.conn.compare_exchange(0, address, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        };
+        let Some(place) = STAND_INS.iter().find(free) else { return };
+        let Ok(lamp) = bell::create().map(descriptors::hide) else {
+            return place.conn.store(0, Ordering::Release);
+        };
+        bell::ring(lamp);
+        let set = self.fd.load(Ordering::Relaxed);
+        let _ = sys::epoll_ctl(set, libc::EPOLL_CTL_ADD, lamp, member.events, member.data);
+        if member.events & ONESHOT != 0 {
+            // The stand-in has its shot.
+            let _ = sys::epoll_ctl(set, libc::EPOLL_CTL_MOD, fd, ONESHOT, member.data);
+        }
+        place.lamp.store(lamp + 1, Ordering::Release);
+        // Another thread may have read all of it meanwhile.
+        if !is_needed(conn, fd) {
+            drop_stand_ins(conn);
+        }
+    }
+}
+
+/// What was unread in the ring is read, or the connection closed.
+#[cold]
+pub(crate) fn drop_stand_ins(conn: &Conn) {
+    let address = core::ptr::from_ref(conn) as u64;
+    for place in STAND_INS.iter().filter(|place| place.conn.load(Ordering::Acquire) == address) {
+        let lamp = place.lamp.swap(0, Ordering::AcqRel);
+        if lamp != 0 {
+            // A parent or child may have it, too, and with it the registration.
+            bell::silence(lamp - 1);
+            descriptors::unhide(lamp - 1);
+            place.conn.store(0, Ordering::Release);
+        }
+    }
+}
+
+/// Whether a descriptor of ours is one.
+pub(super) fn is_stand_in(fd: i32) -> bool {
+    STAND_INS.iter().any(|place| place.lamp.load(Ordering::Acquire) == fd + 1)
+}

@@ -150,11 +150,10 @@ over_vipl() {
     SHUNT_STREAM=via side_by_side --modes shunt -k "${VIA_TESTS-(test_sockets or test_exec or redis or nginx) and not limits and not taken_unread}"
 }
 
-# Without what installs a filter of its own, or makes calls by itself that are not on the list. Known to fail: low water marks, and a set in a set that gets another
-# number, or one of whose numbers is closed, with bytes unread whose writer is in no call of ours, as its descriptor cannot be had.
+# Without what installs a filter of its own, or makes calls by itself that are not on the list.
 filtered() {
     LAUNCHER="build/venv/bin/python tests/harness/filtered.py" PYTEST_PATHS="tests/test_sockets.py tests/test_exec.py tests/test_leftover.py" \
-        side_by_side --modes shunt -k "not sandbox and not raw-others and not tcp_options-unknown and not taking and not low_water and not nested_renumbered and not closed_while_asked"
+        side_by_side --modes shunt -k "not sandbox and not raw-others and not tcp_options-unknown and not taking"
 }
 
 soak() {

@@ -10,8 +10,8 @@ use sockets::reason::Reason;
 use sockets::table::{self, Entry};
 use sockets::taken::{self, Taken};
 use sockets::{
-    close as ending, demote, descriptors, epoll, faults, fork, io, narrow, process, real, relay, rendezvous,
-    thread,
+    close as ending, demote, descriptors, epoll, faults, fork, io, low_water, narrow, process, real, relay,
+    rendezvous, thread,
 };
 
 use crate::next::hooks;
@@ -353,6 +353,11 @@ hooks! {
                 return -1;
             }
         }
+        if let (libc::SOL_SOCKET, libc::SO_RCVLOWAT, Some(mark)) = (level, name, number)
+            && low_water::set(conn, fd, mark)
+        {
+            return 0;
+        }
         let result = next(fd, level, name, value, len);
         if result == 0 && (level, name) == (libc::SOL_SOCKET, libc::SO_RCVBUF) {
             narrow::receive_buffer_set(conn, fd);
@@ -366,6 +371,12 @@ hooks! {
             demote::hand_over(conn, fd, Reason::Option, false);
         }
         let result = next(fd, level, name, value, len);
+        if result == 0
+            && (level, name) == (libc::SOL_SOCKET, libc::SO_RCVLOWAT)
+            && let Some(mark) = table::conn(fd).and_then(|conn| low_water::get(conn))
+        {
+            core::ptr::copy_nonoverlapping((&raw const mark).cast(), value.cast::<u8>(), 4.min(*len as usize));
+        }
         if result == 0
             && level == libc::IPPROTO_TCP
             && (name == libc::TCP_NODELAY || name == libc::TCP_CORK)

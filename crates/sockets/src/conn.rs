@@ -381,6 +381,8 @@ pub struct Conn {
     pub counters: Counters,
     /// How its bytes go by Virtual Interfaces, until it grows: [`stream::sovia::Manner::word`]. 0: by rings.
     pub manner: AtomicU32,
+    /// The program's SO_RCVLOWAT, while the kernel has another ([`crate::low_water`]).
+    pub low_water: AtomicU32,
     pub exchange: Exchange,
     pub rx: Direction<Rx>,
     pub tx: Direction<Tx>,
@@ -405,6 +407,7 @@ impl Conn {
             &self.sleepers,
             &self.orphans,
             &self.manner,
+            &self.low_water,
         ] {
             word.store(0, Ordering::Relaxed);
         }

@@ -21,6 +21,7 @@ pub mod kicks;
 pub mod layout;
 pub mod link;
 pub mod log;
+pub mod low_water;
 pub mod mend;
 pub mod names;
 pub mod narrow;

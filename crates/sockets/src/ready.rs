@@ -6,7 +6,7 @@ use fabric::{Local, sys};
 use crate::conn::{Conn, flag, path, state};
 use crate::kicks::By;
 use crate::layout::{TCP_AT, W, note};
-use crate::{demote, io, kicks, rendezvous};
+use crate::{demote, io, kicks, low_water, rendezvous};
 
 /// Events of poll() (the same bits as epoll's) that the connection is ready for, of those in `want`; HUP and ERR always count.
 /// `None` if its calls are no longer ours; [`AGAIN`] if that is being decided.
@@ -41,19 +41,21 @@ pub fn events(conn: &'static Conn, fd: i32, want: u32) -> Option<u32> {
             _ => ask |= want & OUT,
         }
     }
-    let ring;
+    let (ring, few);
     {
         let mut rx = conn.lock_rx(fd)?;
         io::progress(conn, fd, &mut rx);
         ring = matches!(conn.rx.path(), path::SMALL | path::BIG);
         // What was recalled between hosts is not there; an END tells when it comes. (On one host its writer may have left it to us without a word.)
         let recalled = conn.is_far() && conn.has(flag::RECALLED) && conn.word(TCP_AT) == 0;
-        if ring && !recalled && conn.word(W) != rx.ring.position() {
+        let unread = ring && !recalled && conn.word(W) != rx.ring.position();
+        few = unread && low_water::is_above(conn, &rx);
+        if unread && !few {
             for place in rx.ring.ahead() {
                 conn.mine().foresee(place);
             }
             got |= IN;
-        } else if !ring {
+        } else if !ring || few {
             ask |= IN | RDHUP;
         }
         if rx.error != 0 {
@@ -75,7 +77,7 @@ pub fn events(conn: &'static Conn, fd: i32, want: u32) -> Option<u32> {
                 let _ = sys::ppoll(&mut poll, Some(0));
                 told = poll[0].revents as u32;
             }
-            if ring && told & IN != 0 && told & (RDHUP | ends) == 0 {
+            if ring && !few && told & IN != 0 && told & (RDHUP | ends) == 0 {
                 // The peer has told that it ends, and what the kernel has of that is a kick, or half: it counts an end as a byte before it
                 // says that it is one.
                 let mut rx = conn.lock_rx(fd)?;

@@ -4,6 +4,7 @@ use stream::transport::Reader;
 
 use super::*;
 use crate::far::records;
+use crate::low_water;
 use crate::mend::{self, step};
 
 const SIOCATMARK: u64 = 0x8905;
@@ -65,6 +66,9 @@ fn receive(conn: &'static Conn, mut fd: i32, iov: &[libc::iovec], flags: i32, or
         let gives = conn.is_far().then(|| rx.ring.given()) != given;
         let turns =
             matches!(tried, Tried::Bytes(count) if !peek && done + count < want) && at_turn(conn, &rx);
+        if conn.has(flag::REST) {
+            low_water::adjust(conn, fd, &rx);
+        }
         let rest_is_read = conn.has(flag::REST) && conn.word(TCP_AT) == rx.ring.position() + 1;
         // To release the lock is the fence between what was given back and whether a writer waits for it.
         drop(rx);
@@ -672,6 +676,7 @@ fn end_of_ring(conn: &'static Conn, fd: i32, rx: &mut Held<'_, Rx>) -> Option<Tr
     conn.rx.set_path(path::LAST);
     if conn.has(flag::REST) {
         epoll::drop_stand_ins(conn);
+        low_water::adjust(conn, fd, rx);
     }
     None
 }

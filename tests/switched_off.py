@@ -136,7 +136,7 @@ MECHANISMS = {
         "epoll-", "sleeps in epoll_wait()"),
     "spinning_beside": (
         "sets spin on the processor on which their peers wait", "sockets/src/epoll/neighbours.rs",
-        "        if guard.has_neighbour(here, ticks()) { here } else { NO_CPU }", "        if guard.has_neighbour(here, 0) { here } else { NO_CPU }",
+        "        if guard.has_neighbour(here, ticks()) { here } else { NO_CPU }", "        if guard.has_neighbour(here, ticks()) { NO_CPU } else { NO_CPU }",
         "test_fair"),
     "order": (
         "the kernel is not asked each time while bytes may come by tcp, too", "sockets/src/epoll/waiting.rs",

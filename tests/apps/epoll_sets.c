@@ -753,6 +753,34 @@ static void child_closes_number(int fd) {
     leave(fd);
 }
 
+/* A child closes its parent's set; then the parent closes one of two numbers of a member: it stays one. */
+static void child_closes_set_before_number(int fd) {
+    int set = epoll_create1(0);
+    struct epoll_event event;
+    add(set, fd, EPOLLIN);
+    EQUAL(epoll_wait(set, &event, 1, 0), 0);
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        close(set);
+        _exit(0);
+    }
+    ended_well(child);
+    int other = dup(fd);
+    CHECK(other >= 0);
+    ask(SEND, 10);
+    wait_queued(fd, 10);
+    close(fd);
+    for (int i = 0; i < 3; i++) EQUAL(epoll_wait(set, &event, 1, 1000), 1);
+    take(other, 10);
+    EQUAL(epoll_wait(set, &event, 1, 0), 0);
+    order(SEND_ASLEEP, 10);
+    EQUAL(epoll_wait(set, &event, 1, 5000), 1);
+    take(other, 10);
+    close(set);
+    leave(other);
+}
+
 /* A child asks the set that it has from its parent: the parent is told of the same as before. */
 static void child_asks(int fd) {
     int set = epoll_create1(0), second = epoll_create1(0);
@@ -824,6 +852,7 @@ const struct example examples[] = {
     {"exclusive_rules", puppet, exclusive_rules, 0},
     {"number_again", puppet, number_again, 0},
     {"child_closes_number", puppet, child_closes_number, 0},
+    {"child_closes_set_before_number", puppet, child_closes_set_before_number, 0},
     {"child_asks", puppet, child_asks, 0},
     {"closed_while_asked", puppet, closed_while_asked, 0},
     {"nested_renumbered", puppet, nested_renumbered, 0},

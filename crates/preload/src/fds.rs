@@ -373,7 +373,7 @@ hooks! {
         let result = next(fd, level, name, value, len);
         if result == 0
             && (level, name) == (libc::SOL_SOCKET, libc::SO_RCVLOWAT)
-            && let Some(mark) = table::conn(fd).and_then(|conn| low_water::get(conn))
+            && let Some(mark) = table::conn(fd).and_then(low_water::get)
         {
             core::ptr::copy_nonoverlapping((&raw const mark).cast(), value.cast::<u8>(), 4.min(*len as usize));
         }

@@ -31,7 +31,6 @@ pub fn get(conn: &Conn) -> Option<i32> {
 }
 
 /// Some of the ring's bytes may have been read.
-#[cold]
 pub(crate) fn adjust(conn: &Conn, fd: i32, rx: &Rx) {
     let Some(mark) = get(conn) else { return };
     let left = left(conn, rx);

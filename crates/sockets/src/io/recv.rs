@@ -66,10 +66,7 @@ fn receive(conn: &'static Conn, mut fd: i32, iov: &[libc::iovec], flags: i32, or
         let gives = conn.is_far().then(|| rx.ring.given()) != given;
         let turns =
             matches!(tried, Tried::Bytes(count) if !peek && done + count < want) && at_turn(conn, &rx);
-        if conn.has(flag::REST) {
-            low_water::adjust(conn, fd, &rx);
-        }
-        let rest_is_read = conn.has(flag::REST) && conn.word(TCP_AT) == rx.ring.position() + 1;
+        let rest_is_read = conn.has(flag::REST) && rest_is_read(conn, fd, &rx);
         // To release the lock is the fence between what was given back and whether a writer waits for it.
         drop(rx);
         if rest_is_read {
@@ -177,6 +174,13 @@ fn receive(conn: &'static Conn, mut fd: i32, iov: &[libc::iovec], flags: i32, or
             }
         }
     }
+}
+
+/// Some of what stays in the ring may have been read: whether that was all of it.
+#[cold]
+fn rest_is_read(conn: &Conn, fd: i32, rx: &Rx) -> bool {
+    low_water::adjust(conn, fd, rx);
+    conn.word(TCP_AT) == rx.ring.position() + 1
 }
 
 /// What the kernel has for the buffers from `skip` on; if it `waits`, until they are full. It sleeps in libc's recv, where a thread can be cancelled.

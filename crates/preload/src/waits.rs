@@ -82,10 +82,9 @@ unsafe fn select_with(
     if !tracked {
         return next();
     }
-    let bytes = total * size_of::<pollfd>();
-    let Ok(at) = sys::mmap_private(bytes) else { return next() };
-    // SAFETY: mapped with room for `total`, zeroed.
-    let fds = unsafe { core::slice::from_raw_parts_mut(at.cast::<pollfd>(), total) };
+    let mut few = [NOTHING; FEW];
+    let Some(mut many) = Many::new(if total > FEW { total } else { 0 }) else { return next() };
+    let fds = if total > FEW { many.polls() } else { &mut few[..total] };
     for (place, fd) in fds.iter_mut().zip((0..count as usize).filter(|&fd| wanted(fd))) {
         place.fd = fd as c_int;
         for (&set, events) in sets.iter().zip([
@@ -101,11 +100,9 @@ unsafe fn select_with(
     if let Some(in_kernel) = ours::by_kernel(fds) {
         let result = next();
         drop(in_kernel);
-        sys::munmap(at, bytes);
         return result;
     }
-    let result = ours::poll(fds, nanos, mask);
-    let answered = match result {
+    match ours::poll(fds, nanos, mask) {
         Err(errno) => answer(Err(errno)) as c_int,
         Ok(_) if fds.iter().any(|poll| poll.revents & libc::POLLNVAL != 0) => {
             answer(Err(Errno::EBADF)) as c_int
@@ -137,9 +134,42 @@ unsafe fn select_with(
             }
             bits as c_int
         }
-    };
-    sys::munmap(at, bytes);
-    answered
+    }
+}
+
+/// So many descriptors of select() are waited for without memory of their own.
+const FEW: usize = 64;
+const NOTHING: pollfd = pollfd { fd: 0, events: 0, revents: 0 };
+
+/// Memory for more of them.
+struct Many {
+    at: *mut pollfd,
+    len: usize,
+}
+
+impl Many {
+    /// `None` if there is none. Of none that are wanted nothing is mapped.
+    fn new(len: usize) -> Option<Many> {
+        let mapped =
+            if len == 0 { Ok(core::ptr::null_mut()) } else { sys::mmap_private(len * size_of::<pollfd>()) };
+        mapped.ok().map(|at| Many { at: at.cast(), len })
+    }
+
+    fn polls(&mut self) -> &mut [pollfd] {
+        if self.len == 0 {
+            return &mut [];
+        }
+        // SAFETY: mapped with room for so many, zeroed, and owned by self.
+        unsafe { core::slice::from_raw_parts_mut(self.at, self.len) }
+    }
+}
+
+impl Drop for Many {
+    fn drop(&mut self) {
+        if self.len != 0 {
+            sys::munmap(self.at.cast(), self.len * size_of::<pollfd>());
+        }
+    }
 }
 
 hooks! {

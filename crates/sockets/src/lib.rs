@@ -28,6 +28,7 @@ pub mod narrow;
 mod overdue;
 pub mod peer;
 pub mod poll;
+mod proc;
 pub mod process;
 pub mod ready;
 pub mod real;

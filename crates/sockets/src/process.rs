@@ -1,7 +1,6 @@
 //! What the process knows of itself: its id, its options, its bells, whether promotion is on.
 
 use core::cell::UnsafeCell;
-use core::ffi::CStr;
 use fabric::bell::{self, Loud};
 use fabric::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use fabric::sys;
@@ -185,26 +184,16 @@ pub fn look_for_rings() {
     if is_guest() || LOOKED_FOR_RINGS.swap(1, Ordering::Relaxed) != 0 {
         return;
     }
-    let mut path = *b"/proc/self/fd/\0\0\0\0\0";
-    for fd in 0..RING_NUMBERS {
-        let mut at = 14;
-        for unit in [1000, 100, 10, 1] {
-            if fd >= unit || unit == 1 {
-                path[at] = b'0' + (fd / unit % 10) as u8;
-                at += 1;
-            }
-        }
-        path[at] = 0;
-        let mut target = [0; 32];
-        let Ok(name) = CStr::from_bytes_until_nul(&path) else { return };
-        let known = RINGS.iter().any(|ring| ring.load(Ordering::Relaxed) == fd + 1);
-        if !known
-            && sys::readlink(name, &mut target).is_ok_and(|len| &target[..len] == b"anon_inode:[io_uring]")
-        {
+    crate::proc::each_descriptor("self", |fd| {
+        let known = RINGS.iter().any(|ring| ring.load(Ordering::Relaxed) == fd as u32 + 1);
+        let is_ring = fd < RING_NUMBERS
+            && !known
+            && crate::proc::target("self", fd, &mut [0; 32]) == b"anon_inode:[io_uring]";
+        if is_ring {
             bar(crate::reason::Reason::IoUring);
-            return;
         }
-    }
+        is_ring || fd >= RING_NUMBERS
+    });
 }
 
 /// A ring of which is known what is submitted to it. False if there are too many.
@@ -226,7 +215,7 @@ pub fn ring_ended(fd: i32) {
 static RINGS: [AtomicU32; 256] = [const { AtomicU32::new(0) }; 256];
 static LOOKED_FOR_RINGS: AtomicU32 = AtomicU32::new(0);
 /// Rings have low numbers.
-const RING_NUMBERS: u32 = 1024;
+const RING_NUMBERS: i32 = 1024;
 
 /// Whether promotion is barred: the reason's code or 0.
 pub fn barred() -> u32 {

@@ -13,8 +13,6 @@
 //! Nothing is written into the segments of the link. Where any of this cannot be (the peer is another user's, or on another host, or is back on tcp already, so that unread bytes
 //! of the ring come before others that the kernel has), the taker does not get the connection (EPERM), and that is counted.
 
-use core::ffi::CStr;
-use core::fmt::{self, Write};
 use fabric::Local;
 use fabric::sync::{Ordering, fence};
 use fabric::sys::{self, Errno};
@@ -23,6 +21,7 @@ use crate::conn::{Conn, Held, Rx, Tx, flag, path, state};
 use crate::home::{self, Foreign};
 use crate::layout;
 use crate::mend::step;
+use crate::proc::{self, Text};
 use crate::reason::Reason;
 use crate::rendezvous::SO_COOKIE;
 use crate::{descriptors, report, signals};
@@ -373,63 +372,11 @@ fn process_of(pidfd: i32) -> Option<u32> {
 
 /// Maps the homes that a process has, one after the other, until `found`.
 fn each_home(pidfd: i32, pid: u32, mut found: impl FnMut(&Foreign) -> bool) {
-    let Some(path) = Text::of(format_args!("/proc/{pid}/fd")) else { return };
-    let Some(path) = path.as_c() else { return };
-    let Ok(folder) = sys::open(path, libc::O_RDONLY | libc::O_DIRECTORY, 0) else { return };
-    let folder = Copy(folder);
-    let mut entries = [0; 2048];
-    while let Ok(len @ 1..) = sys::getdents(folder.0, &mut entries) {
-        let mut at = 0;
-        while at + NAME < len {
-            let size = usize::from(u16::from_ne_bytes([entries[at + SIZE], entries[at + SIZE + 1]]));
-            let name = CStr::from_bytes_until_nul(&entries[at + NAME..len]).unwrap_or_default();
-            at += size.max(1);
-            let Some(fd) = name.to_str().ok().and_then(|name| name.parse::<i32>().ok()) else { continue };
-            if is_home(pid, fd)
-                && let Some(copy) = copy(pidfd, fd)
-                && let Some(home) = home::open(copy.0)
-                && found(&home)
-            {
-                return;
-            }
-        }
-    }
-}
-
-/// Where an entry of a directory has its size, and its name (linux_dirent64).
-const SIZE: usize = 16;
-const NAME: usize = 19;
-
-fn is_home(pid: u32, fd: i32) -> bool {
-    let mut link = [0; 64];
-    let Some(path) = Text::of(format_args!("/proc/{pid}/fd/{fd}")) else { return false };
-    let len = path.as_c().and_then(|path| sys::readlink(path, &mut link).ok()).unwrap_or(0);
-    link[..len].strip_prefix(b"/memfd:").is_some_and(|name| name.starts_with(home::NAME.to_bytes()))
-}
-
-/// A short text, made without memory, that ends with a zero.
-struct Text {
-    bytes: [u8; 64],
-    len: usize,
-}
-
-impl Text {
-    fn of(what: fmt::Arguments<'_>) -> Option<Text> {
-        let mut text = Text { bytes: [0; 64], len: 0 };
-        text.write_fmt(what).ok().map(|()| text)
-    }
-
-    fn as_c(&self) -> Option<&CStr> {
-        CStr::from_bytes_until_nul(&self.bytes).ok()
-    }
-}
-
-impl Write for Text {
-    fn write_str(&mut self, more: &str) -> fmt::Result {
-        let place = self.bytes.get_mut(self.len..self.len + more.len()).ok_or(fmt::Error)?;
-        place.copy_from_slice(more.as_bytes());
-        self.len += more.len();
-        // The last byte stays zero.
-        if self.len < self.bytes.len() { Ok(()) } else { Err(fmt::Error) }
-    }
+    proc::each_descriptor(pid, |fd| {
+        let of = |name: &[u8]| {
+            name.strip_prefix(b"/memfd:").is_some_and(|name| name.starts_with(home::NAME.to_bytes()))
+        };
+        of(proc::target(pid, fd, &mut [0; 64]))
+            && copy(pidfd, fd).and_then(|copy| home::open(copy.0)).is_some_and(|home| found(&home))
+    });
 }

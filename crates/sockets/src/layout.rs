@@ -15,7 +15,7 @@ use fabric::{hints, queue};
 use stream::sovia;
 
 /// Version of the layout and of the hand-shake.
-pub const VERSION: u32 = 11;
+pub const VERSION: u32 = 12;
 /// Connections that fit in one link; a pair of processes may have many links.
 pub const SLOTS: usize = hints::SLOTS;
 /// Event queues of a process (one for each epoll set that has promoted members).
@@ -30,7 +30,7 @@ pub const SMALL: usize = 16 << 10;
 pub const BIG: usize = 256 << 10;
 /// So many of these each direction of a link has: who writes gives them to the connections that fill their small rings, and takes them back when both
 /// ends have left the slot. Most connections never need one, and what each of them could have, it would keep when it is idle.
-pub const GROWN: usize = 8;
+pub const GROWN: usize = 16;
 
 pub const CTL: usize = 0;
 pub const CTL_BACK: usize = (CTL + queue::BYTES).next_multiple_of(64);

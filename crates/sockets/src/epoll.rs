@@ -41,6 +41,8 @@ pub struct Set {
     impatient: AtomicU64,
     /// Members in the inner set.
     moved: AtomicU32,
+    /// Whether a member has been given back to the kernel's set since that was last looked at.
+    given_back: AtomicU32,
     /// Members that still get bytes by tcp: the kernel's, and those in the inner set whose peers have not changed over yet.
     on_tcp: AtomicU32,
     /// Threads asleep on the set; being watched counts as one, that never ends.

@@ -239,6 +239,7 @@ impl Set {
         }
         self.on_ring(guard, fd);
         guard.member(fd).flags &= !(MOVED | SPENT | INNER);
+        self.given_back.store(1, Ordering::Relaxed);
         self.moved.fetch_sub(1, Ordering::AcqRel);
         self.on_tcp.fetch_add(1, Ordering::AcqRel);
     }

@@ -71,6 +71,10 @@ impl Set {
                     true => self.collect(&link::scan(), places, Hints::Until(u64::MAX), call, false)?,
                     false => 0,
                 };
+                if count == 0 && self.given_back.swap(0, Ordering::Relaxed) != 0 {
+                    // What is ready may be the kernel's since it was asked.
+                    continue;
+                }
                 self.pass_on();
                 return Ok(count);
             }

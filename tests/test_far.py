@@ -124,7 +124,10 @@ def test_inside_the_cluster_connections_move_and_outside_they_do_not(three):
         time.sleep(0.8)
         stop(*pair)
         assert all(program.report.promoted == 0 for program in pair)
-        assert all(reason(program, "the other end is not known to Shunt") or not program.report.reasons() for program in pair)
+        # On a busy machine it may not have waited often enough to be looked for.
+        may_be = ("the other end is not known to Shunt", "the program was not seen to wait for it")
+        for program in pair:
+            assert sum(reason(program, text) for text in may_be) == sum(program.report.reasons().values()), program.report.reasons()
     assert all(host.status()["counts"]["introduced"] == 2 for host in (a, b, c))
 
 

@@ -301,6 +301,31 @@ static void survives_write(int fd) {
     close(fd);
 }
 
+/* Bytes have only gone to the one that dies, so only that direction has changed over: what it leaves unread makes its end a reset, too. */
+static void survives_one_way(int listener) {
+    char byte;
+    int fd = answer(listener);
+    for (int i = 0; i < 400; i++) {
+        put(fd, 10);
+        hear();
+    }
+    put(fd, 500);
+    meet();
+    ERRNO(recv(fd, &byte, 1, 0), ECONNRESET);
+    close(fd);
+}
+
+static void dies_silent(int unused) {
+    (void)unused;
+    int fd = dial();
+    for (int i = 0; i < 400; i++) {
+        take(fd, 10);
+        tell(0);
+    }
+    meet();
+    kill(getpid(), SIGKILL);
+}
+
 const struct example examples[] = {
     {"end_of_file", puppet, end_of_file, 0},
     {"end_while_asleep", end_while_asleep_server, end_while_asleep, 0},
@@ -320,6 +345,7 @@ const struct example examples[] = {
     {"blocked_writer", blocked_writer_server, blocked_writer, 0},
     {"peer_killed", survives, dies, DIES},
     {"peer_killed_unread", survives_unread, dies, DIES},
+    {"peer_killed_silent", survives_one_way, dies_silent, RAW | DIES},
     {"peer_killed_writing", survives_write, dies, DIES},
     {"peer_exits", survives, exits, 0},
     {"exit_of_many", exit_of_many_server, exit_of_many, RAW},

@@ -488,6 +488,8 @@ fn take_early(
     }
     mend::end(&mut rx.step, step::READING);
     match got {
+        // Our bytes may go by the ring already, though the peer has not changed over.
+        Ok(0) if !conn.is_far() && died_unread(conn) == Some(true) => Some(Tried::Error(Errno::ECONNRESET)),
         Ok(0) => Some(Tried::End),
         Ok(count) => Some(Tried::Bytes(count)),
         Err(Errno::EAGAIN) => Some(Tried::Not),

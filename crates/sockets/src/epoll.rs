@@ -61,6 +61,8 @@ pub struct Set {
     /// The last call had no place left, or told only what it had told before: the kernel's members may be waiting.
     crowded: AtomicU32,
     learned: AtomicU64,
+    /// The processor that its thread ran on when that was last looked at, plus one.
+    here: AtomicU64,
     /// Calls in a row that were answered without a sleep.
     unslept: AtomicU32,
     /// Counts calls of epoll_wait().
@@ -328,12 +330,11 @@ pub fn control(set_fd: i32, op: i32, fd: i32, event: Option<libc::epoll_event>) 
         demote::now(conn, fd, Reason::Shared);
         return None;
     };
-    let has_place = || set.lock().is_none_or(|mut guard| guard.make_place(fd));
-    if fd as usize >= MEMBERS || op == libc::EPOLL_CTL_ADD && !has_place() {
+    let done = if (fd as usize) < MEMBERS { set.control(op, fd, conn, event) } else { None };
+    if done.is_none() {
         demote::now(conn, fd, Reason::TableFull);
-        return None;
     }
-    Some(set.control(op, fd, conn, event))
+    done
 }
 
 /// A connection was promoted: sets that have it as a member take it over.

@@ -9,6 +9,8 @@ const UNSLEPT_MOST: u32 = 3;
 const NEIGHBOURS_NS: u64 = 1_000_000;
 const NEIGHBOURS: i32 = 64;
 const NEIGHBOUR_NS: u64 = 20_000_000;
+/// So many calls go by what the first of them found to be their processor: to ask waits for all that goes before.
+const CALLS_ALIKE: u64 = 16;
 
 /// Whether a member's peer waits on the processor that we run on, who would wait for as long as we spin: looked at now and then, some members at a time.
 #[derive(Clone, Copy, Default)]
@@ -38,6 +40,21 @@ impl Set {
                 sys::yield_now();
             }
         }
+    }
+
+    /// The processor that a call runs on, plus one; 0 if nobody is to be told.
+    #[inline(always)]
+    pub(super) fn here(&self, call: u64) -> u64 {
+        if call == 0 || self.moved.load(Ordering::Relaxed) <= 1 {
+            return 0;
+        }
+        let known = self.here.load(Ordering::Relaxed);
+        if known != 0 && !call.is_multiple_of(CALLS_ALIKE) {
+            return known;
+        }
+        let here = cpu() + 1;
+        self.here.store(here, Ordering::Relaxed);
+        here
     }
 
     /// Where peers wait: on this very processor, if one of them does, or the only one.

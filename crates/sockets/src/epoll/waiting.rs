@@ -377,7 +377,7 @@ impl Set {
         let mut count = 0;
         let mut undecided = false;
         // With one member its peer is told where it is spun for.
-        let here = if self.moved.load(Ordering::Relaxed) > 1 { cpu() + 1 } else { 0 };
+        let here = self.here(call);
         for _ in 0..guard.state().listed {
             if places.as_ref().is_some_and(|places| count == places.len()) {
                 break;

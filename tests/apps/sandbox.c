@@ -171,13 +171,13 @@ static void *asleep(void *unused) {
     return NULL;
 }
 
-/* It sends `first` bytes when it has got one, and 100 more after 200 ms, and reads all that comes then. */
+/* It sends `first` bytes when it has got one, and 100 more when the other side is locked in, and reads all that comes then. */
 static void sends_late(int fd, size_t first) {
     static char data[65536];
     for (int i = 0; i < 300; i++) recv_all(fd, data, 100), send_all(fd, data, 100);
     recv_all(fd, data, 1);
     send_all(fd, data, first);
-    usleep(200000);
+    hear();
     send_all(fd, data, 100);
     while (recv(fd, data, sizeof data, 0) > 0) {}
     close(fd);
@@ -199,6 +199,7 @@ static void beside(int fd, int where, bool gives_up) {
     usleep(50000);
     if (gives_up) CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
     else lock_in();
+    tell(0);
     CHECK(pthread_join(thread, NULL) == 0);
     _exit(0);
 }

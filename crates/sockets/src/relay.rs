@@ -15,7 +15,7 @@ use crate::names::Ports;
 use crate::reason::Reason;
 use crate::rendezvous::SO_COOKIE;
 use crate::table::{self, Entry};
-use crate::{close, descriptors, diag, io, names, process, report};
+use crate::{close, descriptors, diag, io, low_water, names, process, report};
 
 /// What a reader would get next, in this order; then what the companion brings, until its end.
 #[derive(Clone, Copy)]
@@ -74,6 +74,10 @@ pub fn begin(conn: &'static Conn, fd: i32, rest: Rest) -> bool {
     let made = start(conn, fd, rest);
     if let Some(new) = made {
         keep_settings(fd, new);
+        if let Some(mark) = low_water::get(conn) {
+            // The old one's is the kernel's share of it.
+            let _ = sys::setsockopt(new, libc::SOL_SOCKET, libc::SO_RCVLOWAT, mark);
+        }
         each_number(conn, |number| {
             let cloexec =
                 sys::fcntl(number, libc::F_GETFD, 0).is_ok_and(|flags| flags & libc::FD_CLOEXEC != 0);

@@ -35,7 +35,7 @@ calls! {
     ftruncate: "the length of a segment";
     futex: "waits for a lock";
     getcpu: "where a peer runs";
-    getdents64: "which homes another process has whose connection the program takes (pidfd_getfd)";
+    getdents64: "which descriptors a process has: whether one is a ring of io_uring; of another process, whose connection the program takes (pidfd_getfd), which are homes";
     geteuid: "who we are";
     getpeername: "a connection's addresses";
     getpid: "whether this is a child of vfork()";

@@ -44,8 +44,8 @@ impl Set {
         };
         bell::ring(lamp);
         let set = self.fd.load(Ordering::Relaxed);
-        let _ = sys::epoll_ctl(set, libc::EPOLL_CTL_ADD, lamp, member.events, member.data);
-        if member.events & ONESHOT != 0 {
+        let stands = sys::epoll_ctl(set, libc::EPOLL_CTL_ADD, lamp, member.events, member.data).is_ok();
+        if stands && member.events & ONESHOT != 0 {
             // The stand-in has its shot.
             let _ = sys::epoll_ctl(set, libc::EPOLL_CTL_MOD, fd, ONESHOT, member.data);
         }

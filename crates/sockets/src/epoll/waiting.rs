@@ -71,7 +71,8 @@ impl Set {
                     true => self.collect(&link::scan(), places, Hints::Until(u64::MAX), call, false)?,
                     false => 0,
                 };
-                if count == 0 && self.given_back.swap(0, Ordering::Relaxed) != 0 {
+                if count == 0 && self.given_back.load(Ordering::Relaxed) != 0 {
+                    self.given_back.store(0, Ordering::Relaxed);
                     // What is ready may be the kernel's since it was asked.
                     continue;
                 }

@@ -1,7 +1,9 @@
 """Redis, driven as people do: redis-cli, redis-benchmark, pipelines, big values, pub/sub, transactions, blocking pops, and BGSAVE,
 which forks the server while it serves."""
 
+import os
 import socket
+import sys
 
 import pytest
 
@@ -42,6 +44,28 @@ def test_promoted(r, start):
     cli = start(r)
     assert cli(input="PING\n" * 2000).count("PONG") == 2000
     r.accelerated()
+
+
+# Talks by blocking calls and nothing else.
+TALKER = """
+import socket, sys
+peer = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+for i in range(300):
+    peer.sendall(b"PING\\r\\n")
+    assert peer.recv(100) == b"+PONG\\r\\n"
+"""
+
+
+def test_who_is_always_answered_before_it_waits(r, need):
+    """On one processor the server often runs as soon as it is written to, and its client finds the answer there each time, for hundreds
+    of calls: it is seen to wait only if an answer comes late once (rendezvous::nap)."""
+    port, one = r.free_port(), ["taskset", "-c", min(os.sched_getaffinity(0))]
+    r.server([*one, need("redis-server"), "--port", port, "--save", "", "--dir", r.tmp], port)
+    for _ in range(40):
+        r.run([*one, sys.executable, "-c", TALKER, port])
+    if r.mode == "shunt":
+        # Both ends of each.
+        assert r.report.promoted >= 76, r.report
 
 
 @pytest.mark.parametrize("options", [["-c", "50", "-n", "30000"], ["-c", "20", "-n", "50000", "-P", "16"], ["-c", "1", "-n", "2000"],

@@ -332,7 +332,21 @@ void be_seen_to_wait(int fd) {
     CHECK(poll(&place, 1, 0) >= 0);
 }
 
+/* How often a thread has gone to sleep. */
+static long switches(pid_t pid, pid_t tid) {
+    char path[64], line[128];
+    long n = -1;
+    snprintf(path, sizeof path, "/proc/%d/task/%d/status", pid, tid);
+    FILE *file = fopen(path, "re");
+    CHECK(file != NULL);
+    while (fgets(line, sizeof line, file)) sscanf(line, "voluntary_ctxt_switches: %ld", &n);
+    fclose(file);
+    CHECK(n >= 0);
+    return n;
+}
+
 void puppet(int fd) {
+    long asleep_at = 0;
     be_seen_to_wait(fd);
     for (;;) {
         enum order what = hear();
@@ -361,8 +375,15 @@ void puppet(int fd) {
             break;
         case SEND_ASLEEP:
             wait_asleep(pid, tid);
+            asleep_at = switches(pid, tid);
             put(fd, n);
             continue; /* orders that find the client asleep in the call under test are not acknowledged */
+        case SEND_AGAIN_ASLEEP:
+            while (switches(pid, tid) == asleep_at) usleep(100);
+            wait_asleep(pid, tid);
+            asleep_at = switches(pid, tid);
+            put(fd, n);
+            continue;
         case HANG_UP_ASLEEP:
             wait_asleep(pid, tid);
             EQUAL(close(fd), 0);

@@ -114,14 +114,14 @@ void tell(int64_t value);
 int64_t hear(void);
 void meet(void);                 /* both sides arrive before either goes on */
 
-enum order { SEND = 1, READ, READ_EOF, READ_RESET, END_WR, END_RD, CLOSE, RESET, ECHO, SEND_ASLEEP, EXIT, DIE, QUIT, HANG_UP_ASLEEP, DRAIN_ASLEEP };
+enum order { SEND = 1, READ, READ_EOF, READ_RESET, END_WR, END_RD, CLOSE, RESET, ECHO, SEND_ASLEEP, SEND_AGAIN_ASLEEP, EXIT, DIE, QUIT, HANG_UP_ASLEEP, DRAIN_ASLEEP };
 void be_seen_to_wait(int fd);    /* for who reads only what has come already: a library that keeps connections on tcp whose waits it does not see is to see one */
 void puppet(int fd);             /* the server half of most examples */
 void puppet_for_one(int listener);   /* the same for examples that are RAW */
 void puppet_that_dials(int unused);  /* for those whose server is under test: dials when it has been told to */
 void go_by_tcp(int fd);          /* sets an option that only the kernel's tcp has: what follows goes by it */
 void ask(enum order what, int64_t n);   /* the client half: returns when it has been done */
-void order(enum order what, int64_t n); /* does not wait: for what happens while we sleep in a call (SEND_ASLEEP ...) */
+void order(enum order what, int64_t n); /* does not wait: for what happens while we sleep in a call (SEND_ASLEEP ...), _AGAIN_ since the last SEND */
 void wait_asleep(pid_t pid, pid_t tid);
 void leave(int fd);              /* the usual end: says QUIT, closes, and the puppet checks for end of file */
 

@@ -178,8 +178,8 @@ static void mmsg_waits(int fd) {
     }
     for (int i = 0; i < 5; i++) {
         order(SEND_ASLEEP, 100);
-        order(SEND_ASLEEP, 100);
-        order(SEND_ASLEEP, 100);
+        order(SEND_AGAIN_ASLEEP, 100);
+        order(SEND_AGAIN_ASLEEP, 100);
         EQUAL(recvmmsg(fd, m, 3, 0, NULL), 3);
         for (int k = 0; k < 3; k++) {
             EQUAL(m[k].msg_len, 100);

@@ -111,6 +111,8 @@ pub mod flag {
     pub const NO_BELLS: u32 = 1 << 28;
     /// But event queues it rings, by datagrams.
     pub const LOUD: u32 = 1 << 29;
+    /// The next write on tcp comes late, once ([`crate::rendezvous::nap`]).
+    pub const NAP: u32 = 1 << 30;
     /// Grew: the big ring of our segment has been used.
     pub const GREW: u32 = 4096;
 }

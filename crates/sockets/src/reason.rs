@@ -71,4 +71,5 @@ reasons! {
     Taken = 49, "taken by another process (pidfd_getfd)";
     OtherPorts = 50, "goes on by a relay to which the kernel has given other ports";
     OneProcessor = 51, "real-time threads that wait for each other on one processor";
+    PeerUnseen = 52, "the other end's program was not seen to wait for it";
 }

@@ -129,25 +129,29 @@ pub fn is_tcp(fd: i32) -> bool {
     sys::getsockopt::<i32>(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL) == Ok(libc::IPPROTO_TCP)
 }
 
-/// Housekeeping, on the way into a call on a connection that is still on tcp.
+/// Housekeeping, on the way into a call on a connection that is still on tcp. True if the call, should it be a write, is to be late ([`nap`]).
 #[inline]
-pub fn tick(conn: &'static Conn, fd: i32) {
+pub fn tick(conn: &'static Conn, fd: i32) -> bool {
     match conn.state() {
-        state::NEW if worthwhile(conn) && seen(conn, fd) => {
+        state::NEW if worthwhile(conn) => {
+            let seen = seen::waits(conn, fd);
+            if !seen && !tell_unseen(conn, fd) {
+                return false;
+            }
             let states = States::lock();
             if states.0 && conn.state() == state::NEW {
-                post(conn, fd);
+                post(conn, fd, seen);
             }
+            false
         }
         state::POSTED if ticks() >= conn.due.load(Ordering::Relaxed) || arming_it(conn) => {
             let states = States::lock();
-            if states.0 && conn.state() == state::POSTED {
-                check(conn);
-            }
+            let late = states.0 && conn.state() == state::POSTED && check(conn);
             drop(states);
             far::start_if_wanted();
+            late
         }
-        _ => {}
+        _ => false,
     }
 }
 
@@ -181,20 +185,37 @@ fn worthwhile(conn: &Conn) -> bool {
     false
 }
 
-/// Whether the program has been seen to wait for it. If not, that is looked at again with its next call, or, as its sets have to be asked, after some.
-fn seen(conn: &'static Conn, fd: i32) -> bool {
-    if seen::waits(conn, fd) {
-        return true;
-    }
-    if conn.reason.load(Ordering::Relaxed) != Reason::Unseen as u32 {
+/// The program has not been seen to wait for it, which is looked at again with its next call, or, as its sets have to be asked, after some.
+/// True: the other end is to be told of it now (see [`nap`]).
+fn tell_unseen(conn: &Conn, fd: i32) -> bool {
+    let first = conn.reason.load(Ordering::Relaxed) != Reason::Unseen as u32;
+    if first {
         conn.set_reason(Reason::Unseen);
         report::count_reason(Reason::Unseen);
     }
     if conn.epolls.load(Ordering::Relaxed) != 0 {
         conn.ops.store(0, Ordering::Relaxed);
+        return false;
     }
-    false
+    first && seen::reads_blocking(conn, fd)
 }
+
+/// A write on tcp to a program that has not been seen to wait comes about 100 us late. One that reads what is there each time waits for
+/// nothing as long as its peer runs first whenever it is written to, as on a busy processor. Bytes that are late once are waited for: by a call that
+/// we see, or by one that we do not.
+#[cold]
+pub fn nap(conn: &Conn) {
+    conn.clear(flag::NAP);
+    let due = conn.due.load(Ordering::Acquire);
+    if conn.state() == state::POSTED {
+        let next = ticks() + conn.pause.load(Ordering::Relaxed);
+        let _ = conn.due.compare_exchange(due, next, Ordering::AcqRel, Ordering::Relaxed);
+    }
+    let nobody = 0;
+    sys::futex_wait(&nobody, 0, NAP_NS);
+}
+
+const NAP_NS: i64 = 50_000;
 
 /// So many calls make a rate: in fewer, one request and its answer may look like many.
 const RATE_CALLS: u32 = 16;

@@ -41,6 +41,11 @@ pub(crate) fn waits(conn: &'static Conn, fd: i32) -> bool {
     }
 }
 
+/// Whether it is read by calls that may wait, and each has found something there so far.
+pub(crate) fn reads_blocking(conn: &Conn, fd: i32) -> bool {
+    conn.has(flag::READ) && blocks(fd)
+}
+
 fn blocks(fd: i32) -> bool {
     sys::fcntl(fd, libc::F_GETFL, 0).is_ok_and(|flags| flags & libc::O_NONBLOCK == 0)
 }

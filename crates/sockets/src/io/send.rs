@@ -159,8 +159,11 @@ pub fn send(conn: &'static Conn, fd: i32, iov: &[libc::iovec], flags: i32) -> Wa
         demote::now(conn, fd, Reason::Urgent);
     }
     if !conn.is_managed() {
-        rendezvous::tick(conn, fd);
+        let late = rendezvous::tick(conn, fd);
         if !conn.is_managed() {
+            if late {
+                rendezvous::nap(conn);
+            }
             return Way::Kernel;
         }
     }

@@ -140,6 +140,14 @@ pub(super) fn approach(conn: &'static Conn, other: &Post, far: bool) {
     if other.cookie == conn.cookie.load(Ordering::Relaxed) && !far {
         return wait_longer(conn, Reason::Unpaired);
     }
+    if other.token == posting::UNSEEN && !far {
+        conn.set(flag::NAP);
+        if conn.reason.load(Ordering::Relaxed) != Reason::PeerUnseen as u32 {
+            // It is there: from now on the next step is not far.
+            wait_no_longer(conn);
+        }
+        return wait_longer(conn, Reason::PeerUnseen);
+    }
     match link::find(other.token, |link| link.is_full()) {
         // Between hosts one of the two offers: an offer cannot be taken back there.
         Some((_, link::state::READY)) if far && own_token > other.token => wait_longer(conn, Reason::Offered),

@@ -39,6 +39,9 @@ pub(super) fn unpost(conn: &'static Conn) {
     }
 }
 
+/// In the place of a token: that end cannot be linked to yet, since its program has not been seen to wait.
+pub(super) const UNSEEN: u64 = 0;
+
 /// The address of the rendezvous socket named by `token`: in the abstract namespace, it goes when its process goes.
 pub fn address(token: u64) -> (libc::sockaddr_un, u32) {
     // SAFETY: all zeroes is a valid sockaddr_un.
@@ -53,7 +56,8 @@ pub fn address(token: u64) -> (libc::sockaddr_un, u32) {
     (address, 2 + 7 + 16)
 }
 
-pub(super) fn post(conn: &'static Conn, fd: i32) {
+/// Posts a connection in state NEW. Not `seen`: its program has not been seen to wait, and the post only tells the other end so.
+pub(super) fn post(conn: &'static Conn, fd: i32, seen: bool) {
     if conn.has(flag::NEVER) {
         // Another process has taken it.
         conn.plain(state::NEW);
@@ -68,7 +72,7 @@ pub(super) fn post(conn: &'static Conn, fd: i32) {
         conn.plain(state::NEW);
         return;
     }
-    let done = try_post(conn, fd);
+    let done = try_post(conn, fd, seen);
     match done {
         Ok(()) => {}
         Err(Reason::Busy) => conn.ops.store(0, Ordering::Relaxed),
@@ -76,7 +80,7 @@ pub(super) fn post(conn: &'static Conn, fd: i32) {
     }
 }
 
-fn try_post(conn: &'static Conn, fd: i32) -> Result<(), Reason> {
+fn try_post(conn: &'static Conn, fd: i32, seen: bool) -> Result<(), Reason> {
     if conn.has(flag::SHARED) && !owned(conn) {
         return Err(Reason::Shared);
     }
@@ -105,6 +109,13 @@ fn try_post(conn: &'static Conn, fd: i32) -> Result<(), Reason> {
         return Err(Reason::Rule);
     }
     let cookie: u64 = sys::getsockopt(fd, libc::SOL_SOCKET, SO_COOKIE).map_err(|_| Reason::NotTcp)?;
+    if !seen {
+        conn.set_addresses(own, peer);
+        let (place, _) =
+            board::post(&Post::new(board::key(own, peer), UNSEEN, cookie, 0), board::key(peer, own))?;
+        conn.posted_at.store(place + 1, Ordering::Release);
+        return Ok(());
+    }
     let token = listen()?;
     // One poster at a time: the others find the state changed.
     if conn.state.compare_exchange(state::NEW, state::POSTED, Ordering::AcqRel, Ordering::Relaxed).is_err() {
@@ -125,12 +136,15 @@ fn try_post(conn: &'static Conn, fd: i32) -> Result<(), Reason> {
         conn.far.be_posted();
         far::post(conn, index);
     }
-    conn.due.store(ticks() + conn.pause.load(Ordering::Relaxed), Ordering::Release);
+    let pause = if conn.has(flag::NAP) { 0 } else { conn.pause.load(Ordering::Relaxed) };
+    conn.due.store(ticks() + pause, Ordering::Release);
     Ok(())
 }
 
-/// Periodic look at a posted connection.
-pub(super) fn check(conn: &'static Conn) {
+/// Periodic look at a posted connection. True if the caller, should it be a write, is to be late ([`nap`]).
+pub(super) fn check(conn: &'static Conn) -> bool {
+    let again = conn.has(flag::NAP);
+    conn.clear(flag::NAP);
     conn.due.store(u64::MAX, Ordering::Relaxed);
     let put_off = conn.put_off.load(Ordering::Relaxed);
     if serve() {
@@ -149,16 +163,23 @@ pub(super) fn check(conn: &'static Conn) {
                     approach(conn, &far_post(conn), true)
                 }
                 Ok(None) => wait_longer(conn, Reason::Unpaired),
-                Err(reason) => return stop(conn, reason),
+                Err(reason) => {
+                    stop(conn, reason);
+                    return false;
+                }
             }
         }
     }
-    // Put off because of what waits unread: a server is called for that, and answers next. Else after a while.
-    let pause = match conn.put_off.load(Ordering::Relaxed) == put_off {
-        true => conn.pause.load(Ordering::Relaxed),
-        false => 0,
-    };
+    let nap = conn.has(flag::NAP);
+    if again {
+        conn.clear(flag::NAP);
+    }
+    // Put off because of what waits unread: a server is called for that, and answers next. A write that is to be late may be next, too. Else
+    // after a while.
+    let next = conn.put_off.load(Ordering::Relaxed) != put_off || nap && !again;
+    let pause = if next { 0 } else { conn.pause.load(Ordering::Relaxed) };
     conn.due.store(ticks() + pause, Ordering::Release);
+    nap
 }
 
 /// Its other end, as the agents have told of it.

@@ -36,5 +36,7 @@ report "No file over 1500 lines; split it by what it is about:" \
 report "Every Rust file of a crate opens with what it is for (//!):" \
     "$(git ls-files -- 'crates/*/src/*.rs' | while read -r file; do [ ! -e "$file" ] || head -n 1 "$file" | grep -q '^//!' || echo "$file"; done)"
 
+python3 scripts/structure.py || bad=1
+
 [ $bad = 0 ] && echo "habits: no finding"
 exit $bad

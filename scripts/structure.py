@@ -1,0 +1,237 @@
+#!/usr/bin/env python3
+"""Checks how the crates are built, from their sources: `scripts/structure.py [CHECK...] [-v]`.
+
+  circles   modules that need each other, in any crate (tests apart)
+  sizes     functions and files that are too long, in the crates that run in other people's programs
+
+Exit status 1 if anything is found in a crate that is free of it so far: those that are not yet are in OPEN below."""
+
+import re
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# Where functions may have 80 lines and files 600.
+SMALL = ["fabric", "preload", "sockets", "stream"]
+FUNCTION_LINES, FILE_LINES = 80, 600
+
+
+# Crates with findings still. One that has none any more is to be taken out.
+OPEN = {
+    "circles": ["agent", "bench", "carrier", "envoy", "ether", "fabric", "filters", "native", "ofi", "options", "preload", "python", "shunt",
+                "sockets", "stream", "via"],
+    "sizes": ["fabric", "preload", "sockets", "stream"],
+}
+
+
+# ---- reading Rust ----
+
+
+def without_comments(text):
+    """The text with comments, strings and characters blanked, each line at its place."""
+    pattern = r'//[^\n]*|/\*.*?\*/|b?r(#*)".*?"\1|b?"(?:\\.|[^"\\])*"|b?\'(?:\\[^\n]{1,9}?|[^\\\'\n])\''
+    return re.sub(pattern, lambda found: re.sub(r"[^\n]", " ", found.group()), text, flags=re.S)
+
+
+def without_tests(text):
+    """The text without modules that are compiled for tests only."""
+    while found := re.search(r"#\[cfg\((?:all\()?test\b[^\]]*\]\s*(?:#\[[^\]]*\]\s*)*(?:pub(?:\([^)]*\))? )?mod \w+ ", text):
+        end = text.find("{", found.end() - 1)
+        semicolon = text.find(";", found.end() - 1)
+        if 0 <= semicolon < end or end < 0:
+            end = semicolon
+        else:
+            end = closing(text, end)
+        text = text[:found.start()] + re.sub(r"[^\n]", " ", text[found.start():end + 1]) + text[end + 1:]
+    return text
+
+
+def closing(text, at):
+    """The place of the brace that closes the one at `at`."""
+    depth = 0
+    for i in range(at, len(text)):
+        depth += (text[i] == "{") - (text[i] == "}")
+        if depth == 0:
+            return i
+    return len(text) - 1
+
+
+class Crate:
+    """The modules of a crate by their paths, as tuples, with their text."""
+
+    def __init__(self, folder):
+        self.name = folder.name
+        self.files, self.modules, self.uses = {}, {}, {}
+        source = folder / "src"
+        for path in sorted(source.rglob("*.rs")):
+            parts = path.relative_to(source).with_suffix("").parts
+            if parts[0] == "bin":
+                continue
+            if parts[-1] in ("mod", "lib", "main"):
+                parts = parts[:-1]
+            if parts in self.files and path.name == "main.rs":
+                continue
+            self.files[parts] = path
+            self.modules[parts] = without_tests(without_comments(path.read_text()))
+        for module, text in self.modules.items():
+            self.uses[module] = dict(imports(text))
+
+    def edges(self):
+        """module -> {module that it needs: a name by which it does}."""
+        edges = defaultdict(dict)
+        for module, text in self.modules.items():
+            paths = [path for _, path in imports(text, private=True)]
+            body = re.sub(r"\buse\s[^;]*;", " ", text)
+            paths += re.findall(r"(?<![\w:])((?:\w+::)+\w+)", body)
+            for path in paths:
+                target = self.resolve(module, path.split("::"), first=True)
+                if target is not None and target != module:
+                    edges[module].setdefault(target, path)
+        return edges
+
+    def resolve(self, module, path, first=False, depth=0):
+        """The module in which what `path` names from `module` is defined; None if that is another crate."""
+        head, *rest = path
+        if head == "crate":
+            at = ()
+        elif head == "super":
+            at = module[:-1]
+            while rest and rest[0] == "super":
+                at, rest = at[:-1], rest[1:]
+        elif head == "self":
+            at = module
+        elif module + (head,) in self.modules:
+            at = module + (head,)
+        elif head in self.uses[module] and depth < 8:
+            found = self.uses[module][head]
+            return None if found.split("::")[0] == head else self.resolve(module, found.split("::") + rest, depth=depth + 1)
+        else:
+            return None if first else module
+        for i, name in enumerate(rest):
+            if at + (name,) in self.modules:
+                at += (name,)
+            elif name in self.uses[at] and depth < 8:
+                inner = self.uses[at][name].split("::")
+                found = self.resolve(at, inner + rest[i + 1:], depth=depth + 1)
+                return at if found is None else found
+            else:
+                break
+        return at
+
+
+def imports(text, private=False):
+    """(name, path) of each import in the text. private: those of globs as well."""
+    for tree in re.findall(r"\buse\s+([^;]+);", text):
+        for path in leaves(re.sub(r"\s+", " ", tree).strip()):
+            path, _, name = path.partition(" as ")
+            path = path.replace(" ", "").removesuffix("::self")
+            name = name.strip() or path.split("::")[-1]
+            if name != "*" or private:
+                yield name, path.removesuffix("::*")
+
+
+def leaves(tree, prefix=""):
+    """The paths of a use tree."""
+    brace = tree.find("{")
+    if brace < 0:
+        yield prefix + tree
+        return
+    inside, depth, start = tree[brace + 1:tree.rfind("}")], 0, 0
+    for i, letter in enumerate(inside + ","):
+        depth += (letter == "{") - (letter == "}")
+        if letter == "," and depth == 0:
+            if part := inside[start:i].strip():
+                yield from leaves(part, prefix + tree[:brace].strip())
+            start = i + 1
+
+
+# ---- circles ----
+
+
+def knots(nodes, edges):
+    """The sets of nodes that reach each other (Tarjan)."""
+    index, low, stack, found = {}, {}, [], []
+
+    def visit(node):
+        index[node] = low[node] = len(index)
+        stack.append(node)
+        for other in edges.get(node, ()):
+            if other not in index:
+                visit(other)
+            if other in stack:
+                low[node] = min(low[node], low[other])
+        if low[node] == index[node]:
+            at = stack.index(node)
+            if len(stack) - at > 1:
+                found.append(sorted(stack[at:]))
+            del stack[at:]
+
+    for node in nodes:
+        if node not in index:
+            visit(node)
+    return found
+
+
+def circles(crates, verbose):
+    for crate in crates:
+        edges = crate.edges()
+        for knot in knots(crate.modules, edges):
+            names = ", ".join("::".join(module) or "(root)" for module in knot)
+            yield crate.name, f"crates/{crate.name}: {len(knot)} modules need each other: {names}"
+            if verbose:
+                for a in knot:
+                    for b in knot:
+                        if b in edges[a]:
+                            print(f"    {'::'.join(a) or '(root)'} -> {'::'.join(b) or '(root)'}: {edges[a][b]}")
+
+
+# ---- sizes ----
+
+
+def sizes(crates, verbose):
+    for crate in crates:
+        if crate.name not in SMALL:
+            continue
+        for module, text in crate.modules.items():
+            name = crate.files[module].relative_to(ROOT)
+            lines = crate.files[module].read_text().count("\n")
+            if lines > FILE_LINES:
+                yield crate.name, f"{name}: {lines} lines"
+            for found in re.finditer(r"\bfn (\w+)", text):
+                start = text.find("{", found.end())
+                semicolon = re.search(r";(?![^\[]*\])", text[found.end():])
+                if start < 0 or semicolon and found.end() + semicolon.start() < start:
+                    continue
+                length = text.count("\n", found.start(), closing(text, start)) + 1
+                if length > FUNCTION_LINES:
+                    yield crate.name, f"{name}: {found.group(1)}() has {length} lines"
+
+
+CHECKS = {"circles": circles, "sizes": sizes}
+
+
+def main():
+    verbose = "-v" in sys.argv
+    asked = [word for word in sys.argv[1:] if word != "-v"]
+    only = [word for word in asked if word not in CHECKS]
+    crates = [Crate(folder) for folder in sorted((ROOT / "crates").iterdir()) if (folder / "src").is_dir()]
+    crates = [crate for crate in crates if not only or crate.name in only]
+    bad = 0
+    for check in [word for word in asked if word in CHECKS] or CHECKS:
+        found = set()
+        for crate, finding in CHECKS[check](crates, verbose):
+            found.add(crate)
+            known = crate in OPEN[check]
+            bad += not known
+            print(f"{check}: {finding}{' (known)' if known else ''}")
+        for crate in crates:
+            if crate.name in OPEN[check] and crate.name not in found:
+                print(f"{check}: crates/{crate.name} has no finding any more: take it out of OPEN")
+                bad += 1
+    print(f"structure: {bad or 'no'} new finding{'s' * (bad != 1)}")
+    sys.exit(bad > 0)
+
+
+main()

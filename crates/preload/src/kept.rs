@@ -86,7 +86,7 @@ impl Kept {
         }
         if hand_over()
             && alone
-            && let Ok(cookie) = sys::getsockopt::<u64>(fd, libc::SOL_SOCKET, rendezvous::SO_COOKIE)
+            && let Ok(cookie) = sys::getsockopt::<u64>(fd, libc::SOL_SOCKET, sockets::socket::SO_COOKIE)
         {
             let role = match (conn.has(flag::CLIENT), in_set) {
                 (true, false) => 'c',
@@ -241,7 +241,7 @@ fn connections(variable: &[u8], pid: u32, program: &[u8]) -> impl Iterator<Item 
             _ => return None,
         };
         let cookie = parts.next().and_then(number)?;
-        let same = sys::getsockopt(fd, libc::SOL_SOCKET, rendezvous::SO_COOKIE) == Ok(cookie);
+        let same = sys::getsockopt(fd, libc::SOL_SOCKET, sockets::socket::SO_COOKIE) == Ok(cookie);
         (same && fd > libc::STDERR_FILENO && parts.next().is_none()).then_some(Named { fd, client, in_set })
     })
 }
@@ -261,7 +261,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let fd = socket.as_raw_fd();
-        let cookie: u64 = sys::getsockopt(fd, libc::SOL_SOCKET, rendezvous::SO_COOKIE).unwrap();
+        let cookie: u64 = sys::getsockopt(fd, libc::SOL_SOCKET, sockets::socket::SO_COOKIE).unwrap();
         let read = |text: &str, program: &str| {
             connections(text.as_bytes(), 77, program.as_bytes())
                 .map(|kept| (kept.fd, kept.client))

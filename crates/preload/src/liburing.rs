@@ -133,7 +133,7 @@ unsafe fn registering(files: *const c_int, count: c_uint) {
     }
     // SAFETY: the program vouches for `count` numbers.
     let files = unsafe { core::slice::from_raw_parts(files, count as usize) };
-    if files.iter().any(|&fd| fd >= 0 && rendezvous::is_tcp(fd)) {
+    if files.iter().any(|&fd| fd >= 0 && sockets::socket::is_tcp(fd)) {
         step_aside(Reason::IoUring);
     }
 }

@@ -52,6 +52,7 @@ unsafe extern "C" fn start(_argc: c_int, argv: *const *const c_char, env: *const
             process::bar(Reason::BadRules);
         }
         process::start(options);
+        log::start(&options);
         real::set(
             core::mem::transmute::<usize, real::Recv>(RECV.get()),
             core::mem::transmute::<usize, real::Ppoll>(PPOLL.get()),

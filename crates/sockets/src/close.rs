@@ -9,7 +9,7 @@ use crate::conn::{Conn, Held, Rx, Tx, flag, path, state};
 use crate::kicks::By;
 use crate::layout::{self, KICKS, W, note};
 use crate::table::{self, Entry};
-use crate::{demote, descriptors, epoll, home, io, kicks, link, mend, rendezvous, report, wait};
+use crate::{demote, descriptors, epoll, home, io, kicks, link, recovery, rendezvous, report, wait};
 
 /// A descriptor is about to be closed: takes it out of the table, and tells what it stood for.
 pub fn closing(fd: i32) {
@@ -151,8 +151,8 @@ fn teardown(conn: &'static Conn, fd: Option<i32>) {
         let rx = conn.rx.lock();
         if let (Some(mut tx), Some(mut rx)) = (tx, rx) {
             if let Some(fd) = fd {
-                mend::mend(conn, fd, &mut tx);
-                mend::mend_reading(conn, fd, &mut rx);
+                recovery::mend(conn, fd, &mut tx);
+                recovery::mend_reading(conn, fd, &mut rx);
                 if conn.state() == state::PROMOTED {
                     io::progress(conn, fd, &mut rx);
                     let unread = matches!(conn.rx.path(), path::SMALL | path::BIG)

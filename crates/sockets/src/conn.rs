@@ -8,16 +8,14 @@ use fabric::shm::Map;
 use fabric::sync::{AtomicU32, AtomicU64, Ordering};
 use fabric::sys::Errno;
 use fabric::{Local, Remote, sys};
-use options::LogLevel;
 use stream::sovia::Exchange;
 use stream::spin::{Learned, ticks};
 use stream::transport::{Ends, Reader, Writer};
 
 use crate::far::{Other, Wire};
+use crate::layout;
 use crate::peer::Peer;
-use crate::reason::Reason;
 use crate::thread::{self, Place};
-use crate::{layout, link, log, mend};
 
 /// An address as IPv6 has it (IPv4 is mapped), port in host order.
 #[repr(C)]
@@ -136,7 +134,7 @@ pub struct Rx {
     pub learned: Learned,
     /// Small reads in a row, without a write of ours between them; and what we had written.
     pub streak: u32,
-    /// What is being done, for whoever has the lock next if it is not ended ([`crate::mend`]).
+    /// What is being done, for whoever has the lock next if it is not ended ([`crate::recovery`]).
     pub step: u32,
     /// Between hosts: since when bytes are held that may be the beginning of a record, in ticks; 0: none are.
     pub held: u64,
@@ -186,7 +184,7 @@ pub struct Tx {
     /// The position at the last look whether it is idle; and the one, + 1, at which its ring was given back ([`crate::idle`]).
     pub looked_at: u64,
     pub given: u64,
-    /// What is being done, for whoever has the lock next if it is not ended ([`crate::mend`]).
+    /// What is being done, for whoever has the lock next if it is not ended ([`crate::recovery`]).
     pub step: u32,
     /// The path that is announced, and the word that announces it.
     pub leaving: u32,
@@ -568,23 +566,9 @@ impl Conn {
         self.fd.load(Ordering::Relaxed) as i32
     }
 
-    pub fn set_reason(&self, reason: Reason) {
-        let was = self.reason.swap(reason as u32, Ordering::Relaxed);
-        if reason != Reason::None && was != reason as u32 {
-            log::connection(LogLevel::Debug, self, reason.text());
-        }
-    }
-
     /// Tells the peer something; bits are only ever added, under the tx lock or at the end.
     pub fn tell(&self, bits: u64) {
         self.theirs().or_word(self.at(layout::NOTES), bits);
-    }
-
-    /// Whether it is, or was until it went back to tcp, on a slot of a link of this process. Once a child of fork() has let go of a
-    /// connection, its parent may put it on a slot of a link that the child does not have.
-    pub fn slot_taken(&self) -> bool {
-        let (slot, index) = (self.slot.load(Ordering::Relaxed) as usize, self.link.load(Ordering::Relaxed));
-        slot < layout::SLOTS && link::all().contains(&index) && link::link(index).holds(slot, self)
     }
 
     /// Whether it began by Virtual Interfaces.
@@ -618,23 +602,6 @@ impl Conn {
             return false;
         }
         true
-    }
-
-    /// Locks the reading direction, and ends what its last holder did not; `None` if this thread has it already, or the connection has
-    /// been closed meanwhile.
-    #[inline(always)]
-    pub fn lock_rx(&self, fd: i32) -> Option<Held<'_, Rx>> {
-        let mut rx = self.rx.lock().filter(|_| self.state() != state::FREE)?;
-        mend::mend_reading(self, fd, &mut rx);
-        Some(rx)
-    }
-
-    /// Locks the writing direction, likewise.
-    #[inline(always)]
-    pub fn lock_tx(&self, fd: i32) -> Option<Held<'_, Tx>> {
-        let mut tx = self.tx.lock().filter(|_| self.state() != state::FREE)?;
-        mend::mend(self, fd, &mut tx);
-        Some(tx)
     }
 
     /// Whose calls on the connection are.
@@ -686,16 +653,6 @@ impl Conn {
     #[inline(always)]
     pub fn leave_kernel(&self) {
         self.users.fetch_sub(1, Ordering::Release);
-    }
-
-    /// The peer broke the protocol: its connection, and only its, is at an end.
-    #[cold]
-    pub fn break_off(&self, fd: i32) {
-        self.set(flag::BROKEN | flag::NEVER);
-        self.set_reason(Reason::Broken);
-        crate::report::count_reason(Reason::Broken);
-        log::on_tcp(self, Reason::Broken);
-        let _ = sys::shutdown(fd, libc::SHUT_RDWR);
     }
 }
 

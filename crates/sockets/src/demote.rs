@@ -11,8 +11,9 @@ use crate::conn::{Conn, Held, Rx, Tx, flag, path, state};
 use crate::far::{self, records};
 use crate::kicks::By;
 use crate::layout::{self, NOTES, RECALL_AT, TCP_AT, W, note};
-use crate::mend::{self, step};
 use crate::reason::Reason;
+use crate::socket::SO_COOKIE;
+use crate::steps;
 use crate::{descriptors, diag, epoll, io, kicks, link, log, relay, rendezvous, report, signals, wait};
 
 /// Takes the connection back to tcp for good. Bytes in the ring are read from there first; nothing is waited for.
@@ -300,7 +301,7 @@ fn send_for_peer(conn: &'static Conn, rx: &Held<'_, Rx>) -> bool {
     let Some(theirs) = hint.checked_sub(1).and_then(|fd| i32::try_from(fd).ok()) else { return false };
     let Ok(socket) = sys::descriptor_of(pid, theirs) else { return false };
     let socket = descriptors::hide(socket);
-    let cookie = sys::getsockopt::<u64>(socket, libc::SOL_SOCKET, rendezvous::SO_COOKIE);
+    let cookie = sys::getsockopt::<u64>(socket, libc::SOL_SOCKET, SO_COOKIE);
     let proved = cookie == Ok(conn.pending_cookie.load(Ordering::Relaxed));
     let claimed = proved
         && conn.word(TCP_AT) == 0
@@ -379,9 +380,9 @@ fn to_tcp(conn: &Conn, tx: &mut Held<'_, Tx>, recalled: Option<u64>) {
         None if tx.debt > 0 || conn.is_far() => (written + 1, path::RESEND),
         None => (written + 1, path::LAST),
     };
-    mend::begin(&mut tx.step, step::LEAVING);
+    steps::begin(&mut tx.step, steps::LEAVING);
     announce(conn, tx);
-    mend::end(&mut tx.step, step::LEAVING);
+    steps::end(&mut tx.step, steps::LEAVING);
 }
 
 /// Tells the reader where tcp goes on, and goes there.
@@ -577,10 +578,10 @@ pub(crate) fn resend(conn: &'static Conn, fd: i32, tx: &mut Held<'_, Tx>) -> boo
             // SAFETY: as above.
             unsafe { conn.theirs().get(data + at, bytes.as_mut_ptr(), len) };
         }
-        mend::begin(&mut tx.step, step::SENDING);
+        steps::begin(&mut tx.step, steps::SENDING);
         let sent = sys::send(fd, bytes.as_ptr(), len, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL);
         tx.resend += sent.unwrap_or(0) as u64;
-        mend::end(&mut tx.step, step::SENDING);
+        steps::end(&mut tx.step, steps::SENDING);
         match sent {
             Ok(_) => {}
             Err(Errno::EAGAIN | Errno::EINTR) => return false,

@@ -22,7 +22,7 @@ const HIGH: u64 = 8192;
 /// Under a small limit, ours begin here if the hard limit allows: a program may raise its soft limit to the usual 1024 later.
 const USUAL: u64 = 1024;
 /// How many numbers above the soft limit are ours, at most: for each link its socket and the peer's bells.
-const ROOM: u64 = (crate::link::LINKS * (1 + crate::layout::BELLS)) as u64;
+const ROOM: u64 = (crate::layout::LINKS * (1 + crate::layout::BELLS)) as u64;
 
 /// Held while the limit is raised. A leaf: nothing is locked under it.
 static RAISING: Lock = Lock::unlocked();

@@ -9,7 +9,7 @@ use stream::spin::{ticks, ticks_of};
 use crate::conn::{Conn, Held, Rx, Tx, flag, path};
 use crate::far::records;
 use crate::layout::{self, FIRED, KICKS, TRIP};
-use crate::mend::{self, step};
+use crate::steps;
 use crate::{descriptors, epoll, io, link, report, signals, wait};
 
 /// After something was published: wakes the peer if it is armed for `interest`. Under the tx lock, so that what goes by tcp
@@ -31,14 +31,14 @@ fn wake_armed(conn: &Conn, fd: i32, tx: &mut Tx, interest: u64) {
     }
     // Whoever dies behind the mark has fired what was armed then, or nothing yet.
     (tx.fired, tx.fires_with) = (conn.theirs().word(conn.at(TRIP)), tx.fires + 1);
-    mend::begin(&mut tx.step, step::FIRING);
+    steps::begin(&mut tx.step, steps::FIRING);
     let fired = conn.theirs().stimulate(conn.at(TRIP), interest);
     if fired != 0 {
         tx.fired = fired;
         wake_as_armed(conn, fd, tx, false);
         carried_out(conn, tx);
     }
-    mend::end(&mut tx.step, step::FIRING);
+    steps::end(&mut tx.step, steps::FIRING);
 }
 
 /// Ends what one that is dead had begun: wakes the peer once more, unless that is known to be done. A wake-up for nothing does no harm until
@@ -140,19 +140,19 @@ pub(crate) fn pay(conn: &Conn, fd: i32, tx: &mut Tx) -> bool {
 pub(crate) fn send_owed(fd: i32, tx: &mut Tx) -> bool {
     let _undisturbed = (tx.debt > 0).then(signals::undisturbed);
     while tx.debt > 0 {
-        mend::begin(&mut tx.step, step::PAYING);
+        steps::begin(&mut tx.step, steps::PAYING);
         let zeros = [0; 64];
         let len = (tx.debt as usize).min(zeros.len());
         match sys::send(fd, zeros.as_ptr(), len, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) {
             Ok(sent) => tx.debt -= sent as u64,
             Err(Errno::EAGAIN | Errno::EINTR) => {
-                mend::end(&mut tx.step, step::PAYING);
+                steps::end(&mut tx.step, steps::PAYING);
                 return false;
             }
             // The connection is at an end.
             Err(_) => tx.debt = 0,
         }
-        mend::end(&mut tx.step, step::PAYING);
+        steps::end(&mut tx.step, steps::PAYING);
     }
     true
 }
@@ -311,10 +311,10 @@ pub(crate) fn drain(conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>, most: u64, by: 
         if count == 0 {
             break;
         }
-        mend::begin(&mut rx.step, step::READING);
+        steps::begin(&mut rx.step, steps::READING);
         let taken = sys::recv(fd, bytes.as_mut_ptr(), count, libc::MSG_DONTWAIT);
         rx.kicks_drained += taken.unwrap_or(0) as u64;
-        mend::end(&mut rx.step, step::READING);
+        steps::end(&mut rx.step, steps::READING);
         match taken {
             Ok(1..) => {}
             Err(errno) => {

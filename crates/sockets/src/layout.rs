@@ -166,6 +166,9 @@ pub const fn via(index: usize) -> usize {
     VIAS + index * VIA
 }
 
+/// Links that a process can have, if its address space is not limited (setrlimit(RLIMIT_AS)).
+pub const LINKS: usize = 4096;
+
 #[cfg(test)]
 mod tests {
     use super::*;

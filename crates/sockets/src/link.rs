@@ -15,7 +15,7 @@ use core::cell::UnsafeCell;
 
 use crate::conn::Conn;
 use crate::far::{self, Wire};
-use crate::layout::{self, BELLS, GROWN, SLOTS};
+use crate::layout::{self, BELLS, GROWN, LINKS, SLOTS};
 use crate::peer::Peer;
 use crate::reason::Reason;
 use crate::thread::{self, Place};
@@ -24,9 +24,6 @@ use crate::{descriptors, process};
 mod hello;
 
 pub use hello::{answer, open, progress};
-
-/// Links that a process can have, if its address space is not limited (setrlimit(RLIMIT_AS)).
-pub const LINKS: usize = 4096;
 
 /// How long a segment stays mapped after the last connection has left it: a thread whose call was under way may still look there.
 /// The fuzzer has one thread, and counts descriptors after each input.
@@ -742,6 +739,15 @@ fn release(link: &Link) {
             mine.unmap();
             theirs.map().unmap();
         }
+    }
+}
+
+impl Conn {
+    /// Whether it is, or was until it went back to tcp, on a slot of a link of this process. Once a child of fork() has let go of a
+    /// connection, its parent may put it on a slot of a link that the child does not have.
+    pub fn slot_taken(&self) -> bool {
+        let (slot, index) = (self.slot.load(Ordering::Relaxed) as usize, self.link.load(Ordering::Relaxed));
+        slot < layout::SLOTS && all().contains(&index) && link(index).holds(slot, self)
     }
 }
 

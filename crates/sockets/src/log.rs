@@ -9,9 +9,9 @@ use fabric::sync::{AtomicU32, Ordering};
 use fabric::sys;
 use options::{LogLevel, LogTarget, Options};
 
-use crate::conn::{Addr, Conn};
+use crate::conn::{Addr, Conn, flag};
 use crate::reason::Reason;
-use crate::{descriptors, process};
+use crate::{descriptors, process, report};
 
 /// Messages below this are written: the level plus one, 0 for none.
 static WANTED: AtomicU32 = AtomicU32::new(0);
@@ -43,6 +43,25 @@ pub fn on_tcp(conn: &Conn, reason: Reason) {
 pub fn note(level: LogLevel, what: impl fmt::Display) {
     if wanted(level) {
         write(level, format_args!("{what}"));
+    }
+}
+
+impl Conn {
+    pub fn set_reason(&self, reason: Reason) {
+        let was = self.reason.swap(reason as u32, Ordering::Relaxed);
+        if reason != Reason::None && was != reason as u32 {
+            connection(LogLevel::Debug, self, reason.text());
+        }
+    }
+
+    /// The peer broke the protocol: its connection, and only its, is at an end.
+    #[cold]
+    pub fn break_off(&self, fd: i32) {
+        self.set(flag::BROKEN | flag::NEVER);
+        self.set_reason(Reason::Broken);
+        report::count_reason(Reason::Broken);
+        on_tcp(self, Reason::Broken);
+        let _ = sys::shutdown(fd, libc::SHUT_RDWR);
     }
 }
 

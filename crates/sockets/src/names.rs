@@ -4,7 +4,7 @@
 use fabric::sync::{AtomicU32, AtomicU64, Ordering};
 use fabric::sys;
 
-use crate::rendezvous::SO_COOKIE;
+use crate::socket::SO_COOKIE;
 
 /// The ports that a connection has for its program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -54,7 +54,6 @@ pub fn start(options: Options) {
     SPIN_TICKS.store(if one_cpu() { 0 } else { ticks_of(options.spin_ns()) }, Ordering::Relaxed);
     GATHER_TICKS.store(ticks_of(GATHER_NS), Ordering::Relaxed);
     STARTED.store(BEGUN, Ordering::Release);
-    crate::log::start(&options);
 }
 
 /// Whether the machine has one processor only, so that a peer cannot run while we spin. How many this process may use says nothing:

@@ -13,7 +13,7 @@ use crate::conn::{Addr, Conn, Held, Rx, flag, path};
 use crate::layout::{self, KICKS, TCP_AT};
 use crate::names::Ports;
 use crate::reason::Reason;
-use crate::rendezvous::SO_COOKIE;
+use crate::socket::SO_COOKIE;
 use crate::table::{self, Entry};
 use crate::{close, descriptors, diag, io, low_water, names, process, report};
 

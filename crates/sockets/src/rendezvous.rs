@@ -16,6 +16,7 @@ use crate::conn::{Addr, Conn, Held, Tx, flag, path, state};
 use crate::layout::{self, ACCEPTED, CANCELLED, NARROWED, REFUSED, STATE, note};
 use crate::link::{self, Link};
 use crate::reason::Reason;
+use crate::socket::{SO_COOKIE, is_tcp};
 use crate::table::{self, Entry};
 use crate::thread::{self, Place};
 use crate::{
@@ -29,7 +30,7 @@ pub(crate) use pairing::try_serve;
 pub use pairing::{answered, serve_offered};
 use pairing::{approach, look_for_answer, pending, refuse_pending, serve, take, take_back};
 use posting::{LISTENER, POSTED, POSTED_AT, TOKEN, check, post, posted, unpost, wait_longer, wait_no_longer};
-pub use posting::{SO_COOKIE, address, hurry, own_token, posted_conn};
+pub use posting::{address, hurry, own_token, posted_conn};
 
 /// Between two looks for links and offers, in ns.
 const SERVE_NS: u64 = 200_000;
@@ -122,11 +123,6 @@ pub fn track_unconnected(fd: i32) {
     if fresh {
         track(fd, true, None);
     }
-}
-
-/// Whether a descriptor is a socket of TCP.
-pub fn is_tcp(fd: i32) -> bool {
-    sys::getsockopt::<i32>(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL) == Ok(libc::IPPROTO_TCP)
 }
 
 /// Housekeeping, on the way into a call on a connection that is still on tcp. True if the call, should it be a write, is to be late ([`nap`]).

@@ -7,7 +7,7 @@
 //! * what the owner has not read it sends by tcp in the peer's stead, from a copy of the peer's socket, after it has taken the kicks out of the owner's. What finds no room
 //!   there the peer sends later, as after any recall;
 //! * the owner's end is on tcp at once; its sleepers are woken by a byte that is taken out again;
-//! * the peer is told by a mark in its end ([`crate::mend::step::TAKEN`]) what the owner would have told it: where tcp begins, and how many kicks come before. A kick
+//! * the peer is told by a mark in its end ([`crate::steps::TAKEN`]) what the owner would have told it: where tcp begins, and how many kicks come before. A kick
 //!   wakes it. Whatever it has not read it still reads in the ring.
 //!
 //! Nothing is written into the segments of the link. Where any of this cannot be (the peer is another user's, or on another host, or is back on tcp already, so that unread bytes
@@ -20,10 +20,10 @@ use fabric::sys::{self, Errno};
 use crate::conn::{Conn, Held, Rx, Tx, flag, path, state};
 use crate::home::{self, Foreign};
 use crate::layout;
-use crate::mend::step;
 use crate::proc::{self, Text};
 use crate::reason::Reason;
-use crate::rendezvous::SO_COOKIE;
+use crate::socket::SO_COOKIE;
+use crate::steps;
 use crate::{descriptors, report, signals};
 
 /// What has become of a descriptor that was taken.
@@ -47,7 +47,7 @@ const LOOK_NS: u64 = 100_000;
 
 /// The program has taken descriptor `theirs` of the process behind `pidfd`, as `fd`.
 pub fn taken(pidfd: i32, theirs: i32, fd: i32) -> Taken {
-    if !crate::rendezvous::is_tcp(fd) {
+    if !crate::socket::is_tcp(fd) {
         return Taken::Kernel;
     }
     let Ok(cookie) = sys::getsockopt::<u64>(fd, libc::SOL_SOCKET, SO_COOKIE) else { return Taken::Kernel };
@@ -267,7 +267,7 @@ impl Ends<'_> {
         owners.kicks_sent -= debt;
         owners.debt = 0;
         peers.taken = (owners.ring.position() + 1, owners.kicks_sent);
-        peers.step |= step::TAKEN;
+        peers.step |= steps::TAKEN;
     }
 
     /// Sends what the owner has not read, on a copy of the peer's socket.
@@ -327,17 +327,6 @@ fn nudge(conn: &Conn, from: i32, to: i32) {
     {
         let _ = sys::ppoll(&mut [], Some(LOOK_NS));
     }
-}
-
-/// At the peer, which has found the mark: notes what the owner would have told.
-#[cold]
-pub(crate) fn hear(conn: &Conn, rx: &mut Rx) {
-    let (tcp_at, kicks) = rx.taken;
-    let mine = conn.mine();
-    mine.set_word(conn.at(layout::KICKS), kicks);
-    mine.set_word(conn.at(layout::TCP_AT), tcp_at);
-    report::count_reason(Reason::PeerAsked);
-    rx.step &= !step::TAKEN;
 }
 
 /// A descriptor that is closed behind its use.

@@ -5,7 +5,7 @@ use stream::transport::Reader;
 use super::*;
 use crate::far::records;
 use crate::low_water;
-use crate::mend::{self, step};
+use crate::steps;
 
 const SIOCATMARK: u64 = 0x8905;
 /// Between two looks at the kernel for the connection's life, in ns.
@@ -477,7 +477,7 @@ fn take_early(
         return None;
     }
     let _undisturbed = signals::undisturbed();
-    mend::begin(&mut rx.step, step::READING);
+    steps::begin(&mut rx.step, steps::READING);
     let got = kernel_recv(fd, iov, skip, most, flags | libc::MSG_DONTWAIT);
     if !peek {
         let count = got.unwrap_or(0) as u64;
@@ -486,7 +486,7 @@ fn take_early(
             *left -= count;
         }
     }
-    mend::end(&mut rx.step, step::READING);
+    steps::end(&mut rx.step, steps::READING);
     match got {
         // Our bytes may go by the ring already, though the peer has not changed over.
         Ok(0) if !conn.is_far() && died_unread(conn) == Some(true) => Some(Tried::Error(Errno::ECONNRESET)),

@@ -7,8 +7,8 @@ use stream::ring::Broken;
 use super::*;
 use crate::far::records;
 use crate::idle;
-use crate::mend::{self, step};
 use crate::peer::Peer;
+use crate::steps;
 
 /// Larger writes are not joined with others (SOVIA, section 3.2.3).
 const SMALL_WRITE: usize = 2048;
@@ -462,13 +462,13 @@ pub(crate) fn grow(conn: &Conn, tx: &mut Tx) -> bool {
         };
         tx.big = number;
     }
-    mend::begin(&mut tx.step, step::GROWING);
+    steps::begin(&mut tx.step, steps::GROWING);
     conn.put(layout::BIG_RING, tx.big);
     conn.put(BIG_AT, tx.ring.position() + 1);
     tx.big_from = tx.ring.position();
     tx.ring.move_to(layout::big(tx.big), layout::BIG);
     conn.tx.set_path(path::BIG);
-    mend::end(&mut tx.step, step::GROWING);
+    steps::end(&mut tx.step, steps::GROWING);
     true
 }
 

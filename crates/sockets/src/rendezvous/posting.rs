@@ -323,8 +323,6 @@ fn parse(address: &libc::sockaddr_storage) -> Option<Addr> {
     }
 }
 
-pub const SO_COOKIE: i32 = 57;
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,48 +1,34 @@
 //! What a holder of a direction's lock had begun and did not end: it was killed in the middle, and another process has the connection
 //! as well, or a signal handler jumped out of it. What takes more than one store, or a system call and a note of what that did, is marked
-//! before it is begun ([`step`]); whoever has the lock next ends it. What went to the kernel, or came from it, the kernel knows, which
+//! before it is begun ([`crate::steps`]); whoever has the lock next ends it. What went to the kernel, or came from it, the kernel knows, which
 //! counts bytes.
 //!
 //! Everything here may have been done already, in part or whole, so it may be done twice.
 
-use fabric::sync::{Ordering, compiler_fence};
+use fabric::Local;
 
-use crate::conn::{Conn, Rx, Tx, flag, path};
-use crate::layout::{KICKS, SMALL_AT};
-use crate::{demote, diag, io, kicks};
+use crate::conn::{Conn, Held, Rx, Tx, flag, path, state};
+use crate::layout::{KICKS, SMALL_AT, TCP_AT};
+use crate::reason::Reason;
+use crate::{demote, diag, io, kicks, report, steps};
 
-/// What is being done, in [`Tx::step`] and [`Rx::step`].
-pub mod step {
-    /// The peer is woken: [`Tx::fired`](super::Tx::fired) was armed.
-    pub const FIRING: u32 = 1;
-    /// Kicks are sent that have been counted.
-    pub const PAYING: u32 = 2;
-    /// Recalled bytes are sent by tcp.
-    pub const SENDING: u32 = 4;
-    /// The big ring is moved to.
-    pub const GROWING: u32 = 8;
-    /// It is announced where tcp goes on.
-    pub const LEAVING: u32 = 16;
-    /// Bytes are read on tcp before the ring, or kicks are taken out of the companion.
-    pub const READING: u32 = 32;
-    /// Another process has taken the other end to tcp ([`crate::taken`]): what its owner would have told is to be noted.
-    pub const TAKEN: u32 = 64;
-}
+impl Conn {
+    /// Locks the reading direction, and ends what its last holder did not; `None` if this thread has it already, or the connection has
+    /// been closed meanwhile.
+    #[inline(always)]
+    pub fn lock_rx(&self, fd: i32) -> Option<Held<'_, Rx>> {
+        let mut rx = self.rx.lock().filter(|_| self.state() != state::FREE)?;
+        mend_reading(self, fd, &mut rx);
+        Some(rx)
+    }
 
-/// Marks what is begun. Not a fence between processors: whoever finds the mark found the holder dead.
-#[inline(always)]
-pub(crate) fn begin(step: &mut u32, what: u32) {
-    // What is to be done is there before it is said that it has begun.
-    compiler_fence(Ordering::SeqCst);
-    *step |= what;
-    compiler_fence(Ordering::SeqCst);
-}
-
-/// It is done.
-#[inline(always)]
-pub(crate) fn end(step: &mut u32, what: u32) {
-    compiler_fence(Ordering::SeqCst);
-    *step &= !what;
+    /// Locks the writing direction, likewise.
+    #[inline(always)]
+    pub fn lock_tx(&self, fd: i32) -> Option<Held<'_, Tx>> {
+        let mut tx = self.tx.lock().filter(|_| self.state() != state::FREE)?;
+        mend(self, fd, &mut tx);
+        Some(tx)
+    }
 }
 
 /// Ends what is marked. For whoever has just locked the direction.
@@ -59,8 +45,9 @@ fn mend_slowly(conn: &Conn, fd: i32, tx: &mut Tx) {
         return;
     }
     let marked = |what| tx.step & what != 0;
-    let (growing, leaving, sending) = (marked(step::GROWING), marked(step::LEAVING), marked(step::SENDING));
-    let (firing, paying) = (marked(step::FIRING), marked(step::PAYING));
+    let (growing, leaving, sending) =
+        (marked(steps::GROWING), marked(steps::LEAVING), marked(steps::SENDING));
+    let (firing, paying) = (marked(steps::FIRING), marked(steps::PAYING));
     if growing && conn.tx.path() == path::SMALL {
         io::grow(conn, tx);
     }
@@ -104,9 +91,9 @@ fn mend_reading_slowly(conn: &Conn, fd: i32, rx: &mut Rx) {
     if !conn.is_managed_now() {
         return;
     }
-    if rx.step & step::TAKEN != 0 {
-        crate::taken::hear(conn, rx);
-        if rx.step & step::READING == 0 {
+    if rx.step & steps::TAKEN != 0 {
+        hear_taken(conn, rx);
+        if rx.step & steps::READING == 0 {
             return;
         }
     }
@@ -114,7 +101,7 @@ fn mend_reading_slowly(conn: &Conn, fd: i32, rx: &mut Rx) {
     if let Ok(received) = diag::received(fd) {
         count_read(conn, rx, received.read);
     }
-    end(&mut rx.step, step::READING);
+    steps::end(&mut rx.step, steps::READING);
 }
 
 /// So much has been read on tcp: up to the ring's beginning the program's bytes, then kicks.
@@ -130,4 +117,15 @@ fn count_read(conn: &Conn, rx: &mut Rx, read: u64) {
             rx.tcp_left = boundary.map(|boundary| boundary - read);
         }
     }
+}
+
+/// At the peer, which has found the mark: notes what the owner would have told.
+#[cold]
+fn hear_taken(conn: &Conn, rx: &mut Rx) {
+    let (tcp_at, kicks) = rx.taken;
+    let mine = conn.mine();
+    mine.set_word(conn.at(KICKS), kicks);
+    mine.set_word(conn.at(TCP_AT), tcp_at);
+    report::count_reason(Reason::PeerAsked);
+    rx.step &= !steps::TAKEN;
 }

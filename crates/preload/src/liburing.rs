@@ -6,7 +6,7 @@
 use core::cell::Cell;
 use core::ffi::{c_int, c_uint, c_void};
 use sockets::reason::Reason;
-use sockets::{faults, process, rendezvous, table};
+use sockets::{faults, process, table};
 
 use crate::next::hooks;
 use crate::uring::{made, past_us, step_aside};

@@ -12,9 +12,9 @@ use stream::sovia::Exchange;
 use stream::spin::{Learned, ticks};
 use stream::transport::{Ends, Reader, Writer};
 
-use crate::far::{Other, Wire};
 use crate::layout;
-use crate::peer::Peer;
+use crate::peering::peer::Peer;
+use crate::peering::wire::{Other, Wire};
 use crate::thread::{self, Place};
 
 /// An address as IPv6 has it (IPv4 is mapped), port in host order.
@@ -197,7 +197,7 @@ pub struct Tx {
     /// Bytes that had gone by tcp when the first recalled one was to be sent, +1, and its position.
     pub sent_from: u64,
     pub resend_from: u64,
-    /// Between hosts: records that are to be sent ([`crate::far::records`]), a position + 1 each; which one is being sent, and how many of its bytes have been;
+    /// Between hosts: records that are to be sent ([`crate::peering::records`]), a position + 1 each; which one is being sent, and how many of its bytes have been;
     /// and whether the peer has been told where the ring ends.
     pub stop_due: u64,
     pub end_due: u64,

@@ -8,9 +8,9 @@ use fabric::sys::{self, Errno};
 use fabric::{Local, Remote, trip};
 
 use crate::conn::{Conn, Held, Rx, Tx, flag, path, state};
-use crate::far::{self, records};
 use crate::kicks::By;
 use crate::layout::{self, NOTES, RECALL_AT, TCP_AT, W, note};
+use crate::peering::{cut, records, wire};
 use crate::reason::Reason;
 use crate::socket::SO_COOKIE;
 use crate::steps;
@@ -50,7 +50,7 @@ fn call_carrier(conn: &Conn) {
     if conn.state() == state::PROMOTED
         && let Some(wire) = conn.wire()
     {
-        wire.call(far::call::RECALL, conn.slot.load(Ordering::Relaxed).into());
+        wire.call(wire::call::RECALL, conn.slot.load(Ordering::Relaxed).into());
     }
 }
 
@@ -469,7 +469,7 @@ pub fn attend(conn: &'static Conn, fd: i32) {
         return;
     }
     if conn.is_far() {
-        records::attend(conn, fd);
+        cut::attend(conn, fd);
     }
     match conn.tx.path() {
         path::TCP | path::SMALL | path::BIG if conn.word(NOTES) & (note::DEMOTE | note::RECALL) == 0 => {}
@@ -550,7 +550,7 @@ pub(crate) fn resend(conn: &'static Conn, fd: i32, tx: &mut Held<'_, Tx>) -> boo
     if !kicks::pay(conn, fd, tx) {
         return false;
     }
-    if !(records::may_resend(conn, tx) && records::send(conn, fd, tx)) {
+    if !(cut::may_resend(conn, tx) && records::send(conn, fd, tx)) {
         return false;
     }
     let _undisturbed = signals::undisturbed();
@@ -587,7 +587,7 @@ pub(crate) fn resend(conn: &'static Conn, fd: i32, tx: &mut Held<'_, Tx>) -> boo
             Err(Errno::EAGAIN | Errno::EINTR) => return false,
             // The connection is at an end. The kernel tells a reset once: who reads next is to know.
             Err(errno) => {
-                let rx = if far::is_carrier() { conn.rx.try_lock() } else { conn.lock_rx(fd) };
+                let rx = if wire::is_carrier() { conn.rx.try_lock() } else { conn.lock_rx(fd) };
                 if errno != Errno::EPIPE
                     && let Some(mut rx) = rx
                 {

@@ -6,9 +6,10 @@ use fabric::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use fabric::{sys, trip};
 
 use crate::conn::{Conn, flag, state};
+use crate::peering::{desk, remote};
 use crate::reason::Reason;
 use crate::table::{self, Entry};
-use crate::{close, demote, descriptors, epoll, far, home, idle, link, process, rendezvous, thread, wait};
+use crate::{close, demote, descriptors, epoll, home, idle, link, process, rendezvous, thread, wait};
 
 /// Which of the process's own locks fork() holds, as bits.
 static FROZEN: AtomicU32 = AtomicU32::new(0);
@@ -50,7 +51,7 @@ const LOOK_NS: u64 = 200_000;
 /// Before fork(), in the parent: every connection gets one more holder for each descriptor, and the locks that lie in the process's
 /// own memory are taken, so that the child does not get one that is held by a thread it does not have.
 pub fn prepare() {
-    far::before_fork();
+    remote::before_fork();
     if PARTED.load(Ordering::Relaxed) && !process::is_guest() {
         part();
     }
@@ -112,7 +113,7 @@ pub fn child() {
     link::forked();
     idle::forked();
     epoll::forked();
-    far::forked();
+    desk::forked();
     home::leave();
     if process::is_guest() {
         // Its parent's connections are not the child's: it is as if it had never had them. Their descriptors are closed by who made them.
@@ -131,7 +132,7 @@ pub fn child() {
 /// A process ends without closing its descriptors: gives its holds on connections back that others have, too, or that lie in another
 /// process's memory. Not those that are in memory and its alone, as its last calls may still come: [`home::take`] finds these later.
 pub fn leave() {
-    far::leave();
+    remote::leave();
     epoll::share_members(false);
     table::for_each(|fd, entry| {
         if let Entry::Conn(conn) = entry

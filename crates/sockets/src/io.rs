@@ -8,9 +8,9 @@ use fabric::{Local, Remote, trip};
 use stream::spin::{ticks, ticks_of};
 
 use crate::conn::{Conn, Held, InKernel, Rx, Tx, flag, path, state};
-use crate::far::records;
 use crate::kicks::By;
 use crate::layout::{self, BIG_AT, KICKS, SMALL_AT, TCP_AT, TRIP, W, note};
+use crate::peering::records;
 use crate::reason::Reason;
 use crate::{
     close, demote, diag, epoll, faults, kicks, link, log, narrow, process, real, rendezvous, report, seen,

@@ -7,8 +7,8 @@ use fabric::{Local, Remote, bell, hints, trip};
 use stream::spin::{ticks, ticks_of};
 
 use crate::conn::{Conn, Held, Rx, Tx, flag, path};
-use crate::far::records;
 use crate::layout::{self, FIRED, KICKS, TRIP};
+use crate::peering::records;
 use crate::steps;
 use crate::{descriptors, epoll, io, link, report, signals, wait};
 

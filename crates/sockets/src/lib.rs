@@ -10,7 +10,6 @@ pub mod demote;
 pub mod descriptors;
 pub mod diag;
 pub mod epoll;
-pub mod far;
 pub mod faults;
 pub mod fork;
 pub mod home;
@@ -25,7 +24,11 @@ pub mod low_water;
 pub mod names;
 pub mod narrow;
 mod overdue;
-pub mod peer;
+pub mod peering;
+/// As one, for the carrier.
+pub mod far {
+    pub use crate::peering::{desk::*, remote::*, wire::*};
+}
 pub mod poll;
 mod proc;
 pub mod process;

@@ -14,9 +14,10 @@ use stream::spin::{ticks, ticks_of};
 use core::cell::UnsafeCell;
 
 use crate::conn::Conn;
-use crate::far::{self, Wire};
 use crate::layout::{self, BELLS, GROWN, LINKS, SLOTS};
-use crate::peer::Peer;
+use crate::peering::desk;
+use crate::peering::peer::Peer;
+use crate::peering::wire::Wire;
 use crate::reason::Reason;
 use crate::thread::{self, Place};
 use crate::{descriptors, process};
@@ -732,7 +733,7 @@ fn release(link: &Link) {
         (inner.mine, inner.theirs) = (Map::NONE, Peer::NONE);
         if link.wire.swap(0, Ordering::AcqRel) != 0 {
             // The carrier's memory.
-            return far::release(link.number.load(Ordering::Relaxed));
+            return desk::release(link.number.load(Ordering::Relaxed));
         }
         // SAFETY: no connection is on the link, so nobody has a copy of the maps in use.
         unsafe {

@@ -15,13 +15,12 @@ use crate::board::{self, Post};
 use crate::conn::{Addr, Conn, Held, Tx, flag, path, state};
 use crate::layout::{self, ACCEPTED, CANCELLED, NARROWED, REFUSED, STATE, note};
 use crate::link::{self, Link};
+use crate::peering::{desk, wire};
 use crate::reason::Reason;
 use crate::socket::{SO_COOKIE, is_tcp};
 use crate::table::{self, Entry};
 use crate::thread::{self, Place};
-use crate::{
-    close, descriptors, diag, epoll, far, interface, log, narrow, process, report, rules, seen, wait,
-};
+use crate::{close, descriptors, diag, epoll, interface, log, narrow, process, report, rules, seen, wait};
 
 mod pairing;
 mod posting;
@@ -80,7 +79,7 @@ impl Drop for States {
 /// Begins to follow a connection that the program has just made (`client`) or accepted. `family`: of the peer's address, if it is
 /// known; what need not be asked for makes short connections cheaper.
 pub fn track(fd: i32, client: bool, family: Option<i32>) {
-    if !process::active() || far::is_carrier() {
+    if !process::active() || wire::is_carrier() {
         return;
     }
     let family = family.or_else(|| sys::getsockopt(fd, libc::SOL_SOCKET, libc::SO_DOMAIN).ok());
@@ -144,7 +143,7 @@ pub fn tick(conn: &'static Conn, fd: i32) -> bool {
             let states = States::lock();
             let late = states.0 && conn.state() == state::POSTED && check(conn);
             drop(states);
-            far::start_if_wanted();
+            desk::start_if_wanted();
             late
         }
         _ => false,

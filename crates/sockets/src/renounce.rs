@@ -6,9 +6,10 @@
 use fabric::sync::Ordering;
 
 use crate::conn::{Conn, flag};
+use crate::peering::desk;
 use crate::reason::Reason;
 use crate::table::{self, Entry};
-use crate::{board, demote, descriptors, epoll, far, fork, home, link, process, rendezvous};
+use crate::{board, demote, descriptors, epoll, fork, home, link, process, rendezvous};
 
 /// Whether the process has, or shares, anything of ours.
 pub fn has_anything() -> bool {
@@ -20,7 +21,7 @@ pub fn everything(reason: Reason) {
     each(|conn, fd| {
         demote::hand_over(conn, fd, reason, false);
     });
-    far::stop();
+    desk::stop();
     // The others who have them go on as if this process had closed them.
     each(|conn, _| {
         fork::give_back(conn);

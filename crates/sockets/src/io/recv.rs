@@ -3,8 +3,8 @@
 use stream::transport::Reader;
 
 use super::*;
-use crate::far::records;
 use crate::low_water;
+use crate::peering::records;
 use crate::steps;
 
 const SIOCATMARK: u64 = 0x8905;

@@ -5,9 +5,9 @@ use core::cell::Cell;
 use stream::ring::Broken;
 
 use super::*;
-use crate::far::records;
 use crate::idle;
-use crate::peer::Peer;
+use crate::peering::peer::Peer;
+use crate::peering::{cut, records};
 use crate::steps;
 
 /// Larger writes are not joined with others (SOVIA, section 3.2.3).
@@ -338,7 +338,7 @@ fn far_by_tcp(conn: &'static Conn, fd: i32, tx: &mut Held<'_, Tx>) -> bool {
         && conn.state() == state::PROMOTED
         && conn.wire().is_some_and(|wire| wire.is_over())
     {
-        records::cut(conn, fd, tx);
+        cut::cut(conn, fd, tx);
     }
     records::send(conn, fd, tx)
 }
@@ -524,7 +524,7 @@ pub(crate) fn attend(conn: &'static Conn, fd: i32, tx: &mut Held<'_, Tx>) -> boo
     if let Some(wire) = conn.wire()
         && wire.is_over()
     {
-        records::cut(conn, fd, tx);
+        cut::cut(conn, fd, tx);
         if conn.has(flag::HEARD) || conn.notes() & note::CLOSED != 0 {
             demote::asked(conn, fd, tx);
         } else {

@@ -89,7 +89,7 @@ pub(super) fn take_back(conn: &'static Conn) -> bool {
 }
 
 /// Between hosts the peer is asked to refuse, and answers at once. False if it has accepted.
-fn refused_on_demand(conn: &'static Conn, wire: &far::Wire) -> bool {
+fn refused_on_demand(conn: &'static Conn, wire: &wire::Wire) -> bool {
     let link = link::link(conn.link.load(Ordering::Relaxed));
     let mut message = [0; MESSAGE];
     message[0..4].copy_from_slice(&TAKE_BACK.to_ne_bytes());

@@ -29,7 +29,7 @@ pub(super) fn unpost(conn: &'static Conn) {
     }
     let index = conn.posted_index.swap(0, Ordering::AcqRel);
     if index != 0 {
-        far::withdraw(conn, index as u32 - 1);
+        desk::withdraw(conn, index as u32 - 1);
     }
     if index != 0
         && let Some(cell) = posted(index as usize - 1)
@@ -132,9 +132,9 @@ fn try_post(conn: &'static Conn, fd: i32, seen: bool) -> Result<(), Reason> {
     conn.pause.store(ticks_of(SERVE_NS), Ordering::Relaxed);
     if let Some(other) = other {
         approach(conn, &other, false);
-    } else if far::may_be(own, peer) {
+    } else if desk::may_be(own, peer) {
         conn.far.be_posted();
-        far::post(conn, index);
+        desk::post(conn, index);
     }
     let pause = if conn.has(flag::NAP) { 0 } else { conn.pause.load(Ordering::Relaxed) };
     conn.due.store(ticks() + pause, Ordering::Release);

@@ -4,7 +4,7 @@
 use fabric::shm::Map;
 use fabric::{Local, Mapped as _, Remote};
 
-use crate::far::Wire;
+use crate::peering::wire::Wire;
 
 /// A peer's segment, or, as [`stream::transport::Ends`] has both of one type, our own.
 #[derive(Debug, Clone, Copy)]

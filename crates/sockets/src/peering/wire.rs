@@ -1,0 +1,286 @@
+//! Connections between hosts. Their link is one of `ofi`'s, made and served by one thread of this process, the *carrier* (the crate `carrier`), since libfabric's calls allocate
+//! and lock, and a program may call us from a signal handler. What this side writes goes into the shadow of the peer's segment and, as errands in their order, into the
+//! link's outbox ([`Wire`]); the carrier puts it into the peer's memory. What the peer puts is in our segment, where it is looked for as on one host.
+//!
+//! What differs from one host follows from this: nothing that was put is known to have come, until the peer has *echoed* ([`Wire::settle`]). So
+//!
+//! * before anything goes by the companion that the peer must not mistake (kicks, tcp behind a demotion, the end), what was put before has been echoed;
+//! * tripwires are fired by the carrier of the end that armed them. It rings its own bells and sets its own hints; only for a kick it asks the peer's;
+//! * an offer cannot be taken back, only be refused: whoever wants it back asks for that, and waits for the answer;
+//! * fork() takes connections back to tcp before it: a child has no carrier.
+
+use fabric::bell;
+use fabric::outbox::{Doorbell, Errand, Outbox};
+use fabric::sync::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering, spin_hint};
+use fabric::sys;
+
+use crate::thread;
+
+/// What is to be done, in an [`Errand`] of a link.
+pub mod what {
+    /// These bytes of the shadow (offset, length) go to the peer.
+    pub const BYTES: u64 = 1;
+    /// This word (offset, value) does.
+    pub const WORD: u64 = 2;
+    /// These bits (offset, bits) are set there.
+    pub const OR: u64 = 3;
+    /// The tripwire there (offset, interest) is stimulated.
+    pub const STIMULATE: u64 = 4;
+    /// The peer's carrier is called (one of [`call`], value).
+    pub const CALL: u64 = 5;
+}
+
+/// What carriers tell each other, after all that was put before is there.
+pub mod call {
+    /// Answer with [`ECHOED`] and this number.
+    pub const ECHO: u64 = 1;
+    /// All that was put before the [`ECHO`] of this number is there.
+    pub const ECHOED: u64 = 2;
+    /// The end on this slot sleeps where only a kick wakes it.
+    pub const KICK: u64 = 3;
+    /// It has been counted, and comes.
+    pub const KICKED: u64 = 4;
+    /// The end on this slot wants the other one to go on by tcp, perhaps with what is unread in its ring, and waits for that.
+    pub const RECALL: u64 = 5;
+    /// An END comes to the end on this slot by the companion.
+    pub const HEAR: u64 = 6;
+}
+
+/// The way from the shadow to the peer. Lies in memory that forked children share; never unmapped.
+#[repr(C)]
+pub struct Wire {
+    pub outbox: Outbox,
+    /// Echoes asked for, and answered.
+    asked: AtomicU64,
+    answered: AtomicU64,
+    /// The peer has not answered in time, and not since.
+    silent: AtomicU32,
+    /// Begins what carriers put among the bytes of tcp.
+    pub(crate) mark: u128,
+}
+
+impl core::fmt::Debug for Wire {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(if self.is_over() { "Wire, over" } else { "Wire" })
+    }
+}
+
+/// How long a peer may take for an echo before the link is given up.
+const SETTLE_NS: u64 = 2_000_000_000;
+
+/// Looks without letting others run.
+const LOOKS: usize = 200;
+
+impl Wire {
+    /// A new one.
+    pub(super) fn make(mark: u128) -> Option<&'static Wire> {
+        let at = sys::mmap_common(size_of::<Wire>()).ok()?.cast::<Wire>();
+        // SAFETY: as below; nobody else has it.
+        unsafe { (*at).mark = mark };
+        // SAFETY: zeroed memory of this size, aligned to a page, which stays mapped; zeroes are a valid wire.
+        Some(unsafe { &*at })
+    }
+
+    fn post(&self, what: u64, at: u64, value: u64) {
+        self.outbox.post(Errand { what, at, value }, wait_for_room);
+        ring();
+    }
+
+    pub fn bytes(&self, offset: usize, len: usize) {
+        if len > 0 {
+            self.post(what::BYTES, offset as u64, len as u64);
+        }
+    }
+
+    pub fn word(&self, offset: usize, value: u64) {
+        self.post(what::WORD, offset as u64, value);
+    }
+
+    pub fn or(&self, offset: usize, bits: u64) {
+        self.post(what::OR, offset as u64, bits);
+    }
+
+    pub fn stimulate(&self, offset: usize, interest: u64) {
+        self.post(what::STIMULATE, offset as u64, interest);
+    }
+
+    /// Calls the peer's carrier.
+    pub fn call(&self, what: u64, value: u64) {
+        self.post(what::CALL, what, value);
+    }
+
+    /// Asks for an echo; its number.
+    pub fn ask(&self) -> u64 {
+        let number = self.asked.fetch_add(1, Ordering::AcqRel) + 1;
+        self.call(call::ECHO, number);
+        number
+    }
+
+    /// Whether it has come.
+    pub fn has_echoed(&self, number: u64) -> bool {
+        self.answered.load(Ordering::Acquire) >= number
+    }
+
+    /// It has.
+    pub fn echoed(&self, number: u64) {
+        // Rule F2: not one that was not asked for.
+        if number <= self.asked.load(Ordering::Acquire) {
+            self.answered.fetch_max(number, Ordering::AcqRel);
+            self.silent.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Waits until all that was put is there; false if the link is over. Not for the carrier, which has to bring it there.
+    pub fn settle(&self) -> bool {
+        let (number, start) = (self.ask(), sys::now());
+        let mut looks = 0;
+        while !self.has_echoed(number) {
+            if self.is_over() {
+                return false;
+            }
+            looks += 1;
+            if looks < LOOKS {
+                spin_hint();
+                continue;
+            }
+            if sys::now() - start > SETTLE_NS {
+                self.fell_silent();
+                self.end();
+                return false;
+            }
+            sys::yield_now();
+        }
+        true
+    }
+
+    /// As [`Wire::settle`]; the carrier, which cannot wait, asks once, notes for what in `echo`, and comes back.
+    pub fn has_settled(&self, echo: &mut u64) -> bool {
+        if !is_carrier() {
+            return self.settle();
+        }
+        if *echo == 0 {
+            *echo = self.ask();
+        }
+        let settled = !self.is_over() && self.has_echoed(*echo);
+        if settled {
+            *echo = 0;
+        }
+        settled
+    }
+
+    /// The peer has not answered in time: nobody waits for it in vain again, where that may be left out.
+    pub(crate) fn fell_silent(&self) {
+        self.silent.store(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_silent(&self) -> bool {
+        self.silent.load(Ordering::Relaxed) != 0
+    }
+
+    /// The link is over: nothing that is put comes any more.
+    pub fn end(&self) {
+        self.outbox.close();
+        ring();
+    }
+
+    #[inline]
+    pub fn is_over(&self) -> bool {
+        self.outbox.is_closed()
+    }
+}
+
+/// Whoever posts where there is no room waits for the carrier, which itself makes room.
+pub(super) fn wait_for_room() {
+    if is_carrier() {
+        let work = WORK.load(Ordering::Acquire);
+        if work != 0 {
+            // SAFETY: only `serve` stores here.
+            unsafe { core::mem::transmute::<usize, fn()>(work)() };
+        }
+    } else {
+        sys::yield_now();
+    }
+}
+
+static DOORBELL: Doorbell = Doorbell::new();
+
+/// The carrier's bell, +1.
+static BELL: AtomicI32 = AtomicI32::new(0);
+
+/// The carrier's thread, 0 if there is none.
+static CARRIER: AtomicU32 = AtomicU32::new(0);
+
+static WORK: AtomicUsize = AtomicUsize::new(0);
+
+/// The carrier is this thread: `bell` wakes it, `work` does what waits in the links' outboxes.
+pub fn serve(bell: i32, work: fn()) {
+    BELL.store(bell + 1, Ordering::Release);
+    WORK.store(work as usize, Ordering::Release);
+    CARRIER.store(thread::tid(), Ordering::Release);
+}
+
+/// Whether this thread is the carrier, whose own connections are none of ours.
+#[inline]
+pub fn is_carrier() -> bool {
+    let carrier = CARRIER.load(Ordering::Relaxed);
+    carrier != 0 && carrier == thread::tid()
+}
+
+/// Before the carrier sleeps; then it looks once more.
+pub fn arm() {
+    DOORBELL.arm();
+}
+
+/// It is awake.
+pub fn disarm() {
+    DOORBELL.disarm();
+}
+
+pub(super) fn ring() {
+    // A child does not know whether its parent's carrier sleeps.
+    if CARRIER.load(Ordering::Relaxed) == 0 || DOORBELL.must_ring() {
+        let bell = BELL.load(Ordering::Acquire);
+        if bell > 0 {
+            bell::ring(bell - 1);
+        }
+    }
+}
+
+/// Where the other end of a posted connection is, as the agents have said.
+#[derive(Debug, Default)]
+pub struct Other {
+    /// Names its process; 0: not known.
+    pub token: AtomicU64,
+    pub cookie: AtomicU64,
+    pub index: AtomicU32,
+    posted: AtomicU32,
+}
+
+impl Other {
+    pub(crate) fn reset(&self) {
+        self.token.store(0, Ordering::Relaxed);
+        self.posted.store(0, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_posted(&self) -> bool {
+        self.posted.load(Ordering::Relaxed) != 0
+    }
+
+    pub(crate) fn be_posted(&self) {
+        self.posted.store(1, Ordering::Relaxed);
+    }
+}
+
+/// The carrier is not to be woken any more.
+pub(crate) fn silence() {
+    BELL.store(0, Ordering::Release);
+}
+
+/// There is none.
+pub(crate) fn forget_carrier() {
+    CARRIER.store(0, Ordering::Release);
+}
+
+pub(crate) fn has_carrier() -> bool {
+    CARRIER.load(Ordering::Acquire) != 0
+}

@@ -82,8 +82,11 @@ class Crate:
         """module -> {module that it needs: a name by which it does}."""
         edges = defaultdict(dict)
         for module, text in self.modules.items():
-            paths = [path for _, path in imports(text, private=True)]
             body = re.sub(r"\buse\s[^;]*;", " ", text)
+            # What is only passed on, by `pub use`, is not needed here.
+            passed_on = re.sub(r"\bpub(\([^)]*\))?\s+use\s[^;]*;", " ", text)
+            paths = [path for _, path in imports(passed_on, private=True)]
+            paths += [path for name, path in imports(text) if re.search(rf"(?<![\w:.]){name}\b", body)]
             paths += re.findall(r"(?<![\w:])((?:\w+::)+\w+)", body)
             for path in paths:
                 target = self.resolve(module, path.split("::"), first=True)

@@ -10,8 +10,8 @@ use sockets::reason::Reason;
 use sockets::table::{self, Entry};
 use sockets::taken::{self, Taken};
 use sockets::{
-    close as ending, demote, descriptors, epoll, faults, fork, io, low_water, narrow, process, real, relay,
-    rendezvous, thread,
+    close as ending, demote, descriptors, epoll, faults, fork, io, lifecycle, low_water, narrow, process,
+    real, relay, rendezvous, thread,
 };
 
 use crate::next::hooks;
@@ -52,7 +52,7 @@ fn duplicated(from: c_int, to: c_int) {
     }
     if matches!(table::entry(from), Entry::None) {
         let errno = real::errno();
-        rendezvous::track_unconnected(from);
+        lifecycle::track_unconnected(from);
         real::set_errno(errno);
     }
     let steady = rendezvous::steady();
@@ -188,7 +188,7 @@ hooks! {
         let begun = result == 0 || matches!(real::errno(), libc::EINPROGRESS | libc::EINTR);
         if begun && known.is_none() && process::active() {
             let errno = real::errno();
-            rendezvous::track(fd, true, family(to));
+            lifecycle::track(fd, true, family(to));
             real::set_errno(errno);
         }
         if let Some(conn) = known
@@ -215,7 +215,7 @@ hooks! {
         }
         let got = next(fd, from, len);
         if got >= 0 {
-            rendezvous::track(got, false, None);
+            lifecycle::track(got, false, None);
         }
         got
     }
@@ -225,7 +225,7 @@ hooks! {
         }
         let got = next(fd, from, len, flags);
         if got >= 0 {
-            rendezvous::track(got, false, None);
+            lifecycle::track(got, false, None);
         }
         got
     }

@@ -12,7 +12,7 @@ use fabric::sync::Ordering;
 use fabric::sys;
 use sockets::conn::{Conn, flag};
 use sockets::table::{self, Entry};
-use sockets::{faults, process, rendezvous};
+use sockets::{faults, lifecycle, process};
 
 /// "SHUNT_KEPT=PID FD:ROLE:COOKIE ... /PROGRAM": numbers are decimal, the role is c or s, or C or S if an epoll set has it.
 pub const NAME: &[u8] = b"SHUNT_KEPT=";
@@ -131,7 +131,7 @@ impl Kept {
         let name = text.iter().position(|&byte| byte == b'/').map_or(&[][..], |slash| &text[slash + 1..]);
         for kept in connections(text, process::pid(), name) {
             if !kept.in_set && matches!(table::entry(kept.fd), Entry::None) {
-                rendezvous::track(kept.fd, kept.client, None);
+                lifecycle::track(kept.fd, kept.client, None);
             }
         }
     }
@@ -217,7 +217,7 @@ pub unsafe fn take_out(env: *const *const c_char, name: &[u8]) -> Option<&'stati
 /// Follows the connections that the image before this one has left to it. `program`: as exec() was told ([`libc::AT_EXECFN`]).
 pub fn follow(variable: &[u8], program: &[u8]) {
     for kept in connections(variable, process::pid(), program) {
-        rendezvous::track(kept.fd, kept.client, None);
+        lifecycle::track(kept.fd, kept.client, None);
     }
 }
 

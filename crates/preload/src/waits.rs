@@ -4,7 +4,7 @@ use core::ffi::c_int;
 use fabric::sys::{self, Errno};
 use libc::{epoll_event, fd_set, nfds_t, pollfd, sigset_t, timespec, timeval};
 use sockets::table::{self, Entry};
-use sockets::{descriptors, epoll, faults, poll as ours, rendezvous, thread};
+use sockets::{descriptors, epoll, faults, lifecycle, poll as ours, thread};
 
 use crate::next::{answer, hooks};
 use crate::uring;
@@ -255,7 +255,7 @@ hooks! {
         }
         if op == libc::EPOLL_CTL_ADD && matches!(table::entry(fd), Entry::None) && table::set(set).is_some() {
             // A member before it is connected.
-            rendezvous::track_unconnected(fd);
+            lifecycle::track_unconnected(fd);
         }
         let given = if faults::low(event) { None } else { Some(event.read_unaligned()) };
         match epoll::control(set, op, fd, given) {

@@ -111,6 +111,7 @@ pub fn child() {
     process::forked();
     rendezvous::forked();
     link::forked();
+    rendezvous::send_all_away();
     idle::forked();
     epoll::forked();
     desk::forked();

@@ -18,6 +18,7 @@ pub mod interface;
 pub mod io;
 pub mod kicks;
 pub mod layout;
+pub mod lifecycle;
 pub mod link;
 pub mod log;
 pub mod low_water;

@@ -27,6 +27,7 @@ pub fn everything(reason: Reason) {
         fork::give_back(conn);
     });
     rendezvous::renounce();
+    rendezvous::send_all_away();
     link::renounce();
     home::renounce();
     // From here on it has what it has alone.

@@ -13,7 +13,6 @@
 //! Nothing is written into the segments of the link. Where any of this cannot be (the peer is another user's, or on another host, or is back on tcp already, so that unread bytes
 //! of the ring come before others that the kernel has), the taker does not get the connection (EPERM), and that is counted.
 
-use fabric::Local;
 use fabric::sync::{Ordering, fence};
 use fabric::sys::{self, Errno};
 

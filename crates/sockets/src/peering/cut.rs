@@ -1,7 +1,5 @@
 //! The end of a link between hosts under a connection that goes on: the ring is left, and the ends tell each other by records how far they came.
 
-use fabric::Local;
-
 use super::records::{seek_stop, send};
 use crate::conn::{Conn, Held, Tx, flag, path, state};
 use crate::kicks::{self, By};

@@ -1,56 +1,30 @@
 //! Pairing: a slot is offered to the end that was found, taken or refused, and both change to it.
 
-use super::*;
+use fabric::credentials::{self, User};
+use fabric::queue::MESSAGE;
+use fabric::sync::{AtomicU64, Ordering};
+use fabric::{Local, Remote, sys, trip};
+use options::Stream;
+use stream::ring::{Consumer, Producer};
+use stream::sovia::{self, Manner, Receiver, Sender};
+use stream::spin::{ticks, ticks_of};
+
+use super::agreement::{States, TAKE_BACK, owned, promoted, refuse_pending, stop, take_back};
+use super::hello;
+use super::posted::{LISTENER, SERVE_NS, TOKEN, UNSEEN, posted, wait_longer, wait_no_longer};
+use crate::board::Post;
+use crate::conn::{Conn, Held, Tx, flag, path, state};
+use crate::layout::{self, ACCEPTED, CANCELLED, NARROWED, REFUSED, STATE, note};
+use crate::link::{self, Link};
+use crate::reason::Reason;
+use crate::{close, descriptors, diag, epoll, log, narrow, process, report, wait};
 
 static SERVE_DUE: AtomicU64 = AtomicU64::new(0);
 
 const OFFER: u32 = 1;
-/// An offer is to be refused if it has not been accepted.
-const TAKE_BACK: u32 = 2;
 /// Of an offer: the program has set a small receive buffer; above these bits how bytes go by Virtual Interfaces, if they do.
 const NARROW: u32 = 1;
 const MANNER: u32 = 8;
-
-/// The answer to our offer, if it has come: from any call on a connection in state OFFERED. Does not wait for the lock on states:
-/// whoever calls may hold an epoll set's, which a thread that holds the states may be waiting for. False: it has come, but another
-/// thread has the lock; to be called again.
-#[cold]
-pub fn answered(conn: &'static Conn) -> bool {
-    if conn.word(STATE) & (ACCEPTED | REFUSED) == 0 {
-        return true;
-    }
-    let Some(_states) = States::try_lock() else {
-        // In a signal handler that interrupted the one who has it, nothing changes however often it asks.
-        return conn.state() != state::OFFERED || STATES.owner() == thread::tid();
-    };
-    if conn.state() == state::OFFERED {
-        look_for_answer(conn);
-    }
-    true
-}
-
-pub(super) fn look_for_answer(conn: &'static Conn) {
-    let answer = conn.word(STATE);
-    if answer & ACCEPTED != 0 {
-        // Several threads may see it; each step is idempotent but for the count.
-        if conn
-            .state
-            .compare_exchange(state::OFFERED, state::PROMOTED, Ordering::AcqRel, Ordering::Relaxed)
-            .is_ok()
-        {
-            promoted(conn);
-        }
-    } else if answer & REFUSED != 0
-        && conn
-            .state
-            .compare_exchange(state::OFFERED, state::POSTED, Ordering::AcqRel, Ordering::Relaxed)
-            .is_ok()
-    {
-        link::link(conn.link.load(Ordering::Relaxed)).leave_slot(conn.slot.load(Ordering::Relaxed) as usize);
-        conn.unmanage();
-        wait_longer(conn, Reason::Refused);
-    }
-}
 
 /// Answers what waits at our listener and in control queues, now and then: from calls on a connection whose offer is out. Not from
 /// where an epoll set is locked: connections of the set may be promoted on the way.
@@ -64,83 +38,13 @@ pub fn serve_offered() {
     }
 }
 
-/// Cancels an offer of ours. False if it has been accepted: then that stays so, and whoever looks meanwhile sees nothing else.
-pub(super) fn take_back(conn: &'static Conn) -> bool {
-    if let Some(wire) = conn.wire() {
-        return refused_on_demand(conn, wire);
-    }
-    let mut answer = conn.word(STATE);
-    // A peer answers once; one that does not keep to that must not keep us here (rule F2).
-    for _ in 0..8 {
-        if answer & ACCEPTED != 0 {
-            return false;
-        }
-        // A refusal stays, too: by it the slot is known to be free again.
-        match conn.mine().replace_word(conn.at(STATE), answer, answer | CANCELLED) {
-            Ok(()) => break,
-            Err(now) => answer = now,
-        }
-    }
-    if conn.plain(state::OFFERED) {
-        link::link(conn.link.load(Ordering::Relaxed)).leave_slot(conn.slot.load(Ordering::Relaxed) as usize);
-        conn.unmanage();
-    }
-    true
-}
-
-/// Between hosts the peer is asked to refuse, and answers at once. False if it has accepted.
-fn refused_on_demand(conn: &'static Conn, wire: &wire::Wire) -> bool {
-    let link = link::link(conn.link.load(Ordering::Relaxed));
-    let mut message = [0; MESSAGE];
-    message[0..4].copy_from_slice(&TAKE_BACK.to_ne_bytes());
-    message[4..8].copy_from_slice(&conn.slot.load(Ordering::Relaxed).to_ne_bytes());
-    message[8..12].copy_from_slice(&conn.far.index.load(Ordering::Relaxed).to_ne_bytes());
-    link.tell(&message);
-    let start = sys::now();
-    while conn.word(STATE) & (ACCEPTED | REFUSED) == 0 {
-        if wire.is_over() {
-            break;
-        }
-        if sys::now() - start > ANSWER_NS {
-            wire.end();
-            break;
-        }
-        sys::yield_now();
-    }
-    if conn.word(STATE) & ACCEPTED != 0 {
-        return false;
-    }
-    if conn.plain(state::OFFERED) {
-        link.leave_slot(conn.slot.load(Ordering::Relaxed) as usize);
-        conn.unmanage();
-    }
-    true
-}
-
-/// How long a peer may take for it before the link is given up.
-const ANSWER_NS: u64 = 1_000_000_000;
-
-/// Answers an offer that could not be taken yet: it is not going to be.
-pub(super) fn refuse_pending(conn: &'static Conn) {
-    if let Some((link, slot)) = pending(conn) {
-        link.refuse(slot);
-        link.live.fetch_sub(1, Ordering::AcqRel);
-    }
-}
-
-/// Takes note no longer of an offer that could not be taken yet. It counts among what is on its link, which stays as long.
-pub(super) fn pending(conn: &'static Conn) -> Option<(&'static Link, usize)> {
-    let pending = conn.pending.swap(0, Ordering::AcqRel);
-    (pending != 0).then(|| (link::link((pending >> 32) as u32), (pending & 0xffff_ffff) as usize - 1))
-}
-
 /// The other end is known: link to its process, or offer a slot.
 pub(super) fn approach(conn: &'static Conn, other: &Post, far: bool) {
     let own_token = TOKEN.load(Ordering::Acquire);
     if other.cookie == conn.cookie.load(Ordering::Relaxed) && !far {
         return wait_longer(conn, Reason::Unpaired);
     }
-    if other.token == posting::UNSEEN && !far {
+    if other.token == UNSEEN && !far {
         conn.set(flag::NAP);
         if conn.reason.load(Ordering::Relaxed) != Reason::PeerUnseen as u32 {
             // It is there: from now on the next step is not far.
@@ -152,7 +56,7 @@ pub(super) fn approach(conn: &'static Conn, other: &Post, far: bool) {
         // Between hosts one of the two offers: an offer cannot be taken back there.
         Some((_, link::state::READY)) if far && own_token > other.token => wait_longer(conn, Reason::Offered),
         Some((index, link::state::READY)) => offer(conn, index, other),
-        Some((index, link::state::ASKED)) => match link::progress(index) {
+        Some((index, link::state::ASKED)) => match hello::progress(index) {
             Ok(true) => offer(conn, index, other),
             Ok(false) => wait_longer(conn, Reason::Linking),
             Err(reason) => wait_longer(conn, reason),
@@ -161,7 +65,7 @@ pub(super) fn approach(conn: &'static Conn, other: &Post, far: bool) {
         None if far => wait_longer(conn, Reason::Linking),
         None => {
             link::sweep();
-            match link::open(conn, other, own_token) {
+            match hello::open(conn, other, own_token) {
                 Ok(_) => {
                     conn.set_reason(Reason::Linking);
                     wait_no_longer(conn);
@@ -205,7 +109,7 @@ pub(super) fn offer(conn: &'static Conn, index: u32, other: &Post) {
     conn.state.store(state::OFFERED, Ordering::Release);
     conn.managed_is(true);
     // The peer may use the ring as soon as it has the offer: epoll sets must know before.
-    crate::epoll::adopt(conn);
+    epoll::adopt(conn);
     if conn.state() != state::OFFERED {
         // A set had no place for it, and has taken the offer back. The peer never hears of it: the slot is free again.
         link.mine().set_word(layout::slot(slot) + STATE, CANCELLED | REFUSED);
@@ -245,13 +149,13 @@ pub(super) fn serve() -> bool {
     let token = TOKEN.load(Ordering::Acquire);
     let listener = LISTENER.load(Ordering::Acquire);
     if listener > 0 && token != 0 && descriptors::intact(listener - 1) {
-        served |= link::answer(|| accept(listener - 1).ok(), token);
+        served |= hello::answer(|| accept(listener - 1).ok(), token);
     }
     link::sweep_when_due();
     for index in link::all() {
         // The other process may have got ready on this link, and offer on it, while all our connections wait on another one.
         if link::link(index).is_asked()
-            && let Err(reason) = link::progress(index)
+            && let Err(reason) = hello::progress(index)
         {
             report::count_reason(reason);
         }
@@ -356,7 +260,7 @@ pub(super) fn take(conn: &'static Conn, index: u32, slot: usize) {
     link.use_slot(slot, conn);
     settle(conn, link, index, slot, read);
     conn.managed_is(true);
-    crate::epoll::adopt(conn);
+    epoll::adopt(conn);
     if conn.has(flag::NEVER) {
         // An epoll set had no place for it.
         link.unuse_slot(slot);
@@ -407,7 +311,7 @@ const WRITING_TRIES: usize = 1000;
 
 /// Begins to make calls on the connection ours ([`Conn::manage`]); how many bytes the program has read so far.
 fn begin(conn: &'static Conn) -> Result<u64, Reason> {
-    if crate::epoll::untimely(conn) || !conn.manage() {
+    if epoll::untimely(conn) || !conn.manage() {
         return Err(Reason::Busy);
     }
     // A call that began when an earlier offer had made it managed may still be reading. From here on none begins.
@@ -500,15 +404,6 @@ fn settle(conn: &'static Conn, link: &Link, index: u32, slot: usize, read: u64) 
         // Asleep since it had another slot, armed there.
         wait::arm(conn, trip::RX | trip::TX, trip::KICK, 0);
     }
-}
-
-/// Both ends agree: from now on each writer changes over when it next writes.
-pub(super) fn promoted(conn: &'static Conn) {
-    conn.set_reason(Reason::None);
-    log::connection(LogLevel::Info, conn, "in memory");
-    conn.put(layout::FD, conn.descriptor() as u64 + 1);
-    unpost(conn);
-    report::add(report::at::PROMOTED, 1);
 }
 
 /// Whether the kernel's record of the other end agrees with what the peer says and with who it is.

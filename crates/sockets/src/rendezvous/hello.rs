@@ -8,9 +8,20 @@
 
 use fabric::credentials::{self, User};
 
-use super::*;
+use fabric::bell::{self, Loud};
+use fabric::shm::Map;
+use fabric::sync::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+use fabric::sys::{self, Errno};
+use stream::spin::{ticks, ticks_of};
+
+use super::posted::{address, posted_conn};
 use crate::board::Post;
-use crate::diag;
+use crate::conn::Conn;
+use crate::layout::{self, BELLS};
+use crate::link::{self, BY_BELL, Guard, LOUD, Link, state};
+use crate::peering::peer::Peer;
+use crate::reason::Reason;
+use crate::{descriptors, diag, epoll, process, report};
 
 /// What is passed in a hand-shake.
 #[repr(C)]
@@ -35,7 +46,7 @@ const MAGIC: u32 = 0x5348_4c4b;
 
 impl Hello {
     fn new(token: u64, (index, yours, mine): (u32, u64, u64), loud: Option<Loud>) -> Hello {
-        let segment = length() as u64;
+        let segment = link::length() as u64;
         let (loud, word) = loud.map_or((0, 0), |loud| (loud.name, loud.word));
         Hello {
             magic: MAGIC,
@@ -72,7 +83,7 @@ pub fn open(conn: &'static Conn, other: &Post, own_token: u64) -> Result<u32, Re
     let socket =
         descriptors::made(|| sys::socket(libc::AF_UNIX, kind, 0)).map_err(|_| Reason::NoDescriptors)?;
     let socket = descriptors::hide(socket);
-    let (address, len) = crate::rendezvous::address(other.token);
+    let (address, len) = address(other.token);
     let asked = match sys::connect(socket, (&raw const address).cast(), len) {
         Ok(()) => match User::at(socket) {
             Some((user, pid)) if record.cookie == other.cookie && credentials::is_of(record.uid, user) => {
@@ -142,7 +153,7 @@ pub fn answer(accept: impl Fn() -> Option<i32>, own_token: u64) -> bool {
                 hear_strangers(own_token);
             }
             _ => {
-                crate::report::count_reason(Reason::Unproved);
+                report::count_reason(Reason::Unproved);
                 sys::close(socket);
             }
         }
@@ -151,7 +162,7 @@ pub fn answer(accept: impl Fn() -> Option<i32>, own_token: u64) -> bool {
 }
 
 /// In the child of fork(): those at the door are its parent's.
-pub(super) fn send_all_away() {
+pub(crate) fn send_all_away() {
     AT_THE_DOOR.iter().for_each(send_away);
 }
 
@@ -174,14 +185,14 @@ fn hear_strangers(own_token: u64) -> bool {
             Err(Reason::Linking) if ticks() - stranger.since.load(Ordering::Relaxed) < ticks_of(HELLO_NS) => {
             }
             Err(reason) => {
-                crate::report::count_reason(reason);
+                report::count_reason(reason);
                 send_away(stranger);
             }
             Ok(proof) => {
                 any = true;
                 stranger.socket.store(0, Ordering::Relaxed);
                 if let Err(reason) = welcome(socket, proof, own_token) {
-                    crate::report::count_reason(reason);
+                    report::count_reason(reason);
                     descriptors::unhide(socket);
                 }
             }
@@ -212,7 +223,7 @@ fn prove(socket: i32) -> Result<Proof, Reason> {
         Err(_) => return Err(Reason::PeerGone),
     }
     let (user, pid) = User::at(socket).ok_or(Reason::Unproved)?;
-    let conn = crate::rendezvous::posted_conn(hello.index, hello.yours).ok_or(Reason::Unpaired)?;
+    let conn = posted_conn(hello.index, hello.yours).ok_or(Reason::Unpaired)?;
     let (own, peer) = conn.addresses();
     let record = diag::lookup(peer, own).map_err(|_| Reason::Unproved)?;
     if record.cookie != hello.mine || !credentials::is_of(record.uid, user) || is_shut_out(user) {
@@ -226,7 +237,7 @@ fn prove(socket: i32) -> Result<Proof, Reason> {
             && link.parity.load(Ordering::Relaxed) == 1
             && !link.is_dead()
     };
-    if all().map(link).any(unused) {
+    if link::all().map(link::link).any(unused) {
         return Err(Reason::LinkLimit);
     }
     Ok(Proof { user, pid, hello })
@@ -245,7 +256,7 @@ fn welcome(socket: i32, proof: Proof, own_token: u64) -> Result<u32, Reason> {
         });
         match started {
             Ok(index) => {
-                ready(index, Peer::near(theirs), &fds);
+                link::ready(index, Peer::near(theirs), &fds);
                 Ok(index)
             }
             Err(reason) => {
@@ -261,8 +272,8 @@ fn welcome(socket: i32, proof: Proof, own_token: u64) -> Result<u32, Reason> {
 
 /// Looks whether the answer to our HELLO has come.
 pub fn progress(index: u32) -> Result<bool, Reason> {
-    let link = link(index);
-    let Some(_guard) = RegistryGuard::take() else { return Ok(false) };
+    let link = link::link(index);
+    let Some(_guard) = Guard::take() else { return Ok(false) };
     if link.state.load(Ordering::Acquire) != state::ASKED {
         return Ok(link.state.load(Ordering::Acquire) == state::READY);
     }
@@ -278,7 +289,7 @@ pub fn progress(index: u32) -> Result<bool, Reason> {
         Ok(got) => got,
         Err(Reason::Linking) => return Ok(false),
         Err(reason) => {
-            fail(index, reason);
+            link::fail(index, reason);
             return Err(reason);
         }
     };
@@ -299,11 +310,11 @@ pub fn progress(index: u32) -> Result<bool, Reason> {
     done_with(&fds, opened.is_ok());
     match opened {
         Ok(theirs) => {
-            ready(index, Peer::near(theirs), &fds);
+            link::ready(index, Peer::near(theirs), &fds);
             Ok(true)
         }
         Err(reason) => {
-            fail(index, reason);
+            link::fail(index, reason);
             Err(reason)
         }
     }
@@ -321,7 +332,7 @@ fn speaker_for(hello: &Hello, user: User) -> Result<Option<i32>, Reason> {
 
 fn speak(index: u32, hello: &Hello, speaker: Option<i32>) {
     let Some(speaker) = speaker else { return };
-    let link = link(index);
+    let link = link::link(index);
     link.loud[0].store(hello.loud, Ordering::Relaxed);
     link.loud[1].store(hello.word, Ordering::Relaxed);
     link.speaker.store(speaker as u32 + 1, Ordering::Release);
@@ -338,7 +349,7 @@ fn done_with(fds: &[i32; 1 + BELLS], kept: bool) {
 }
 
 fn open_segment(fd: i32, length: usize) -> Result<Map, Reason> {
-    room().and_then(|room| Map::open_part(fd, length, room.min(length))).map_err(|_| Reason::NoMemory)
+    link::room().and_then(|room| Map::open_part(fd, length, room.min(length))).map_err(|_| Reason::NoMemory)
 }
 
 /// How many links another user may have with this process.
@@ -358,26 +369,25 @@ fn start(
         matches!(link.state.load(Ordering::Acquire), state::ASKED | state::READY)
             && link.peer_uid.load(Ordering::Relaxed) == user.number()
     };
-    if !kin && all().map(link).filter(|&link| of_user(link)).count() >= LINKS_OF_OTHERS {
+    if !kin && link::all().map(link::link).filter(|&link| of_user(link)).count() >= LINKS_OF_OTHERS {
         return Err(Reason::LinkLimit);
     }
-    let (mine, memfd) = descriptors::made(|| Map::create_part(c"shunt:link", length(), room()?)).map_err(
-        |errno| match errno {
+    let (mine, memfd) = descriptors::made(|| Map::create_part(c"shunt:link", link::length(), link::room()?))
+        .map_err(|errno| match errno {
             Errno::EMFILE | Errno::ENFILE => Reason::NoDescriptors,
             _ => Reason::NoMemory,
-        },
-    )?;
+        })?;
     let loud = if kin { None } else { process::loud() };
     if loud.is_some() {
-        crate::epoll::hear_others();
+        epoll::hear_others();
     }
-    let queues = crate::epoll::sets_in_use().clamp(1, layout::QUEUES);
+    let queues = epoll::sets_in_use().clamp(1, layout::QUEUES);
     let sent = send(socket, &Hello::new(own_token, proof, loud), memfd, if kin { queues } else { 0 });
     sys::close(memfd);
     let added = sent.and_then(|rings| {
-        let _guard = RegistryGuard::take().ok_or(Reason::Busy)?;
-        let index = add(token, socket, parity, (user.number(), pid), mine)?;
-        let link = link(index);
+        let _guard = Guard::take().ok_or(Reason::Busy)?;
+        let index = link::add(token, socket, parity, (user.number(), pid), mine)?;
+        let link = link::link(index);
         let rings = if rings { BY_BELL } else { loud.map_or(0, |_| LOUD) };
         link.rings.store(rings, Ordering::Relaxed);
         link.heard.store(if rings == LOUD { layout::QUEUES } else { queues } as u32, Ordering::Relaxed);

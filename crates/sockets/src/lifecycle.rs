@@ -1,0 +1,60 @@
+//! The beginning of a connection: a socket that the program has connected or accepted is followed from then on.
+
+use fabric::sync::Ordering;
+use fabric::sys;
+
+use crate::conn::{flag, state};
+use crate::peering::wire;
+use crate::reason::Reason;
+use crate::rendezvous::steady;
+use crate::socket::is_tcp;
+use crate::table::{self, Entry};
+use crate::{home, process, report};
+
+/// Begins to follow a connection that the program has just made (`client`) or accepted. `family`: of the peer's address, if it is
+/// known; what need not be asked for makes short connections cheaper.
+pub fn track(fd: i32, client: bool, family: Option<i32>) {
+    if !process::active() || wire::is_carrier() {
+        return;
+    }
+    let family = family.or_else(|| sys::getsockopt(fd, libc::SOL_SOCKET, libc::SO_DOMAIN).ok());
+    // What accept() gives is nearly always TCP, and asked about before it is posted; connect() is much used for datagrams.
+    if !matches!(family, Some(libc::AF_INET | libc::AF_INET6)) || client && !is_tcp(fd) {
+        return;
+    }
+    let _steady = steady();
+    let Some(conn) = home::take() else {
+        report::count_reason(Reason::TableFull);
+        return;
+    };
+    conn.reset();
+    conn.refs.store(1, Ordering::Relaxed);
+    conn.fd.store(fd as u32, Ordering::Relaxed);
+    conn.pid.store(process::pid(), Ordering::Relaxed);
+    conn.flags.store(if client { flag::CLIENT } else { 0 }, Ordering::Relaxed);
+    conn.set_reason(Reason::Young);
+    conn.state.store(state::NEW, Ordering::Release);
+    report::add(report::at::TRACKED, 1);
+    match table::swap(fd, Entry::Conn(conn)) {
+        Some(Entry::None) => {}
+        // A descriptor that was closed behind our back (by a call that we do not see) and given out again.
+        Some(Entry::Conn(old)) => crate::close::abandon(old),
+        Some(_) => {}
+        None => {
+            report::count_reason(Reason::TableFull);
+            home::give(conn);
+        }
+    }
+}
+
+/// Begins to follow a socket that gets a second number, or becomes a member of an epoll set, before it is connected: by connect() only
+/// one number would be known, and no set.
+pub fn track_unconnected(fd: i32) {
+    let fresh = process::active()
+        && is_tcp(fd)
+        && matches!(sys::getpeername(fd), Err(sys::Errno::ENOTCONN))
+        && sys::getsockopt::<i32>(fd, libc::SOL_SOCKET, libc::SO_ACCEPTCONN) == Ok(0);
+    if fresh {
+        track(fd, true, None);
+    }
+}

@@ -2,7 +2,7 @@
 //! come to its end first.
 
 use core::ffi::c_int;
-use sockets::signals;
+use sockets::jumps;
 
 use crate::next::hooks;
 
@@ -19,7 +19,7 @@ unsafe fn jumping(to: *const usize) {
         core::arch::asm!("mov {}, fs:0x30", out(reg) guard, options(nostack, readonly, preserves_flags))
     };
     // SAFETY: the caller's promise.
-    signals::jumps(unsafe { *to.add(STACK) }.rotate_right(17) ^ guard);
+    jumps::jumps(unsafe { *to.add(STACK) }.rotate_right(17) ^ guard);
 }
 
 hooks! {

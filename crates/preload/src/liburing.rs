@@ -6,7 +6,7 @@
 use core::cell::Cell;
 use core::ffi::{c_int, c_uint, c_void};
 use sockets::reason::Reason;
-use sockets::{faults, process, table};
+use sockets::{faults, process, rings, table};
 
 use crate::next::hooks;
 use crate::uring::{made, past_us, step_aside};
@@ -89,7 +89,7 @@ unsafe fn make(wishes: u32, ring: *const c_void, next: impl FnOnce() -> c_int) -
 unsafe fn made_with(wishes: u32, ring: *const c_void) {
     // SAFETY: liburing has just filled it.
     let fd = unsafe { (*ring.cast::<Ring>()).fd };
-    if wishes & !KNOWN_WISHES != 0 || !process::look_after_ring(fd) {
+    if wishes & !KNOWN_WISHES != 0 || !rings::look_after_ring(fd) {
         made(false);
     }
 }
@@ -151,11 +151,11 @@ hooks! {
         make(wishes, ring, || next(entries, ring, parameters, memory, len))
     }
     fn io_uring_queue_exit(next; ring: *mut c_void) {
-        process::ring_ended((*ring.cast::<Ring>()).fd);
+        rings::ring_ended((*ring.cast::<Ring>()).fd);
         next(ring);
     }
     fn io_uring_close_ring_fd(next; ring: *mut c_void) -> c_int {
-        process::ring_ended((*ring.cast::<Ring>()).fd);
+        rings::ring_ended((*ring.cast::<Ring>()).fd);
         next(ring)
     }
 

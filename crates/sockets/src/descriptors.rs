@@ -107,18 +107,12 @@ pub fn library_closes(fd: i32) {
     unhide(fd);
 }
 
-/// Closes all descriptors of ours but those of libraries and of the program's epoll sets.
-pub(crate) fn close_own() {
-    for fd in 0..table::top_of_all() {
-        let of_library = place(fd).is_some_and(|(word, bit)| word.load(Ordering::Acquire) & bit != 0);
-        if matches!(table::entry(fd), Entry::Own) && !of_library && !crate::epoll::uses(fd) {
-            unhide(fd);
-        }
-    }
-}
-
 /// Those of libraries, which a child of fork() closes: they are of no use to it, and what they lead to would not end with its parent.
 static OF_LIBRARIES: [AtomicU64; 256] = [const { AtomicU64::new(0) }; 256];
+
+pub(crate) fn is_of_library(fd: i32) -> bool {
+    place(fd).is_some_and(|(word, bit)| word.load(Ordering::Acquire) & bit != 0)
+}
 
 fn place(fd: i32) -> Option<(&'static AtomicU64, u64)> {
     let fd = usize::try_from(fd).ok()?;

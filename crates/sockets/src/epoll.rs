@@ -24,7 +24,7 @@ use crate::layout::{QUEUES, TCP_AT, W};
 use crate::reason::Reason;
 use crate::table::{self, Entry};
 use crate::thread::{self, Place};
-use crate::{demote, descriptors, idle, link, overdue, process, ready, real, rendezvous, wait};
+use crate::{bells, demote, descriptors, idle, link, overdue, process, ready, real, rendezvous, wait};
 
 /// An epoll set.
 pub struct Set {
@@ -515,7 +515,7 @@ fn arm(conn: &'static Conn, interest: u64) {
 fn heard(conn: &Conn, queue: u32) -> bool {
     let Some(queue) = queue.checked_sub(1).map(|queue| queue as usize) else { return false };
     if conn.has(flag::NO_BELLS) {
-        return conn.has(flag::LOUD) && process::loud_fd(queue).is_some();
+        return conn.has(flag::LOUD) && bells::loud_fd(queue).is_some();
     }
     link::link(conn.link.load(Ordering::Relaxed)).rings_queue(queue)
 }
@@ -538,7 +538,7 @@ impl Set {
         let (queue, inner) = (self.queue.load(Ordering::Acquire), self.inner.load(Ordering::Acquire));
         if queue != 0
             && inner != 0
-            && let Some(loud) = process::loud_fd(queue as usize - 1)
+            && let Some(loud) = bells::loud_fd(queue as usize - 1)
         {
             let _ = sys::epoll_ctl(inner - 1, libc::EPOLL_CTL_ADD, loud, ready::IN | ET, BELL_DATA);
         }
@@ -563,9 +563,9 @@ impl Set {
 
 /// Silences an event queue's bells; how often they were rung.
 fn silence(queue: usize) -> u64 {
-    let own = process::bell_fd(queue);
+    let own = bells::bell_fd(queue);
     let rung = own.map_or(0, bell::silence);
-    let Some(loud) = process::loud_fd(queue) else { return rung };
+    let Some(loud) = bells::loud_fd(queue) else { return rung };
     let (more, silent) = bell::silence_loud(loud);
     if !silent && let Some(own) = own {
         // Somebody rings without end. While it is full it cannot be rung: it is looked again.
@@ -576,7 +576,7 @@ fn silence(queue: usize) -> u64 {
 
 /// Whether one of an event queue's bells rings.
 fn rings(queue: usize) -> bool {
-    process::bell_fd(queue).is_some_and(sys::readable) || process::loud_fd(queue).is_some_and(sys::readable)
+    bells::bell_fd(queue).is_some_and(sys::readable) || bells::loud_fd(queue).is_some_and(sys::readable)
 }
 
 /// Arms the queue's sleep words; says how many were disarmed; to be looked at once more before the sleep. Always for the bell: what disarms them may be a late hint

@@ -9,7 +9,7 @@ use crate::conn::{Conn, flag, state};
 use crate::peering::{desk, remote};
 use crate::reason::Reason;
 use crate::table::{self, Entry};
-use crate::{close, demote, descriptors, epoll, home, idle, link, process, rendezvous, thread, wait};
+use crate::{bells, close, demote, descriptors, epoll, home, idle, link, process, rendezvous, thread, wait};
 
 /// Which of the process's own locks fork() holds, as bits.
 static FROZEN: AtomicU32 = AtomicU32::new(0);
@@ -109,6 +109,7 @@ pub fn child() {
     thread::forget();
     descriptors::forked();
     process::forked();
+    bells::forked();
     rendezvous::forked();
     link::forked();
     rendezvous::send_all_away();

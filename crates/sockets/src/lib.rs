@@ -3,6 +3,7 @@
 //!
 //! This code runs inside other people's programs: no allocation, no std input or output, no panics on any input from a peer.
 
+mod bells;
 pub mod board;
 pub mod close;
 pub mod conn;
@@ -16,6 +17,7 @@ pub mod home;
 mod idle;
 pub mod interface;
 pub mod io;
+pub mod jumps;
 pub mod kicks;
 pub mod layout;
 pub mod lifecycle;
@@ -41,6 +43,7 @@ pub mod relay;
 pub mod rendezvous;
 pub mod renounce;
 pub mod report;
+pub mod rings;
 pub mod rules;
 pub mod seen;
 pub mod signals;

@@ -12,7 +12,7 @@ use stream::spin::{Learned, NO_CPU, Spun, cpu, ticks};
 use crate::conn::{Conn, flag, path};
 use crate::layout::CALL_BELL;
 use crate::wait::{self, Seen, Waiter};
-use crate::{epoll, idle, kicks, overdue, process, ready, real, rendezvous, seen, table};
+use crate::{bells, epoll, idle, kicks, overdue, process, ready, real, rendezvous, seen, table};
 
 /// Connections that a poll of the kernel's is waiting on: they are not promoted meanwhile, as nobody would wake it.
 pub struct InKernel<'a>(&'a [libc::pollfd], usize);
@@ -171,7 +171,7 @@ fn sleep(
 ) -> Result<(), Errno> {
     let rung = |conn: &Conn| !conn.has(flag::NO_BELLS);
     let bell =
-        if fds.iter().any(|poll| managed(poll.fd).is_some_and(rung)) { process::claim_bell() } else { None };
+        if fds.iter().any(|poll| managed(poll.fd).is_some_and(rung)) { bells::claim_bell() } else { None };
     let (mode, id) = if bell.is_some() { (trip::BELL, CALL_BELL as u8) } else { (trip::KICK, 0) };
     let count = fds.len();
     let mut limit = None;
@@ -236,7 +236,7 @@ fn sleep(
         if polls[count].revents != 0 {
             bell::silence(bell);
         }
-        process::release_bell();
+        bells::release_bell();
     }
     for ((place, way), poll) in polls.iter().zip(&*ways).zip(fds) {
         if let Way::Waiter(conn, _) = way

@@ -9,7 +9,7 @@ use crate::conn::{Conn, flag};
 use crate::peering::desk;
 use crate::reason::Reason;
 use crate::table::{self, Entry};
-use crate::{board, demote, descriptors, epoll, fork, home, link, process, rendezvous};
+use crate::{bells, board, demote, descriptors, epoll, fork, home, link, process, rendezvous};
 
 /// Whether the process has, or shares, anything of ours.
 pub fn has_anything() -> bool {
@@ -47,9 +47,9 @@ pub fn everything(reason: Reason) {
         conn.pid.store(process::pid(), Ordering::Relaxed);
     });
     epoll::renounce();
-    process::renounce();
+    bells::renounce();
     board::renounce();
-    descriptors::close_own();
+    close_own();
 }
 
 fn each(mut each: impl FnMut(&'static Conn, i32)) {
@@ -58,4 +58,14 @@ fn each(mut each: impl FnMut(&'static Conn, i32)) {
             each(conn, fd);
         }
     });
+}
+
+/// Closes all descriptors of ours but those of libraries and of the program's epoll sets.
+fn close_own() {
+    for fd in 0..table::top_of_all() {
+        let of_library = descriptors::is_of_library(fd);
+        if matches!(table::entry(fd), Entry::Own) && !of_library && !epoll::uses(fd) {
+            descriptors::unhide(fd);
+        }
+    }
 }

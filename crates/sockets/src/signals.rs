@@ -5,7 +5,7 @@
 use fabric::sync::{AtomicBool, AtomicU64, Ordering};
 use fabric::sys;
 
-use crate::{epoll, process, thread};
+use crate::process;
 
 /// Signals with a handler that has SA_RESTART, and with one that has not.
 static RESTART: AtomicU64 = AtomicU64::new(0);
@@ -31,6 +31,11 @@ impl Drop for Undisturbed {
     }
 }
 
+/// Whether the program has ever had a handler.
+pub(crate) fn have_been_handled() -> bool {
+    EVER.load(Ordering::Relaxed)
+}
+
 /// A handler for `signal` was installed (`None`: removed), with these flags.
 pub fn installed(signal: i32, flags: Option<i32>) {
     if !(1..=64).contains(&signal) {
@@ -47,19 +52,6 @@ pub fn installed(signal: i32, flags: Option<i32>) {
         Some(_) => INTERRUPT.fetch_or(bit, Ordering::Relaxed),
         None => 0,
     };
-}
-
-/// The thread is about to jump (longjmp) to where its stack is at `target`: perhaps out of a signal handler, and out of a call of ours
-/// that this had interrupted. What such calls have locked is given back.
-pub fn jumps(target: usize) {
-    if EVER.load(Ordering::Relaxed) {
-        thread::abandoned(target, |lock| {
-            let _undisturbed = undisturbed();
-            if !epoll::abandoned(lock) {
-                lock.unlock();
-            }
-        });
-    }
 }
 
 /// Whether this thread may be in a signal handler: signals that have one are blocked.

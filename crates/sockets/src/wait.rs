@@ -11,7 +11,9 @@ use stream::spin::{NO_CPU, Spun, cpu, is_realtime, nanos_of, ticks, ticks_of};
 use crate::conn::{Conn, flag, path, state};
 use crate::layout::{self, BIG_AT, CALL_BELL, CPU, FIRED, NOTES, R, SLOTS, SMALL_AT, STATE, TCP_AT, TRIP, W};
 use crate::reason::Reason;
-use crate::{demote, idle, io, kicks, link, overdue, process, real, rendezvous, signals, table, thread};
+use crate::{
+    bells, demote, idle, io, kicks, link, overdue, process, real, rendezvous, signals, table, thread,
+};
 
 /// What a waiter looks at: any change of it is a reason to try again.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -367,7 +369,7 @@ fn sleep_by_bell(conn: &'static Conn, fd: i32, seen: Seen, orphan: &mut bool) ->
         return None;
     }
     let deadline = deadline(fd, libc::SO_RCVTIMEO);
-    let bell = process::claim_bell()?;
+    let bell = bells::claim_bell()?;
     let waiter = Waiter::new(conn);
     let (mut result, mut companion) = (Ok(()), 0);
     loop {
@@ -408,7 +410,7 @@ fn sleep_by_bell(conn: &'static Conn, fd: i32, seen: Seen, orphan: &mut bool) ->
         }
     }
     *orphan |= waiter.wake();
-    process::release_bell();
+    bells::release_bell();
     if companion & (libc::POLLHUP | libc::POLLERR | libc::POLLRDHUP) != 0 {
         conn.set(flag::PEER_FIN);
     }
@@ -477,7 +479,7 @@ fn sleep_writable(conn: &'static Conn, fd: i32, seen: Seen) -> Result<(), Errno>
     let alone = conn.waiters.load(Ordering::Acquire) == 1
         && conn.epolls.load(Ordering::Acquire) == 0
         && !conn.has(flag::SHARED | flag::NO_BELLS);
-    let bell = if alone { process::claim_bell() } else { None };
+    let bell = if alone { bells::claim_bell() } else { None };
     let (mode, id) = if bell.is_some() { (trip::BELL, CALL_BELL as u8) } else { (trip::KICK, 0) };
     let mut result = Ok(());
     loop {
@@ -494,7 +496,7 @@ fn sleep_writable(conn: &'static Conn, fd: i32, seen: Seen) -> Result<(), Errno>
         if now >= stalled {
             drop(waiter);
             if bell.is_some() {
-                process::release_bell();
+                bells::release_bell();
             }
             if !grown(conn, fd) {
                 demote::stalled(conn, fd);
@@ -542,7 +544,7 @@ fn sleep_writable(conn: &'static Conn, fd: i32, seen: Seen) -> Result<(), Errno>
         }
     }
     if bell.is_some() {
-        process::release_bell();
+        bells::release_bell();
     }
     result
 }

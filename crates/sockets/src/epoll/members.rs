@@ -330,12 +330,12 @@ impl Set {
             return Err(errno);
         }
         if let Some(queue) = take_queue() {
-            let bell = process::bell_fd(queue as usize);
+            let bell = bells::bell_fd(queue as usize);
             let add = |bell| sys::epoll_ctl(inner, libc::EPOLL_CTL_ADD, bell, ready::IN | ET, BELL_DATA);
             if bell.is_some_and(|bell| add(bell).is_ok()) {
                 self.owed.store(0, Ordering::Relaxed);
                 self.queue.store(queue + 1, Ordering::Release);
-                if let Some(loud) = process::loud_fd(queue as usize) {
+                if let Some(loud) = bells::loud_fd(queue as usize) {
                     let _ = add(loud);
                 }
             } else {

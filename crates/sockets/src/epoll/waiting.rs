@@ -130,7 +130,7 @@ impl Set {
         if !any || scan.any(queue as usize) || guard.state().late.first != 0 {
             return;
         }
-        let Some(bell) = process::bell_fd(queue as usize) else { return };
+        let Some(bell) = bells::bell_fd(queue as usize) else { return };
         let waking = core::mem::take(&mut guard.state().waking);
         let start = ticks();
         if start >= self.impatient.load(Ordering::Relaxed) {

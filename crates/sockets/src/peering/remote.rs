@@ -13,7 +13,7 @@ use crate::conn::{Addr, Conn, flag, path, state};
 use crate::layout::{self, FIRED, TRIP};
 use crate::link::{self, Link};
 use crate::reason::Reason;
-use crate::{demote, epoll, kicks, log, process, rendezvous, report, table};
+use crate::{bells, demote, epoll, kicks, log, process, rendezvous, report, table};
 
 /// Connections that a link between hosts has room for: registered memory is pinned by most providers.
 pub const SLOTS: usize = 32;
@@ -307,7 +307,7 @@ fn wake(link: &Link, mine: &Map, slot: usize, held: u64) -> Option<u64> {
 
 /// Rings a bell of this process.
 fn ring_own(held: u64) {
-    if let Some(bell) = process::bell_fd(trip::id(held).into()) {
+    if let Some(bell) = bells::bell_fd(trip::id(held).into()) {
         bell::ring(bell);
     }
 }

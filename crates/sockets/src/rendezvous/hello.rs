@@ -21,7 +21,7 @@ use crate::layout::{self, BELLS};
 use crate::link::{self, BY_BELL, Guard, LOUD, Link, state};
 use crate::peering::peer::Peer;
 use crate::reason::Reason;
-use crate::{descriptors, diag, epoll, process, report};
+use crate::{bells, descriptors, diag, epoll, report};
 
 /// What is passed in a hand-shake.
 #[repr(C)]
@@ -377,7 +377,7 @@ fn start(
             Errno::EMFILE | Errno::ENFILE => Reason::NoDescriptors,
             _ => Reason::NoMemory,
         })?;
-    let loud = if kin { None } else { process::loud() };
+    let loud = if kin { None } else { bells::loud() };
     if loud.is_some() {
         epoll::hear_others();
     }
@@ -411,10 +411,10 @@ struct Control([u8; CONTROL]);
 fn send(socket: i32, hello: &Hello, memfd: i32, queues: usize) -> Result<bool, Reason> {
     let mut fds = [memfd; 1 + BELLS];
     let mut count = 1;
-    let rings = queues > 0 && process::has_bells();
+    let rings = queues > 0 && bells::has_bells();
     if rings {
         for (index, place) in core::iter::once(layout::CALL_BELL).chain(0..queues).zip(&mut fds[1..]) {
-            *place = process::bell_fd(index).ok_or(Reason::NoDescriptors)?;
+            *place = bells::bell_fd(index).ok_or(Reason::NoDescriptors)?;
         }
         count += 1 + queues;
     }

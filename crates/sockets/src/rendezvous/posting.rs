@@ -13,7 +13,7 @@ use crate::conn::{Conn, flag, state};
 use crate::peering::desk;
 use crate::reason::Reason;
 use crate::socket::{SO_COOKIE, is_tcp, parse};
-use crate::{interface, process, report, rules};
+use crate::{interface, process, report, rings, rules};
 
 /// Posts a connection in state NEW. Not `seen`: its program has not been seen to wait, and the post only tells the other end so.
 pub(super) fn post(conn: &'static Conn, fd: i32, seen: bool) {
@@ -22,7 +22,7 @@ pub(super) fn post(conn: &'static Conn, fd: i32, seen: bool) {
         conn.plain(state::NEW);
         return;
     }
-    process::look_for_rings();
+    rings::look_for_rings();
     let barred = process::barred();
     if barred != 0 {
         conn.set(flag::NEVER);

@@ -1,15 +1,14 @@
 //! The end of a descriptor and of a connection. The kernel closes the companion and thereby tells the peer; here the slot is given
 //! up, and what the kernel does not know is made to look as it would with tcp: unread bytes in the ring reset the connection.
 
-use fabric::shm::Map;
 use fabric::sync::Ordering;
 use fabric::{sys, trip};
 
-use crate::conn::{Conn, Held, Rx, Tx, flag, path, state};
+use crate::conn::{Conn, Held, Rx, flag, path, state};
 use crate::kicks::By;
 use crate::layout::{self, KICKS, W, note};
 use crate::table::{self, Entry};
-use crate::{demote, descriptors, epoll, home, io, kicks, link, recovery, rendezvous, report, wait};
+use crate::{demote, descriptors, epoll, home, io, kicks, link, recovery, rendezvous, wait};
 
 /// A descriptor is about to be closed: takes it out of the table, and tells what it stood for.
 pub fn closing(fd: i32) {
@@ -179,7 +178,7 @@ fn teardown(conn: &'static Conn, fd: Option<i32>) {
             } else {
                 conn.tell(note::CLOSED);
             }
-            let slot = Former::of(conn, &tx, &rx);
+            let slot = link::Former::of(conn, &tx, &rx);
             conn.managed_is(false);
             conn.state.store(state::FREE, Ordering::Release);
             slot.leave();
@@ -187,52 +186,6 @@ fn teardown(conn: &'static Conn, fd: Option<i32>) {
         }
     }
     home::give(conn);
-}
-
-/// A slot that a connection has done with.
-pub(crate) struct Former {
-    link: u32,
-    slot: usize,
-    mine: Map,
-    discard: bool,
-    /// The big ring that it has read from, if it has.
-    big: Option<usize>,
-    via: bool,
-    moved: (u64, u64),
-}
-
-impl Former {
-    /// The one that it has: under the locks of both directions.
-    pub(crate) fn of(conn: &Conn, tx: &Held<'_, Tx>, rx: &Held<'_, Rx>) -> Former {
-        // The peer sends what we have recalled from where it lies, in our segment: perhaps it has not done so yet.
-        let wanted = conn.has(flag::RECALLED) && conn.notes() & note::CLOSED == 0;
-        Former {
-            link: conn.link.load(Ordering::Relaxed),
-            slot: conn.slot.load(Ordering::Relaxed) as usize,
-            mine: conn.mine(),
-            // What is registered with a network stays where it is.
-            discard: conn.has(flag::GREW) && !wanted && !conn.is_far(),
-            via: conn.is_via(),
-            big: conn.has(flag::GREW).then(|| io::big_ring(conn)),
-            moved: (tx.ring.position(), rx.ring.position()),
-        }
-    }
-
-    /// Leaves it, for good: when the connection has another one, or is free.
-    pub(crate) fn leave(self) {
-        report::add(report::at::RING_OUT, self.moved.0);
-        report::add(report::at::RING_IN, self.moved.1);
-        if self.discard {
-            self.mine.discard(layout::small(self.slot), layout::SMALL);
-            if self.via {
-                self.mine.discard(layout::via(self.slot), layout::VIA);
-            }
-            if let Some(big) = self.big {
-                self.mine.discard(big, layout::BIG);
-            }
-        }
-        link::link(self.link).leave_slot(self.slot);
-    }
 }
 
 /// Takes the last kicks out of the companion, and waits for those that are on the way: the kernel would answer one that nobody has

@@ -577,6 +577,11 @@ impl Conn {
         self.manner.load(Ordering::Relaxed) != 0
     }
 
+    /// Where the big ring is that its peer writes, once it has announced it.
+    pub fn big_ring(&self) -> usize {
+        layout::big(self.word(layout::BIG_RING))
+    }
+
     /// What its streams need.
     #[inline(always)]
     pub fn ends(&self) -> Ends<'_, Peer> {
@@ -671,7 +676,7 @@ mod tests {
 
     #[test]
     fn a_slot_of_a_link_that_another_process_has_is_not_ours() {
-        let conn = crate::home::take().unwrap();
+        let conn = crate::home::take(|_| ()).unwrap();
         conn.reset();
         conn.slot.store(1, Ordering::Relaxed);
         conn.link.store(0, Ordering::Relaxed);
@@ -680,7 +685,7 @@ mod tests {
 
     #[test]
     fn who_does_not_get_a_lock_leaves_it_to_its_holder() {
-        let conn = crate::home::take().unwrap();
+        let conn = crate::home::take(|_| ()).unwrap();
         conn.reset();
         let held = conn.rx.lock();
         let owner = conn.rx.lock.owner();

@@ -313,7 +313,7 @@ fn send_for_peer(conn: &'static Conn, rx: &Held<'_, Rx>) -> bool {
         loop {
             let ready = ring.ready(&conn.ends(), 1, || io::until(conn, path)).unwrap_or(0).min(bytes.len());
             if ready == 0 && path == path::SMALL && conn.word(layout::BIG_AT) == ring.position() + 1 {
-                ring.move_to(io::big_ring(conn), layout::BIG);
+                ring.move_to(conn.big_ring(), layout::BIG);
                 path = path::BIG;
                 continue;
             }

@@ -8,7 +8,7 @@ use fabric::sync::{AtomicU32, AtomicU64, Ordering};
 use fabric::sys;
 
 use crate::conn::{Conn, flag, state};
-use crate::{close, descriptors, layout, process};
+use crate::{descriptors, layout, process};
 
 /// Name of the memfd, by which `shunt stat` finds it.
 pub const NAME: &CStr = c"shunt:home";
@@ -269,7 +269,7 @@ const SWEEP_AFTER: u32 = 1024;
 /// Gives back connections that a child took over and died with, or ended without closing. To be done when twice as many are in use as
 /// after the last time.
 #[cold]
-fn sweep(home: &Home) {
+fn sweep(home: &Home, abandon: impl Fn(&'static Conn)) {
     // A child that has changed its user past our hooks may have written there.
     let used = home.header().used.load(Ordering::Acquire).min(CONNS as u32);
     let mut live = 0;
@@ -280,7 +280,7 @@ fn sweep(home: &Home) {
             && conn.state() == state::PROMOTED
             && !sys::process_lives(owner);
         if gone {
-            close::abandon(conn);
+            abandon(conn);
         } else if conn.state() != state::FREE {
             live += 1;
         }
@@ -288,8 +288,8 @@ fn sweep(home: &Home) {
     SWEPT.store(live, Ordering::Relaxed);
 }
 
-/// A free connection.
-pub fn take() -> Option<&'static Conn> {
+/// A free connection. `abandon`: what is done with those whose processes have gone, when there are many.
+pub fn take(abandon: impl Fn(&'static Conn) + Copy) -> Option<&'static Conn> {
     let home = own()?;
     let header = home.header();
     let mut swept = false;
@@ -301,7 +301,7 @@ pub fn take() -> Option<&'static Conn> {
             let room = CONNS as u32;
             if used >= room.min(SWEPT.load(Ordering::Relaxed).max(SWEEP_AFTER / 2) * 2) && !swept {
                 swept = true;
-                sweep(home);
+                sweep(home, abandon);
                 continue;
             }
             let conn = home.conn_made(used).filter(|_| used < room);
@@ -310,7 +310,7 @@ pub fn take() -> Option<&'static Conn> {
                     return None;
                 }
                 swept = true;
-                sweep(home);
+                sweep(home, abandon);
                 continue;
             };
             if header.used.compare_exchange(used, used + 1, Ordering::AcqRel, Ordering::Relaxed).is_ok() {

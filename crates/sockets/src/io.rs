@@ -54,11 +54,6 @@ fn on_ring(path: u32) -> bool {
     matches!(path, path::SMALL | path::BIG)
 }
 
-/// Where the big ring is that its peer writes, once it has announced it.
-pub(crate) fn big_ring(conn: &Conn) -> usize {
-    layout::big(conn.word(layout::BIG_RING))
-}
-
 /// The bytes of an array of buffers.
 pub(crate) fn total(iov: &[libc::iovec]) -> usize {
     iov.iter().fold(0usize, |sum, piece| sum.saturating_add(piece.iov_len))

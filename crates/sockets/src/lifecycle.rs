@@ -9,7 +9,7 @@ use crate::reason::Reason;
 use crate::rendezvous::steady;
 use crate::socket::is_tcp;
 use crate::table::{self, Entry};
-use crate::{home, process, report};
+use crate::{close, home, process, report};
 
 /// Begins to follow a connection that the program has just made (`client`) or accepted. `family`: of the peer's address, if it is
 /// known; what need not be asked for makes short connections cheaper.
@@ -23,7 +23,7 @@ pub fn track(fd: i32, client: bool, family: Option<i32>) {
         return;
     }
     let _steady = steady();
-    let Some(conn) = home::take() else {
+    let Some(conn) = home::take(close::abandon) else {
         report::count_reason(Reason::TableFull);
         return;
     };

@@ -50,7 +50,7 @@ pub fn take(conn: &Conn, rx: &mut Held<'_, Rx>, died_unread: Option<bool>) -> Op
         let ready = rx.ring.ready(&conn.ends(), most - len, || io::until(conn, path)).unwrap_or(0);
         let ready = ready.min(most - len);
         if ready == 0 && path == path::SMALL && conn.word(layout::BIG_AT) == rx.ring.position() + 1 {
-            rx.ring.move_to(io::big_ring(conn), layout::BIG);
+            rx.ring.move_to(conn.big_ring(), layout::BIG);
             conn.set(flag::GREW);
             path = path::BIG;
             continue;

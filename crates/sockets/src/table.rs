@@ -178,7 +178,7 @@ mod tests {
 
     #[test]
     fn high_descriptors_have_entries_as_well() {
-        let conn = crate::home::take().unwrap();
+        let conn = crate::home::take(|_| ()).unwrap();
         for fd in [LOW as i32 - 1, LOW as i32, LEN as i32 - 1] {
             assert!(matches!(swap(fd, Entry::Conn(conn)), Some(Entry::None)));
             assert!(super::conn(fd).is_some_and(|found| core::ptr::eq(found, conn)));
@@ -189,7 +189,7 @@ mod tests {
 
     #[test]
     fn descriptors_of_our_own_do_not_lengthen_the_walk() {
-        let conn = crate::home::take().unwrap();
+        let conn = crate::home::take(|_| ()).unwrap();
         swap(40, Entry::Conn(conn));
         let before = top();
         swap(7000, Entry::Own);

@@ -688,7 +688,7 @@ mod tests {
 
     #[test]
     fn who_fell_asleep_since_a_kick_was_left_is_not_taken_for_gone() {
-        let conn = crate::home::take().unwrap();
+        let conn = crate::home::take(|_| ()).unwrap();
         conn.reset();
         let (stop, stopped) = std::sync::mpsc::channel::<()>();
         let (tell, told) = std::sync::mpsc::channel();

@@ -14,7 +14,7 @@ fn a_guest() {
     process::start(options::Options::DEFAULT);
 
     // A fork() changes nothing in the parent: a connection that counts as shared is woken the slow way for good.
-    let conn = home::take().unwrap();
+    let conn = home::take(|_| ()).unwrap();
     conn.reset();
     conn.refs.store(1, Ordering::Relaxed);
     table::swap(40, Entry::Conn(conn));

@@ -318,7 +318,7 @@ fn look_on(
         match path {
             path::TCP if rx.tcp_left == Some(seen as u64) => path = path::SMALL,
             path::SMALL if conn.word(BIG_AT) == ring.position() + 1 => {
-                ring.move_to(big_ring(conn), layout::BIG);
+                ring.move_to(conn.big_ring(), layout::BIG);
                 path = path::BIG;
             }
             _ => break,
@@ -822,7 +822,7 @@ pub(crate) fn progress(conn: &'static Conn, fd: i32, rx: &mut Held<'_, Rx>) {
 }
 
 fn move_to_big(conn: &Conn, rx: &mut Held<'_, Rx>) {
-    rx.ring.move_to(big_ring(conn), layout::BIG);
+    rx.ring.move_to(conn.big_ring(), layout::BIG);
     conn.set(flag::GREW);
     conn.rx.set_path(path::BIG);
 }

@@ -17,7 +17,7 @@ use crate::conn::{Conn, Held, Tx, flag, path, state};
 use crate::layout::{self, ACCEPTED, CANCELLED, NARROWED, REFUSED, STATE, note};
 use crate::link::{self, Link};
 use crate::reason::Reason;
-use crate::{close, descriptors, diag, epoll, log, narrow, process, report, wait};
+use crate::{descriptors, diag, epoll, log, narrow, process, report, wait};
 
 static SERVE_DUE: AtomicU64 = AtomicU64::new(0);
 
@@ -367,7 +367,7 @@ fn settle(conn: &'static Conn, link: &Link, index: u32, slot: usize, read: u64) 
     let former = (before != (index, slot) && conn.slot_taken()).then(|| {
         // It was in memory before its peer went through exec().
         conn.tell(note::CLOSED);
-        close::Former::of(conn, &tx, &rx)
+        link::Former::of(conn, &tx, &rx)
     });
     conn.set_maps(mine, theirs);
     conn.slot.store(slot as u32, Ordering::Relaxed);

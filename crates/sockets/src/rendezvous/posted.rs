@@ -167,7 +167,7 @@ mod tests {
 
     #[test]
     fn looks_for_an_end_that_never_comes_get_rare() {
-        let conn = crate::home::take().unwrap();
+        let conn = crate::home::take(|_| ()).unwrap();
         let pause = |reason| {
             wait_longer(conn, reason);
             conn.pause.load(Ordering::Relaxed)

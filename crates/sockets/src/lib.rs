@@ -11,6 +11,7 @@ pub mod demote;
 pub mod descriptors;
 pub mod diag;
 pub mod epoll;
+pub mod events;
 pub mod faults;
 pub mod fork;
 pub mod home;

@@ -4,6 +4,7 @@
 use fabric::{Local, sys};
 
 use crate::conn::{Conn, flag, path, state};
+use crate::events::{IN, OUT, RDHUP};
 use crate::kicks::By;
 use crate::layout::{TCP_AT, W, note};
 use crate::{demote, io, kicks, low_water, rendezvous};
@@ -124,8 +125,5 @@ pub(crate) fn absorb_by(conn: &'static Conn, fd: i32, by: By) {
 
 /// Not an event: to be asked again.
 pub(crate) const AGAIN: u32 = 1 << 27;
-pub(crate) const IN: u32 = libc::EPOLLIN as u32;
-pub(crate) const OUT: u32 = libc::EPOLLOUT as u32;
-pub(crate) const RDHUP: u32 = libc::EPOLLRDHUP as u32;
 const RDNORM: u32 = libc::EPOLLRDNORM as u32;
 const WRNORM: u32 = libc::EPOLLWRNORM as u32;

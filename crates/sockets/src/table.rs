@@ -5,7 +5,7 @@ use fabric::sync::{AtomicU64, AtomicUsize, Ordering};
 use fabric::sys;
 
 use crate::conn::Conn;
-use crate::epoll::Set;
+use crate::epoll::set::Set;
 
 /// What an entry says.
 #[derive(Clone, Copy)]

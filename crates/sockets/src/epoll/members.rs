@@ -1,135 +1,21 @@
 //! The members of an epoll set: EPOLL_CTL_ADD, MOD and DEL, and the moves between the program's set, which is the kernel's, and the
 //! inner one.
 
-use super::*;
+use fabric::sync::Ordering;
+use fabric::sys::{self, Errno};
+use fabric::trip;
+
+use super::edges::{BELL_DATA, EDGES, ET, ONESHOT, each_membership, inner_data, table_fds};
+use super::queues::{arm, give_queue, take_queue};
+use super::set::{
+    EARLY, FRESH, Guard, INNER, LISTED, MEMBERS, MOVED, Member, PRESENT, SPENT, Set, State, each_set,
+    places_of,
+};
+use crate::conn::{Conn, flag, path};
+use crate::reason::Reason;
+use crate::{bells, demote, descriptors, events, table, thread, wait};
 
 impl Set {
-    pub(super) fn has(&self, conn: &'static Conn, fd: i32) -> bool {
-        (fd as usize) < MEMBERS
-            && self.lock().is_some_and(|mut guard| {
-                let member = guard.member(fd);
-                member.flags & PRESENT != 0 && member.conn.is_some_and(|other| core::ptr::eq(other, conn))
-            })
-    }
-
-    /// epoll_ctl() on a connection; `None`: there is no place for it.
-    pub(super) fn control(
-        &'static self,
-        op: i32,
-        fd: i32,
-        conn: &'static Conn,
-        event: Option<libc::epoll_event>,
-    ) -> Option<Result<(), Errno>> {
-        let set = self.fd.load(Ordering::Relaxed);
-        let (events, data) = event.map_or((0, 0), |event| (event.events, event.u64));
-        if op != libc::EPOLL_CTL_DEL && events & EXCLUSIVE != 0 {
-            // Nothing becomes exclusive that is a member already, and it may ask for little.
-            let may_be = op == libc::EPOLL_CTL_ADD && events & !EXCLUSIVE_OK == 0;
-            if !may_be {
-                return Some(Err(Errno::EINVAL));
-            }
-        }
-        if op == libc::EPOLL_CTL_MOD && events & ONESHOT != 0 && !conn.is_managed() {
-            conn.arming.store(u64::from(thread::tid()) << 32 | set as u64, Ordering::Release);
-            rendezvous::tick(conn, fd);
-            conn.arming.store(0, Ordering::Release);
-        }
-        let Some(mut guard) = self.lock() else { return Some(Err(Errno::EINTR)) };
-        if op == libc::EPOLL_CTL_ADD && !guard.make_place(fd) {
-            return None;
-        }
-        Some(self.control_with(guard, (op, set, fd), conn, events, data))
-    }
-
-    fn control_with(
-        &'static self,
-        mut guard: Guard<'_>,
-        (op, set, fd): (i32, i32, i32),
-        conn: &'static Conn,
-        events: u32,
-        data: u64,
-    ) -> Result<(), Errno> {
-        let member = guard.member(fd);
-        let known =
-            member.flags & PRESENT != 0 && member.conn.is_some_and(|other| core::ptr::eq(other, conn));
-        if known && member.flags & MOVED != 0 {
-            match op {
-                libc::EPOLL_CTL_ADD => return Err(Errno::EEXIST),
-                // To change an exclusive member it must be taken out.
-                libc::EPOLL_CTL_MOD if member.events & EXCLUSIVE != 0 => return Err(Errno::EINVAL),
-                libc::EPOLL_CTL_MOD => {
-                    member.events = events;
-                    member.data = data;
-                    member.flags = member.flags & !SPENT | FRESH;
-                    guard.list(fd);
-                    drop(guard);
-                    if self.sleepers.load(Ordering::Acquire) != 0 {
-                        self.nudge(fd);
-                    }
-                    return Ok(());
-                }
-                libc::EPOLL_CTL_DEL => {
-                    self.park(&mut guard, fd, conn);
-                    drop(guard);
-                    if conn.epolls.load(Ordering::Acquire) != 0 {
-                        // Those that it stays in may have been told in our queue, which is the last one that it was in.
-                        each_membership(conn, |set, fd| set.list_and_wake(fd));
-                    }
-                    return Ok(());
-                }
-                _ => return Err(Errno::EINVAL),
-            }
-        }
-        if !known && op == libc::EPOLL_CTL_ADD && conn.is_managed() {
-            if conn.has(flag::DEMOTING) {
-                // The kernel may know it by this number, from when that stood for it before: EEXIST. For nothing, as others wait there.
-                sys::epoll_ctl(set, op, fd, 0, data)?;
-                let _ = sys::epoll_ctl(set, libc::EPOLL_CTL_DEL, fd, 0, 0);
-            }
-            return self.add_moved(guard, fd, conn, events, data);
-        }
-        if !known && op != libc::EPOLL_CTL_ADD && member.flags & INNER != 0 {
-            return Err(Errno::ENOENT);
-        }
-        sys::epoll_ctl(set, op, fd, events, data)?;
-        let registered = self.clock.fetch_add(1, Ordering::AcqRel);
-        let member = guard.member(fd);
-        if op == libc::EPOLL_CTL_DEL {
-            if known {
-                self.on_tcp.fetch_sub(1, Ordering::AcqRel);
-                // Still in the inner set, if an offer was taken back: until it is promoted again, or closed.
-                member.flags &= LISTED | INNER;
-                if member.flags & INNER == 0 {
-                    member.conn = None;
-                } else {
-                    conn.set(flag::PARKED);
-                }
-                conn.epolls.fetch_sub(1, Ordering::AcqRel);
-            }
-            return Ok(());
-        }
-        if !known {
-            conn.epolls.fetch_add(1, Ordering::AcqRel);
-            self.on_tcp.fetch_add(1, Ordering::AcqRel);
-        }
-        *member = Member {
-            conn: Some(conn),
-            data,
-            events,
-            flags: member.flags & (LISTED | INNER) | PRESENT,
-            next: member.next,
-            seen: registered,
-            life: 0,
-            told: member.told,
-            cpu: 0,
-        };
-        drop(guard);
-        if conn.is_managed() {
-            self.move_in(fd, true);
-        }
-        Ok(())
-    }
-
     /// EPOLL_CTL_ADD of a connection that is managed already.
     pub(super) fn add_moved(
         &'static self,
@@ -324,14 +210,14 @@ impl Set {
         let inner = descriptors::hide(descriptors::made(sys::epoll_create)?);
         let at = core::ptr::from_ref(self) as u64;
         if let Err(errno) =
-            sys::epoll_ctl(self.fd.load(Ordering::Relaxed), libc::EPOLL_CTL_ADD, inner, ready::IN, at)
+            sys::epoll_ctl(self.fd.load(Ordering::Relaxed), libc::EPOLL_CTL_ADD, inner, events::IN, at)
         {
             descriptors::unhide(inner);
             return Err(errno);
         }
         if let Some(queue) = take_queue() {
             let bell = bells::bell_fd(queue as usize);
-            let add = |bell| sys::epoll_ctl(inner, libc::EPOLL_CTL_ADD, bell, ready::IN | ET, BELL_DATA);
+            let add = |bell| sys::epoll_ctl(inner, libc::EPOLL_CTL_ADD, bell, events::IN | ET, BELL_DATA);
             if bell.is_some_and(|bell| add(bell).is_ok()) {
                 self.owed.store(0, Ordering::Relaxed);
                 self.queue.store(queue + 1, Ordering::Release);
@@ -385,30 +271,6 @@ impl Set {
         self.used.store(0, Ordering::Release);
     }
 
-    pub(super) fn list_and_wake(&self, fd: i32) {
-        if let Some(mut guard) = self.lock()
-            && guard.member(fd).flags & MOVED != 0
-        {
-            guard.list(fd);
-        }
-        if self.sleepers.load(Ordering::Acquire) != 0 {
-            self.nudge(fd);
-        }
-    }
-
-    /// Puts all promoted members on the list.
-    pub(super) fn list_all(&self) {
-        let Some(mut guard) = self.lock() else { return };
-        if self.moved.load(Ordering::Acquire) == 0 {
-            return;
-        }
-        for fd in 0..table::top().min(MEMBERS as i32) {
-            if guard.member(fd).flags & MOVED != 0 {
-                guard.list(fd);
-            }
-        }
-    }
-
     /// After a call that was left in the middle: all promoted members are on the list, in any order, and each has an edge to tell.
     pub(super) fn put_in_order(&self, mut guard: Guard<'_>) {
         let parts = guard.state().parts;
@@ -424,7 +286,7 @@ impl Set {
                 set,
                 libc::EPOLL_CTL_ADD,
                 inner - 1,
-                ready::IN,
+                events::IN,
                 core::ptr::from_ref(self) as u64,
             );
         }
@@ -446,19 +308,6 @@ impl Set {
         self.moved.store(moved, Ordering::Release);
         self.on_tcp.store(on_tcp, Ordering::Release);
     }
-
-    /// Wakes a thread that sleeps on the set: re-arming an edge that is there (writable) is an event.
-    pub(super) fn nudge(&self, fd: i32) {
-        let Some(conn) = table::conn(fd) else { return };
-        let inner = self.inner.load(Ordering::Acquire) - 1;
-        let _ = sys::epoll_ctl(inner, libc::EPOLL_CTL_MOD, fd, EDGES, inner_data(conn, fd));
-    }
-}
-
-/// What the inner set tells of a member: its number, and which connection it stood for. One that this process has closed and another one
-/// has still goes on being told of here, when the number may be another connection's.
-pub(super) fn inner_data(conn: &'static Conn, fd: i32) -> u64 {
-    (core::ptr::from_ref(conn) as u64 / align_of::<Conn>() as u64 * MEMBERS as u64) | fd as u64
 }
 
 /// EARLY, if the peer has not changed over to the ring as far as we have read.
@@ -466,16 +315,82 @@ fn early(conn: &Conn) -> u32 {
     if matches!(conn.rx.path(), path::SMALL | path::BIG) { 0 } else { EARLY }
 }
 
-/// Takes an event queue, if one is free.
-fn take_queue() -> Option<u32> {
-    let free = |taken: u32| {
-        let queue = (!taken).trailing_zeros();
-        (queue < QUEUES as u32).then_some(taken | 1 << queue)
-    };
-    let taken = QUEUES_TAKEN.fetch_update(Ordering::AcqRel, Ordering::Relaxed, free).ok()?;
-    Some((!taken).trailing_zeros())
+/// How often the promotion of a member with unread bytes is put off.
+const PUT_OFF_MOST: u32 = 16;
+
+/// A connection was promoted: sets that have it as a member take it over.
+pub fn adopt(conn: &'static Conn) {
+    if conn.epolls.load(Ordering::Acquire) == 0 {
+        return;
+    }
+    each_membership(conn, |set, fd| set.move_in(fd, false));
 }
 
-fn give_queue(queue: u32) {
-    QUEUES_TAKEN.fetch_and(!(1 << queue), Ordering::AcqRel);
+/// Whether now is a bad time to promote the connection, because only the kernel knows what its sets are owed: whether the shot of a
+/// one-shot member is fired (it is not while the program arms it), whether an edge-triggered one was told of the bytes that are there,
+/// and what came before them. The latter two are put off a few times only: an edge told twice is what a program must cope with, as more
+/// bytes could have come.
+pub fn untimely(conn: &'static Conn) -> bool {
+    if conn.epolls.load(Ordering::Acquire) == 0 {
+        return false;
+    }
+    let arming = conn.arming.load(Ordering::Acquire);
+    let mut unknown = false;
+    each_membership(conn, |set, fd| {
+        let events = set.lock().map_or(0, |mut guard| guard.member(fd).events);
+        unknown |= events & ONESHOT != 0
+            && (arming >> 32 != u64::from(thread::tid())
+                || arming as u32 as i32 != set.fd.load(Ordering::Relaxed));
+    });
+    unknown
+        || sys::ioctl_int(conn.descriptor(), libc::FIONREAD).unwrap_or(0) > 0
+            && conn.put_off.fetch_add(1, Ordering::Relaxed) < PUT_OFF_MOST
+}
+
+/// Whether the program has been seen to wait for all sets that the connection is in, be it from outside.
+pub(crate) fn waited_for(conn: &'static Conn) -> bool {
+    let mut all = true;
+    each_membership(conn, |set, _| {
+        all &= set.calls.load(Ordering::Relaxed) != 0 || set.watched.load(Ordering::Relaxed) != 0;
+    });
+    all
+}
+
+/// The descriptor of a connection is about to be closed, and has left the table; `last`: no other one stands for it.
+pub fn forget(conn: &'static Conn, fd: i32, last: bool) {
+    if conn.epolls.load(Ordering::Acquire) == 0 && !conn.has(flag::PARKED) {
+        return;
+    }
+    // A member stays in its sets while another number stands for the connection (epoll(7), question 6). Only the kernel can
+    // keep a member whose number is closed.
+    let mut others = false;
+    if !last {
+        table_fds(conn, |other| others |= other != fd);
+    }
+    if others {
+        demote::hand_over(conn, fd, Reason::Duplicated, false);
+    }
+    each_set(|set| set.forget(conn, fd, others));
+}
+
+/// A descriptor is not followed any more: sets that have it as a member give it back to the kernel's.
+pub fn leave(conn: &'static Conn, fd: i32) {
+    if conn.epolls.load(Ordering::Acquire) != 0 {
+        each_set(|set| set.forget(conn, fd, true));
+    }
+}
+
+/// A write found no room: the set must learn when there is some.
+pub fn want_room(conn: &'static Conn) {
+    conn.set(flag::TX_FULL);
+    if conn.epolls.load(Ordering::Acquire) == 0 {
+        return;
+    }
+    let seen = wait::Seen::now(conn);
+    arm(conn, trip::RX | trip::TX);
+    // By tcp another thread may have taken the kernel's edge before it was known that it is one.
+    let by_tcp = || matches!(conn.tx.path(), path::TCP | path::LAST) && sys::writable(conn.descriptor());
+    if wait::Seen::now(conn) != seen || by_tcp() {
+        each_membership(conn, |set, fd| set.list_and_wake(fd));
+    }
 }

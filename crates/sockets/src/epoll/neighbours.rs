@@ -1,7 +1,13 @@
 //! Who waits on the processor that a set's thread runs on: a server that spins there takes it from its own clients. Members' peers tell where they wait, as
 //! we tell them.
 
-use super::*;
+use fabric::sync::Ordering;
+use fabric::sys;
+use stream::spin::{NO_CPU, cpu, ticks, ticks_of};
+
+use super::set::{Guard, MEMBERS, MOVED, Set};
+use crate::conn::{Conn, path};
+use crate::{table, wait};
 
 /// So many calls are answered without a sleep before others are let run.
 const UNSLEPT_MOST: u32 = 3;
@@ -11,16 +17,6 @@ const NEIGHBOURS: i32 = 64;
 const NEIGHBOUR_NS: u64 = 20_000_000;
 /// So many calls go by what the first of them found to be their processor: to ask waits for all that goes before.
 const CALLS_ALIKE: u64 = 16;
-
-/// Whether a member's peer waits on the processor that we run on, who would wait for as long as we spin: looked at now and then, some members at a time.
-#[derive(Clone, Copy, Default)]
-pub(super) struct Neighbours {
-    /// When that is looked at next, and until when one counts that was found, in ticks.
-    due: u64,
-    until: u64,
-    /// Where the next look begins.
-    next: i32,
-}
 
 impl Set {
     /// A set whose members are always ready never sleeps: peers that wait for the processor, not for us, get it now and then.

@@ -4,7 +4,14 @@
 //!
 //! While bytes have come by tcp as well, the kernel tells of both: one event more, with the same data.
 
-use super::*;
+use fabric::sync::{AtomicI32, AtomicU64, Ordering};
+use fabric::{bell, sys};
+
+use super::edges::ONESHOT;
+use super::set::{Member, SPENT, Set};
+use crate::conn::{Conn, flag, path};
+use crate::layout::W;
+use crate::{descriptors, events};
 
 /// A connection's address and its eventfd's number, +1; a connection may have several, one for each membership.
 struct StandIn {
@@ -28,7 +35,7 @@ fn is_needed(conn: &'static Conn, fd: i32) -> bool {
 impl Set {
     /// For a member that has just been given to the kernel's set.
     pub(super) fn put_stand_in(&self, conn: &'static Conn, fd: i32, member: &Member) {
-        if member.events & (ready::IN | libc::EPOLLRDNORM as u32) == 0
+        if member.events & (events::IN | libc::EPOLLRDNORM as u32) == 0
             || member.flags & SPENT != 0
             || !is_needed(conn, fd)
         {

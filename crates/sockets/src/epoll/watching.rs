@@ -1,10 +1,14 @@
 //! Sets that are waited on from outside, through another set or in poll: settled before the kernel is asked about them.
 
-use super::waiting::Hints;
-use super::*;
+use fabric::bell;
+use fabric::sync::Ordering;
+use fabric::sys::{self, Errno};
 
-/// How many sets are watched.
-static WATCHED: AtomicU32 = AtomicU32::new(0);
+use super::candidates::Hints;
+use super::edges::{LAMP_DATA, WATCHED, watch};
+use super::set::{Guard, Set, set, sets_made};
+use crate::{descriptors, events, link, real, table};
+
 /// How often a set is looked at while the answer to an offer is being taken by another thread.
 const SETTLE_TRIES: u32 = 1000;
 
@@ -16,16 +20,6 @@ pub fn nest(set_fd: i32, fd: i32) {
         outer.holds.store(1, Ordering::SeqCst);
         settle();
     }
-}
-
-/// The descriptor is going to be waited on from outside, if it is one of our sets; says whether it is.
-pub fn watch(fd: i32) -> bool {
-    let Some(set) = table::set(fd) else { return false };
-    if set.watched.swap(1, Ordering::SeqCst) == 0 {
-        set.sleepers.fetch_add(1, Ordering::SeqCst);
-        WATCHED.fetch_add(1, Ordering::SeqCst);
-    }
-    true
 }
 
 /// Settles all watched sets: what the kernel says of them is right then, and what comes later wakes whoever waits on them.
@@ -43,14 +37,6 @@ pub fn settle() {
 }
 
 impl Set {
-    /// The set is at its end.
-    pub(super) fn unwatch(&self) {
-        if self.watched.swap(0, Ordering::SeqCst) != 0 {
-            self.sleepers.fetch_sub(1, Ordering::SeqCst);
-            WATCHED.fetch_sub(1, Ordering::SeqCst);
-        }
-    }
-
     /// For sets that are watched: puts right whether the kernel thinks that the set is readable, and sees to it that whatever comes
     /// from now on wakes those who wait on it from outside.
     #[cold]
@@ -85,7 +71,7 @@ impl Set {
                 return;
             }
             let made = bell::create().map(descriptors::hide).and_then(|lamp| {
-                sys::epoll_ctl(inner, libc::EPOLL_CTL_ADD, lamp, ready::IN, LAMP_DATA)
+                sys::epoll_ctl(inner, libc::EPOLL_CTL_ADD, lamp, events::IN, LAMP_DATA)
                     .map(|()| lamp)
                     .inspect_err(|_| descriptors::unhide(lamp))
             });

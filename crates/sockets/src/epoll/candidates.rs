@@ -1,0 +1,302 @@
+//! The list of candidates, members of rings that may be ready: hints put them there, and it is gone through.
+
+use core::mem::MaybeUninit;
+use fabric::sync::Ordering;
+use fabric::{sys, trip};
+
+use super::edges::{BELL_DATA, ET, ONESHOT, inner_data, table_fds};
+use super::queues::arm;
+use super::set::{EARLY, FRESH, Guard, MEMBERS, MOVED, SPENT, Set};
+use crate::conn::{Conn, flag, path, state};
+use crate::kicks::By;
+use crate::layout::{TCP_AT, W};
+use crate::table::{self, Entry};
+use crate::{events, link, ready, rendezvous, wait};
+
+/// Which hints are taken before the list is gone through: none, or those that were set until then (in ticks); later ones are set
+/// aside.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Hints {
+    None,
+    Until(u64),
+}
+
+/// Event bits that are conditions, not modes.
+pub(super) const MASK: u32 = 0x0fff_ffff & !(1 << 28 | ONESHOT);
+
+/// Hinted members on their way to the list, in the order in which their hints were set, but for those hinted later than `until`.
+pub(super) struct Arrived {
+    /// The first `count` are set: to clear all of them would cost each call more than what it does with them.
+    members: [MaybeUninit<(u64, i32)>; ARRIVED],
+    count: usize,
+    until: u64,
+}
+
+/// So many are put in order at a time.
+pub(super) const ARRIVED: usize = 128;
+
+impl Arrived {
+    pub(super) fn new(until: u64) -> Arrived {
+        Arrived { members: [const { MaybeUninit::uninit() }; ARRIVED], count: 0, until }
+    }
+
+    pub(super) fn add(&mut self, guard: &mut Guard<'_>, conn: &'static Conn, when: u64) {
+        table_fds(conn, |fd| {
+            if (fd as usize) < MEMBERS && guard.member(fd).flags & MOVED != 0 {
+                if self.count == ARRIVED {
+                    self.list(guard);
+                }
+                self.members[self.count].write((when, fd));
+                self.count += 1;
+            }
+        });
+    }
+
+    pub(super) fn list(&mut self, guard: &mut Guard<'_>) {
+        let set = core::mem::take(&mut self.count);
+        let first = self.members.as_mut_ptr().cast::<(u64, i32)>();
+        // SAFETY: `add` has set the first `count`, of at most ARRIVED.
+        let members = unsafe { core::slice::from_raw_parts_mut(first, set) };
+        members.sort_unstable();
+        for &(when, fd) in &*members {
+            if when <= self.until { guard.list(fd) } else { guard.set_aside(fd, |state| &mut state.late) }
+        }
+    }
+}
+
+/// Whether what the kernel tells of a companion is an edge of the connection: not where the bytes go by rings, but where they come by tcp behind what is unread there.
+pub(super) fn is_edge(conn: &Conn, events: u32) -> bool {
+    let ring = |path| matches!(path, path::SMALL | path::BIG);
+    events & libc::EPOLLPRI as u32 != 0
+        || events & events::IN != 0 && (!ring(conn.rx.path()) || conn.word(TCP_AT) != 0)
+        || events & events::OUT != 0 && !ring(conn.tx.path()) && conn.has(flag::TX_FULL)
+}
+
+/// Whether room for it may be missing only because messages have not been acknowledged.
+pub(super) fn waits_for_window(conn: &'static Conn) -> bool {
+    conn.is_via() && conn.tx.path() == path::SMALL
+}
+
+impl Set {
+    pub(super) fn take_hints(&self) {
+        let scan = link::scan();
+        if let Some(mut guard) = self.lock() {
+            guard.relist(|state| &mut state.late);
+            self.list_hinted(&scan, &mut guard, u64::MAX);
+        }
+    }
+
+    pub(super) fn list_hinted(&self, scan: &link::Scan, guard: &mut Guard<'_>, until: u64) {
+        let queue = self.queue.load(Ordering::Acquire);
+        if queue == 0 || !scan.any(queue as usize - 1) {
+            return;
+        }
+        let mut arrived = Arrived::new(until);
+        let mixed = self.on_tcp.load(Ordering::Relaxed) != 0;
+        scan.take(queue as usize - 1, |conn, when| {
+            if mixed && !wait::woken(scan, conn) {
+                guard.note_waking(conn);
+            }
+            arrived.add(guard, conn, when);
+        });
+        arrived.list(guard);
+    }
+
+    /// Takes hints and goes once through the list. With `places`, and the call that they are for: reports there what is ready. Without: looks only; what is ready stays
+    /// on the list as it is, but armed, as those who watch from outside are to learn of more. Says how many are ready, and whether
+    /// there was one of which that is being decided.
+    pub(super) fn go_through(
+        &self,
+        scan: &link::Scan,
+        guard: &mut Guard<'_>,
+        places: Option<(&mut [libc::epoll_event], u64)>,
+        hints: Hints,
+    ) -> (usize, bool) {
+        let (mut places, call) = places.map_or((None, 0), |(places, call)| (Some(places), call));
+        if let Hints::Until(until) = hints {
+            self.list_hinted(scan, guard, until);
+        }
+        let mut count = 0;
+        let mut undecided = false;
+        // With one member its peer is told where it is spun for.
+        let here = self.here(call);
+        for _ in 0..guard.state().listed {
+            if places.as_ref().is_some_and(|places| count == places.len()) {
+                break;
+            }
+            let Some(fd) = guard.unlist_first() else { break };
+            let member = *guard.member(fd);
+            let Some(conn) = member.conn else { continue };
+            if member.flags & MOVED == 0 || member.flags & SPENT != 0 {
+                continue;
+            }
+            if places.is_some() && member.told >= call {
+                // What has come since is for the next call.
+                guard.set_aside(fd, |state| &mut state.told);
+                continue;
+            }
+            if !matches!(table::entry(fd), Entry::Conn(other) if core::ptr::eq(other, conn)) {
+                // Where another number stands for the connection, it stays a member: whoever closes this one gives it to the kernel's set (`forget`), when the ring is given up.
+                let mut others = false;
+                table_fds(conn, |other| others |= other != fd);
+                if !others {
+                    self.drop_member(guard, fd);
+                }
+                continue;
+            }
+            // Its offer may have been taken back, and its link be gone since: nothing of it is armed or read then.
+            if !conn.is_managed() {
+                self.move_out(guard, fd);
+                continue;
+            }
+            let edge = member.events & ET != 0;
+            let want = member.events & MASK;
+            let mut seen = 0;
+            let got = if edge {
+                // Armed before we look: what comes before is an edge to report now, what comes later fires.
+                let room = want & events::OUT != 0 && conn.has(flag::TX_FULL);
+                arm(conn, if room { trip::RX | trip::TX } else { trip::RX });
+                seen = conn.word(W);
+                match ready::events(conn, fd, want) {
+                    // No room although nobody told us so (filled before it became a member): its edge is awaited, too.
+                    Some(got) if want & !got & events::OUT != 0 && !room => {
+                        conn.set(flag::TX_FULL);
+                        arm(conn, trip::RX | trip::TX);
+                        ready::events(conn, fd, want)
+                    }
+                    got => got,
+                }
+            } else {
+                let interest = if want & events::OUT != 0 { trip::RX | trip::TX } else { trip::RX };
+                if places.is_none() {
+                    arm(conn, interest);
+                }
+                match ready::events(conn, fd, want) {
+                    Some(0) => {
+                        arm(conn, interest);
+                        ready::events(conn, fd, want)
+                    }
+                    got => got,
+                }
+            };
+            let Some(got) = got else {
+                self.move_out(guard, fd);
+                continue;
+            };
+            if want & !got & events::OUT != 0 && waits_for_window(conn) {
+                self.windows.store(1, Ordering::Release);
+            }
+            if member.flags & EARLY != 0 && matches!(conn.rx.path(), path::SMALL | path::BIG) {
+                self.on_ring(guard, fd);
+            }
+            if got & ready::AGAIN != 0 {
+                undecided = true;
+                guard.list(fd);
+                continue;
+            }
+            if got == 0 {
+                continue;
+            }
+            if edge {
+                // What the peer has sent by tcp after the ring is new, too, and shows in no write position.
+                seen |= u64::from(conn.rx.path() == path::LAST) << 63;
+                let life = conn.flags.load(Ordering::Acquire) & (flag::PEER_FIN | flag::PEER_HUP);
+                let room = got & events::OUT != 0 && conn.has(flag::TX_FULL);
+                let fresh = member.flags & FRESH != 0 || room || seen != member.seen || life != member.life;
+                if !fresh {
+                    continue;
+                }
+                if places.is_none() {
+                    guard.list(fd);
+                    count += 1;
+                    continue;
+                }
+                if room {
+                    conn.clear(flag::TX_FULL);
+                }
+                let place = guard.member(fd);
+                (place.seen, place.life) = (seen, life);
+                place.flags &= !FRESH;
+            }
+            count += 1;
+            let Some(places) = &mut places else {
+                guard.list(fd);
+                continue;
+            };
+            places[count - 1] = libc::epoll_event { events: got, u64: member.data };
+            guard.member(fd).told = call;
+            if here != 0 {
+                guard.note_told(fd, conn, here);
+            }
+            if member.events & ONESHOT != 0 {
+                guard.member(fd).flags |= SPENT;
+            } else if !edge {
+                // Told again although the program has not read or written since: the kernel's members are asked next.
+                let came = 1
+                    + conn.counters.ring_in.load(Ordering::Relaxed)
+                    + conn.counters.ring_out.load(Ordering::Relaxed);
+                if core::mem::replace(&mut guard.member(fd).seen, came) == came {
+                    self.crowded.store(1, Ordering::Relaxed);
+                }
+                guard.set_aside(fd, |state| &mut state.told);
+            }
+        }
+        (count, undecided)
+    }
+
+    pub(super) fn ask_inner(&self) {
+        if let Some(mut guard) = self.lock() {
+            self.drain_inner(&mut guard);
+        }
+    }
+
+    /// Takes what is pending in the inner set: members go onto the list.
+    pub(super) fn drain_inner(&self, guard: &mut Guard<'_>) {
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 64];
+        let inner = self.inner.load(Ordering::Acquire) - 1;
+        loop {
+            let count = sys::epoll_wait(inner, events.as_mut_ptr(), 64, 0).unwrap_or(0);
+            for event in &events[..count] {
+                let data = event.u64;
+                if data == BELL_DATA {
+                    // Before hints are taken: they are set before it is rung.
+                    let queue = self.queue.load(Ordering::Acquire) as usize;
+                    if queue != 0 {
+                        self.silence(queue - 1);
+                        // What it was rung for stands where it stands.
+                        guard.relist(|state| &mut state.late);
+                        self.list_hinted(&link::scan(), guard, u64::MAX);
+                    }
+                    continue;
+                }
+                let fd = (data % MEMBERS as u64) as i32;
+                let Some(conn) = table::conn(fd).filter(|conn| inner_data(conn, fd) == data) else {
+                    continue;
+                };
+                {
+                    // Noted here, whatever path the connection reads on just now: this edge comes once.
+                    if event.events & events::RDHUP != 0 {
+                        conn.set(flag::PEER_FIN);
+                    }
+                    if event.events & (libc::EPOLLHUP | libc::EPOLLERR) as u32 != 0 {
+                        conn.set(flag::PEER_HUP);
+                    }
+                    ready::absorb_by(conn, fd, By::Set);
+                    if conn.state() == state::OFFERED {
+                        rendezvous::answered(conn);
+                    }
+                }
+                let member = guard.member(fd);
+                if member.flags & MOVED != 0 {
+                    if member.conn.is_some_and(|conn| is_edge(conn, event.events)) {
+                        member.flags |= FRESH;
+                    }
+                    guard.list(fd);
+                }
+            }
+            if count < 64 {
+                return;
+            }
+        }
+    }
+}

@@ -18,7 +18,7 @@ use sockets::board::Post;
 use sockets::conn::Conn;
 use sockets::reason::Reason;
 use sockets::table;
-use sockets::{close, demote, io, layout, link, process, ready, rendezvous};
+use sockets::{close, demote, io, layout, lifecycle, link, process, ready, rendezvous};
 use stream::sovia;
 
 static LISTENER: LazyLock<TcpListener> = LazyLock::new(|| {

@@ -3,7 +3,7 @@
 
 use core::ffi::{c_int, c_long, c_void};
 use sockets::reason::Reason;
-use sockets::{demote, epoll, faults, process, real, table};
+use sockets::{epoll, faults, process, real, relay, table};
 
 use crate::next::hooks;
 
@@ -36,7 +36,7 @@ pub unsafe fn submitting(count: c_long, requests: *const *const c_void) {
         // SAFETY: as above.
         let fd = unsafe { (&raw const (*request).fd).read_unaligned() };
         if let Some(conn) = table::conn(fd) {
-            demote::hand_over(conn, fd, Reason::Aio, false);
+            relay::hand_over(conn, fd, Reason::Aio, false);
         } else if epoll::watch(fd) {
             // IOCB_CMD_POLL of a set.
             epoll::settle();

@@ -6,7 +6,7 @@ use fabric::sys;
 use libc::{FILE, cmsghdr, msghdr};
 use sockets::reason::Reason;
 use sockets::table::{self, Entry};
-use sockets::{demote, faults, fork, process, real, relay};
+use sockets::{faults, fork, handover, process, real, relay};
 
 use crate::environment::{self, Environment, Strings};
 use crate::kept::Kept;
@@ -22,9 +22,9 @@ fn handing_over(leaves: bool, accelerated: bool) -> Kept {
     table::for_each(|fd, entry| {
         if let Entry::Conn(conn) = entry
             && sys::fcntl(fd, libc::F_GETFD, 0).is_ok_and(|flags| flags & libc::FD_CLOEXEC == 0)
-            && (!process::borrowed() || relay::is_socket_of(fd, conn))
+            && (!process::borrowed() || handover::is_socket_of(fd, conn))
         {
-            kept.hand_over(conn, fd, || demote::hand_over(conn, fd, Reason::Exec, leaves));
+            kept.hand_over(conn, fd, || relay::hand_over(conn, fd, Reason::Exec, leaves));
         }
     });
     kept
@@ -76,7 +76,7 @@ pub unsafe fn passing(message: *const msghdr) {
                 for index in 0..bytes / 4 {
                     let fd = data.cast::<c_int>().add(index).read_unaligned();
                     if let Some(conn) = table::conn(fd) {
-                        demote::hand_over(conn, fd, Reason::Passed, true);
+                        relay::hand_over(conn, fd, Reason::Passed, true);
                     }
                 }
             }
@@ -127,7 +127,7 @@ hooks! {
     }
     fn posix_spawn_file_actions_adddup2(next; actions: *mut c_void, fd: c_int, to: c_int) -> c_int {
         if let Some(conn) = table::conn(fd) {
-            demote::hand_over(conn, fd, Reason::Exec, false);
+            relay::hand_over(conn, fd, Reason::Exec, false);
         }
         next(actions, fd, to)
     }

@@ -10,8 +10,8 @@ use sockets::reason::Reason;
 use sockets::table::{self, Entry};
 use sockets::taken::{self, Taken};
 use sockets::{
-    close as ending, demote, descriptors, epoll, faults, fork, io, lifecycle, low_water, narrow, process,
-    real, relay, rendezvous, thread,
+    close as ending, demote, descriptors, epoll, faults, fork, handover, io, lifecycle, low_water, narrow,
+    process, real, relay, rendezvous, thread,
 };
 
 use crate::next::hooks;
@@ -44,9 +44,9 @@ fn duplicated(from: c_int, to: c_int) {
     if process::borrowed() {
         // The number is the child's alone, and for what it executes next.
         if let Some(conn) = table::conn(from)
-            && relay::is_socket_of(to, conn)
+            && handover::is_socket_of(to, conn)
         {
-            demote::hand_over(conn, to, Reason::Exec, true);
+            relay::hand_over(conn, to, Reason::Exec, true);
         }
         return;
     }
@@ -65,7 +65,7 @@ fn duplicated(from: c_int, to: c_int) {
             drop(steady);
             if to <= libc::STDERR_FILENO {
                 // perror(), abort() and others in libc write past us.
-                demote::hand_over(conn, to, Reason::Stdio, false);
+                relay::hand_over(conn, to, Reason::Stdio, false);
             }
         }
         Entry::Set(set) => {
@@ -150,7 +150,7 @@ unsafe fn given_away(request: c_ulong, arg: *mut c_void) {
         Some(Place::Pointed) => unsafe { arg.cast::<c_int>().read_unaligned() },
     };
     if let Some(conn) = table::conn(fd) {
-        demote::hand_over(conn, fd, Reason::Passed, true);
+        relay::hand_over(conn, fd, Reason::Passed, true);
     }
 }
 
@@ -313,7 +313,7 @@ hooks! {
             }
             _ => {
                 if interface::ioctls::of(request as u32) == What::Tcp {
-                    demote::hand_over(conn, fd, Reason::RawCall, false);
+                    relay::hand_over(conn, fd, Reason::RawCall, false);
                 }
                 next(fd, request, arg)
             }
@@ -346,7 +346,7 @@ hooks! {
         let harmless = |number| interface::options::is_harmless(level, name, number);
         if interface::options::set(level, name) == What::Tcp && !number.is_some_and(harmless) {
             // Before the kernel knows: some hold for what waits unread, too.
-            demote::hand_over(conn, fd, Reason::Option, false);
+            relay::hand_over(conn, fd, Reason::Option, false);
             if (level, name) == (libc::SOL_SOCKET, libc::SO_PEEK_OFF) && conn.is_managed() {
                 // Looks of ours would move what is the program's. Kernels before 6.9 have no such option for tcp, and say so.
                 real::set_errno(libc::EOPNOTSUPP);
@@ -368,7 +368,7 @@ hooks! {
         if interface::options::got(level, name) == What::Tcp
             && let Some(conn) = table::conn(fd)
         {
-            demote::hand_over(conn, fd, Reason::Option, false);
+            relay::hand_over(conn, fd, Reason::Option, false);
         }
         let result = next(fd, level, name, value, len);
         if result == 0

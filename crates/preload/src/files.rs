@@ -7,7 +7,7 @@ use sockets::conn::{Conn, InKernel, flag};
 use sockets::interface::flags::{receiving_by_tcp, sending_by_tcp};
 use sockets::io::{self, Way};
 use sockets::reason::Reason;
-use sockets::{demote, faults, real, table};
+use sockets::{demote, faults, real, relay, table};
 
 use crate::next::{answer, hooks};
 
@@ -65,7 +65,7 @@ pub fn receive(fd: c_int, iov: &[iovec], flags: c_int, next: impl FnOnce() -> ss
 /// Flags that we cannot follow, or do not know: back to tcp.
 #[cold]
 fn leave_for_flags(conn: &'static Conn, fd: c_int) {
-    demote::hand_over(conn, fd, Reason::RawCall, false);
+    relay::hand_over(conn, fd, Reason::RawCall, false);
 }
 
 /// What preadv2() and pwritev2() may ask for without a difference to a socket, or what we follow (RWF_NOWAIT).
@@ -77,7 +77,7 @@ fn unknown_flags(fd: c_int, flags: c_int) {
     if flags & !KNOWN_FLAGS != 0
         && let Some(conn) = table::conn(fd)
     {
-        demote::hand_over(conn, fd, Reason::RawCall, false);
+        relay::hand_over(conn, fd, Reason::RawCall, false);
     }
 }
 

@@ -4,7 +4,7 @@
 use core::ffi::{c_int, c_uint};
 use sockets::reason::Reason;
 use sockets::table::{self, Entry};
-use sockets::{demote, epoll, far, fork, process, renounce};
+use sockets::{epoll, far, fork, process, relay, renounce};
 
 use crate::next::hooks;
 use crate::rights;
@@ -24,7 +24,7 @@ fn end(reason: Reason) {
     process::bar(reason);
     table::for_each(|fd, entry| {
         if let Entry::Conn(conn) = entry {
-            demote::hand_over(conn, fd, reason, true);
+            relay::hand_over(conn, fd, reason, true);
             // The kernel's sets are all that there will be.
             epoll::leave(conn, fd);
         }

@@ -7,7 +7,7 @@ use fabric::sync::{AtomicU32, Ordering};
 use fabric::sys;
 use libc::{FILE, size_t, ssize_t};
 use sockets::reason::Reason;
-use sockets::{demote, table};
+use sockets::{relay, table};
 
 use crate::next::{Next, hooks};
 use crate::{fds, files};
@@ -102,7 +102,7 @@ fn becomes_stream(fd: c_int) {
     if FOLLOWED.load(Ordering::Acquire) == 0
         && let Some(conn) = table::conn(fd)
     {
-        demote::hand_over(conn, fd, Reason::Stdio, false);
+        relay::hand_over(conn, fd, Reason::Stdio, false);
     }
 }
 

@@ -4,7 +4,7 @@
 use core::ffi::{c_int, c_long, c_uint};
 use sockets::interface::{self, What};
 use sockets::reason::Reason;
-use sockets::{demote, faults, real, table};
+use sockets::{faults, real, relay, table};
 
 use crate::next::hooks;
 use crate::{
@@ -189,7 +189,7 @@ fn never_heard_of(arguments: [usize; 6]) {
         if let Ok(fd) = c_int::try_from(argument)
             && let Some(conn) = table::conn(fd)
         {
-            demote::hand_over(conn, fd, Reason::RawCall, false);
+            relay::hand_over(conn, fd, Reason::RawCall, false);
         }
     }
 }

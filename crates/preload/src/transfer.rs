@@ -6,7 +6,7 @@ use libc::{iovec, loff_t, off_t, size_t, ssize_t};
 use sockets::conn::{Conn, InKernel};
 use sockets::io::{self, File, Way};
 use sockets::reason::Reason;
-use sockets::{demote, real, table};
+use sockets::{demote, real, relay, table};
 
 use crate::files::{is_short, owe_room};
 use crate::next::{answer, hooks};
@@ -15,7 +15,7 @@ use crate::next::{answer, hooks};
 fn by_kernel(fd: c_int, reads: bool) {
     if let Some(conn) = table::conn(fd) {
         if reads {
-            demote::hand_over(conn, fd, Reason::RawCall, false);
+            relay::hand_over(conn, fd, Reason::RawCall, false);
         } else {
             demote::for_kernel(conn, fd, Reason::Splice);
         }
@@ -194,7 +194,7 @@ hooks! {
     }
     fn splice(next; from: c_int, from_at: *mut loff_t, out: c_int, out_at: *mut loff_t, len: size_t, flags: c_uint) -> ssize_t {
         if let Some(conn) = table::conn(from) {
-            demote::hand_over(conn, from, Reason::Splice, false);
+            relay::hand_over(conn, from, Reason::Splice, false);
         }
         by_kernel(out, false);
         if let Some(conn) = table::conn(from)

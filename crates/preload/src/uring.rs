@@ -11,7 +11,7 @@ use fabric::sys;
 use options::LogLevel;
 use sockets::reason::Reason;
 use sockets::table::{self, Entry};
-use sockets::{demote, faults, log, process, real};
+use sockets::{faults, log, process, real, relay};
 
 thread_local! {
     /// Whether the last epoll set that this thread has made is still empty.
@@ -99,7 +99,7 @@ pub fn step_aside(reason: Reason) {
     process::bar(reason);
     table::for_each(|fd, entry| {
         if let Entry::Conn(conn) = entry {
-            demote::hand_over(conn, fd, reason, false);
+            relay::hand_over(conn, fd, reason, false);
         }
     });
     real::set_errno(errno);

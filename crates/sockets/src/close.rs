@@ -5,10 +5,13 @@ use fabric::sync::Ordering;
 use fabric::{sys, trip};
 
 use crate::conn::{Conn, Held, Rx, flag, path, state};
+use crate::demote::flush;
 use crate::kicks::By;
 use crate::layout::{self, KICKS, W, note};
+use crate::path::{reader, recovery};
 use crate::table::{self, Entry};
-use crate::{demote, descriptors, epoll, home, io, kicks, link, recovery, rendezvous, wait};
+use crate::wake::{arm, fire, sleepers};
+use crate::{demote, descriptors, epoll, home, kicks, link, rendezvous};
 
 /// A descriptor is about to be closed: takes it out of the table, and tells what it stood for.
 pub fn closing(fd: i32) {
@@ -53,7 +56,7 @@ fn orphaned(conn: &'static Conn, fd: i32) -> bool {
     let hidden = descriptors::hide(hidden);
     conn.orphans.store(1, Ordering::Release);
     conn.fd.store(hidden as u32, Ordering::Release);
-    if wait::orphan(conn, fd) == 0 {
+    if sleepers::orphan(conn, fd) == 0 {
         conn.orphans.store(0, Ordering::Release);
         conn.fd.store(fd as u32, Ordering::Release);
         descriptors::unhide(hidden);
@@ -106,25 +109,6 @@ pub fn shut(conn: &'static Conn, fd: i32, how: i32) {
     }
 }
 
-/// Recalled bytes go out before the end of the connection.
-pub(crate) fn flush(conn: &'static Conn, fd: i32) {
-    let start = sys::now();
-    while conn.tx.path() == path::RESEND {
-        demote::attend(conn, fd);
-        let waited = sys::now() - start;
-        if let Some(wire) = conn.wire()
-            && waited > if wire.is_silent() { SILENT_NS } else { FLUSH_NS }
-        {
-            // One that is stopped would hold up each close().
-            return wire.fell_silent();
-        }
-        if waited > FLUSH_NS {
-            return;
-        }
-        let _ = sys::ppoll(&mut [libc::pollfd { fd, events: libc::POLLOUT, revents: 0 }], Some(10_000_000));
-    }
-}
-
 /// Between hosts the end of the companion must not come before what was put.
 fn settle(conn: &Conn) {
     if let Some(wire) = conn.wire() {
@@ -132,8 +116,6 @@ fn settle(conn: &Conn) {
     }
 }
 
-const FLUSH_NS: u64 = 5_000_000_000;
-const SILENT_NS: u64 = 50_000_000;
 /// How long a kick that is known to be on the way may take: as long as its sender may have to wait for a processor.
 const KICK_NS: u64 = if cfg!(fuzzing) { 0 } else { 200_000_000 };
 
@@ -153,7 +135,7 @@ fn teardown(conn: &'static Conn, fd: Option<i32>) {
                 recovery::mend(conn, fd, &mut tx);
                 recovery::mend_reading(conn, fd, &mut rx);
                 if conn.state() == state::PROMOTED {
-                    io::progress(conn, fd, &mut rx);
+                    reader::progress(conn, fd, &mut rx);
                     let unread = matches!(conn.rx.path(), path::SMALL | path::BIG)
                         && conn.word(W) != rx.ring.position();
                     let waiting = conn.rx.path() == path::TCP && conn.word(W) != 0;
@@ -169,7 +151,7 @@ fn teardown(conn: &'static Conn, fd: Option<i32>) {
                     }
                     conn.tell(note::CLOSED);
                     if matches!(conn.tx.path(), path::SMALL | path::BIG) {
-                        kicks::wake(conn, fd, &mut tx, trip::RX | trip::TX);
+                        fire::wake(conn, fd, &mut tx, trip::RX | trip::TX);
                     }
                     settle(conn);
                 } else {
@@ -194,12 +176,12 @@ fn last_kicks(conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>) {
     if !matches!(conn.rx.path(), path::SMALL | path::BIG) {
         return;
     }
-    wait::disarm_for_all(conn);
+    arm::disarm_for_all(conn);
     let start = sys::now();
     loop {
         // Asked before: what the end of the connection brought with it is there.
         let ended = conn.has(flag::PEER_FIN | flag::PEER_HUP);
-        let quiet = wait::quiet(conn);
+        let quiet = arm::quiet(conn);
         kicks::drain(conn, fd, rx, u64::MAX, By::Call);
         if ended || quiet && conn.word(KICKS) == rx.kicks_drained || sys::now() - start > KICK_NS {
             return;

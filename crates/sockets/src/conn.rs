@@ -50,6 +50,12 @@ pub mod path {
     pub const RESEND: u32 = 3;
     /// Back on tcp, for good.
     pub const LAST: u32 = 4;
+
+    /// Whether bytes go by a ring.
+    #[inline(always)]
+    pub const fn is_ring(path: u32) -> bool {
+        matches!(path, SMALL | BIG)
+    }
 }
 
 pub mod flag {
@@ -134,7 +140,7 @@ pub struct Rx {
     pub learned: Learned,
     /// Small reads in a row, without a write of ours between them; and what we had written.
     pub streak: u32,
-    /// What is being done, for whoever has the lock next if it is not ended ([`crate::recovery`]).
+    /// What is being done, for whoever has the lock next if it is not ended ([`crate::path::recovery`]).
     pub step: u32,
     /// Between hosts: since when bytes are held that may be the beginning of a record, in ticks; 0: none are.
     pub held: u64,
@@ -184,7 +190,7 @@ pub struct Tx {
     /// The position at the last look whether it is idle; and the one, + 1, at which its ring was given back ([`crate::idle`]).
     pub looked_at: u64,
     pub given: u64,
-    /// What is being done, for whoever has the lock next if it is not ended ([`crate::recovery`]).
+    /// What is being done, for whoever has the lock next if it is not ended ([`crate::path::recovery`]).
     pub step: u32,
     /// The path that is announced, and the word that announces it.
     pub leaving: u32,
@@ -372,7 +378,7 @@ pub struct Conn {
     /// Readers that were asleep when its last number was closed, and go on with it: the last of them ends it. One more while these are
     /// being counted.
     pub orphans: AtomicU32,
-    /// Which threads the sleepers are and since when, as far as there is room ([`crate::wait::Waiter`]).
+    /// Which threads the sleepers are and since when, as far as there is room ([`crate::sleepers::Waiter`]).
     pub asleep: [AtomicU64; 4],
     addresses: UnsafeCell<(Addr, Addr)>,
     maps: UnsafeCell<(Map, Peer)>,
@@ -580,6 +586,17 @@ impl Conn {
     /// Where the big ring is that its peer writes, once it has announced it.
     pub fn big_ring(&self) -> usize {
         layout::big(self.word(layout::BIG_RING))
+    }
+
+    /// The position at which a ring that we read ends, `u64::MAX` if it goes on.
+    #[inline(always)]
+    pub(crate) fn until(&self, ring: u32) -> u64 {
+        let end = if ring == path::SMALL { self.word(layout::BIG_AT).wrapping_sub(1) } else { u64::MAX };
+        if self.has(flag::REST | flag::RECALLED) {
+            end.min(self.word(layout::TCP_AT).wrapping_sub(1))
+        } else {
+            end
+        }
     }
 
     /// What its streams need.

@@ -3,18 +3,22 @@
 //! Order matters. The one that demotes first tells the peer (DEMOTE), then wakes it if it is armed, and only then announces where
 //! tcp begins: after that no kick may go out, as it would stand among the bytes of tcp. A peer that arms later finds the note.
 
-use fabric::sync::{Ordering, compiler_fence, fence};
+use fabric::sync::{Ordering, compiler_fence};
 use fabric::sys::{self, Errno};
 use fabric::{Local, Remote, trip};
 
-use crate::conn::{Conn, Held, Rx, Tx, flag, path, state};
+use crate::conn::{Conn, Held, Tx, flag, path, state};
 use crate::kicks::By;
-use crate::layout::{self, NOTES, RECALL_AT, TCP_AT, W, note};
+use crate::layout::{self, NOTES, RECALL_AT, TCP_AT, note};
+use crate::path::reader::tell_recall;
+use crate::path::steps;
+use crate::path::writer::{announce, by_tcp};
+use crate::path::{reader, writer};
 use crate::peering::{cut, records, wire};
 use crate::reason::Reason;
-use crate::socket::SO_COOKIE;
-use crate::steps;
-use crate::{descriptors, diag, epoll, io, kicks, link, log, relay, rendezvous, report, signals, wait};
+use crate::wake::{arm, fire};
+use crate::{diag, kicks, log, rendezvous, report, signals};
+use stream::spin::{ticks, ticks_of};
 
 /// Takes the connection back to tcp for good. Bytes in the ring are read from there first; nothing is waited for.
 pub fn now(conn: &'static Conn, fd: i32, reason: Reason) {
@@ -26,7 +30,7 @@ pub fn now(conn: &'static Conn, fd: i32, reason: Reason) {
 pub fn for_kernel(conn: &'static Conn, fd: i32, reason: Reason) {
     now(conn, fd, reason);
     // What the peer has recalled goes before what the kernel is to send.
-    crate::close::flush(conn, fd);
+    flush(conn, fd);
     ask_carrier(conn, fd);
     await_end(conn, fd);
 }
@@ -39,9 +43,9 @@ pub(crate) fn stalled(conn: &'static Conn, fd: i32) {
 }
 
 /// Between hosts: the peer may be in no call of ours, so its carrier is asked to go to tcp, behind our own END.
-fn ask_carrier(conn: &'static Conn, fd: i32) {
+pub(crate) fn ask_carrier(conn: &'static Conn, fd: i32) {
     if conn.state() == state::PROMOTED && conn.is_far() {
-        crate::close::flush(conn, fd);
+        flush(conn, fd);
         call_carrier(conn);
     }
 }
@@ -59,7 +63,7 @@ fn await_end(conn: &'static Conn, fd: i32) {
     let start = sys::now();
     let Some(wire) = conn.wire().filter(|_| conn.state() == state::PROMOTED) else { return };
     loop {
-        if sys::now() - start > HAND_OVER_NS {
+        if sys::now() - start > END_NS {
             return wire.fell_silent();
         }
         let Some(mut rx) = conn.lock_rx(fd) else { return };
@@ -67,7 +71,7 @@ fn await_end(conn: &'static Conn, fd: i32) {
             return;
         }
         kicks::look(conn, fd, &mut rx, By::Call);
-        io::progress(conn, fd, &mut rx);
+        reader::progress(conn, fd, &mut rx);
         if conn.word(TCP_AT) != 0 || kicks::ended(conn, fd) {
             return;
         }
@@ -88,267 +92,10 @@ pub(crate) fn before_close(conn: &'static Conn, fd: i32) {
     }
 }
 
-/// Takes the connection back so that a process that knows nothing of rings can go on with it: unread bytes of the ring are
-/// recalled, to be sent again by tcp, and kicks are taken out of the companion. Waits for the peer, but not for ever: if it is in no
-/// call of ours, we send the bytes in its stead where the kernel lets us ([`send_for_peer`]). What can go by tcp no more, as the peer
-/// has shut its half or gone another way before, goes by a [`relay`]. `leaves`: this process does not go on with it. True if the connection
-/// itself carries all of it.
-pub fn hand_over(conn: &'static Conn, fd: i32, reason: Reason, leaves: bool) -> bool {
-    let whole = give_up_ring(conn, fd, reason, leaves);
-    // Between hosts the peer must first know of it.
-    crate::close::flush(conn, fd);
-    if whole {
-        await_recalled(conn, fd);
-        await_finish(conn, fd);
-    }
-    whole
-}
-
-/// Between hosts: waits, not for long, until what has been recalled comes by tcp, at least so much as always finds room there. It was readable before, so it is to be readable now.
-fn await_recalled(conn: &'static Conn, fd: i32) {
-    let unread = {
-        let Some(rx) = conn.lock_rx(fd) else { return };
-        // Only who has a slot has a ring: of an offer that was taken back the link may be gone.
-        if !conn.slot_taken() || !conn.is_far() || conn.rx.path() != path::LAST {
-            return;
-        }
-        conn.word(W).wrapping_sub(rx.ring.position())
-    };
-    if unread > MOST_UNREAD {
-        return;
-    }
-    let start = sys::now();
-    while sys::ioctl_int(fd, libc::FIONREAD).is_ok_and(|waiting| (waiting as u64) < unread.min(ALWAYS_ROOM)) {
-        if sys::now() - start > FINISH_NS || kicks::ended(conn, fd) {
-            return;
-        }
-        let _ = sys::ppoll(&mut [], Some(LOOK_NS));
-    }
-}
-
-/// Between hosts: waits, not for long, until the peer has found our END, so that no record comes any more and the connection is the kernel's alone.
-fn await_finish(conn: &'static Conn, fd: i32) {
-    let Some(wire) = conn.wire() else { return };
-    let start = sys::now();
-    while conn.state() == state::PROMOTED && !finish(conn) {
-        if sys::now() - start > FINISH_NS || wire.is_silent() || kicks::ended(conn, fd) {
-            return;
-        }
-        {
-            let Some(mut rx) = conn.lock_rx(fd) else { return };
-            if matches!(conn.rx.path(), path::SMALL | path::BIG) {
-                kicks::look(conn, fd, &mut rx, By::Call);
-            }
-            while records::may_come(conn) && records::hear(conn, fd, &mut rx) == records::Next::Record {}
-            io::progress(conn, fd, &mut rx);
-        }
-        let _ = sys::ppoll(&mut [], Some(LOOK_NS));
-    }
-}
-
-fn give_up_ring(conn: &'static Conn, fd: i32, reason: Reason, leaves: bool) -> bool {
-    leave(conn, fd, reason, true);
-    if conn.state() != state::PROMOTED {
-        return true;
-    }
-    ask_carrier(conn, fd);
-    // What is unread stays in the ring, and is ours, as splice() can take it from there: it may be a child that only happens to hold the
-    // connection, which ends us.
-    let stays_here = || {
-        matches!(reason, Reason::Duplicated | Reason::Forked | Reason::Splice)
-            || !leaves && conn.epolls.load(Ordering::Acquire) != 0
-            || reason != Reason::Passed && fd > libc::STDERR_FILENO && relay::shared(conn)
-    };
-    let start = sys::now();
-    let mut tried = false;
-    loop {
-        let Some(mut rx) = conn.lock_rx(fd) else { return false };
-        if conn.is_far() && matches!(conn.rx.path(), path::SMALL | path::BIG) {
-            kicks::look(conn, fd, &mut rx, By::Call);
-        }
-        io::progress(conn, fd, &mut rx);
-        // Asked before: what the end brought with it is there.
-        let ended = kicks::ended(conn, fd) || conn.notes() & note::CLOSED != 0;
-        let quiet = wait::quiet(conn);
-        let waited = sys::now() - start;
-        let on_ring = matches!(conn.rx.path(), path::SMALL | path::BIG);
-        // Behind what is unread of tcp there are bytes in the ring, or kicks, perhaps one that is on the way.
-        let ahead = conn.rx.path() == path::TCP
-            && conn.word(layout::SMALL_AT) != 0
-            && (conn.word(W) != 0 || conn.word(layout::KICKS) != 0);
-        let kicked = conn.rx.path() == path::TCP && !conn.is_far() && !quiet && waited < KICK_NS;
-        if !(on_ring || ahead || kicked) {
-            // The writer has put nothing into the ring. When it does, it finds the recall and sends it by tcp.
-            if conn.rx.path() == path::TCP && !conn.is_far() && quiet && conn.has(flag::RECALLED) {
-                conn.rx.set_path(path::LAST);
-            }
-            drop(rx);
-            finish(conn);
-            return true;
-        }
-        if on_ring {
-            if waited > PEER_NS || ended {
-                kicks::drain(conn, fd, &mut rx, u64::MAX, By::Call);
-            } else {
-                kicks::take(conn, fd, &mut rx, u64::MAX, By::Call);
-            }
-        }
-        let left = conn.word(TCP_AT);
-        let empty = conn.word(W) == rx.ring.position();
-        // No kick is on the way. With nothing unread, whatever the writer does later, it will find the recall and send it by tcp.
-        let settled = quiet && on_ring && conn.word(layout::KICKS) == rx.kicks_drained;
-        // It sends by tcp what it has put into the ring, behind what is unread of tcp, and no kick stands between.
-        let sends = quiet && ahead && left == rx.ring.position() + 1 && conn.word(layout::KICKS) == 0;
-        // Between hosts it says so among the bytes of tcp, which must not be taken for the program's.
-        if settled && empty && left == 0 && !conn.is_far() || sends {
-            conn.rx.set_path(path::LAST);
-        } else if quiet && (settled || ahead) && left == 0 && !ended && !tried && waited > PEER_NS {
-            tried = true;
-            if settled && send_for_peer(conn, &rx) {
-                conn.rx.set_path(path::LAST);
-            } else if stays_here() && keep_rest(conn) {
-                return false;
-            }
-        }
-        if conn.rx.path() == path::LAST {
-            drop(rx);
-            finish(conn);
-            return true;
-        }
-        if conn.is_far() && on_ring && !ended && left == 0 {
-            // A record comes among the bytes of tcp, and nobody behind us would know it.
-            if waited < FAR_NS {
-                drop(rx);
-                let _ =
-                    sys::ppoll(&mut [libc::pollfd { fd, events: libc::POLLIN, revents: 0 }], Some(500_000));
-                continue;
-            }
-            conn.break_off(fd);
-            return false;
-        }
-        let limit = match () {
-            () if empty => HAND_OVER_EMPTY_NS,
-            // We may not send in its stead, and it may be long in no call of ours.
-            () if tried => UNTRACED_NS,
-            () => HAND_OVER_NS,
-        };
-        // It sends no more what we have not read: it has gone another way behind it, or nothing comes from it any more.
-        let unsendable = left > rx.ring.position() + 1 || ended && left == 0 || ahead && left != 0;
-        if !kicked && ((unsendable && (quiet || waited > KICK_NS)) || waited > limit) {
-            if stays_here() {
-                report::count_reason(Reason::PeerGone);
-            } else {
-                rest(conn, fd, rx, ended);
-            }
-            return false;
-        }
-        drop(rx);
-        let _ = sys::ppoll(&mut [libc::pollfd { fd, events: libc::POLLIN, revents: 0 }], Some(500_000));
-    }
-}
-
-/// Lets a relay have what is unread. If the writer may still come to send it, it is told not to.
-fn rest(conn: &'static Conn, fd: i32, mut rx: Held<'_, Rx>, ended: bool) {
-    // Between hosts nobody sends in the other's stead.
-    let claimed =
-        !conn.is_far() && conn.mine().replace_word(conn.at(layout::CLAIM), 0, layout::BY_READER).is_ok();
-    let died_unread = if ended { io::unread_at_death(conn) } else { None };
-    if (claimed || ended || conn.word(TCP_AT) != 0)
-        && let Some(rest) = relay::take(conn, &mut rx, died_unread)
-    {
-        if claimed {
-            conn.put(layout::RESENT_TO, rx.ring.position() + 1);
-        }
-        conn.rx.set_path(path::LAST);
-        drop(rx);
-        crate::close::flush(conn, fd);
-        // Whoever else has the connection goes on with the kernel's.
-        finish(conn);
-        if relay::begin(conn, fd, rest) {
-            return;
-        }
-    }
-    report::count_reason(Reason::PeerGone);
-}
-
-/// How long a peer gets that is in a call of ours, or about to be.
-const PEER_NS: u64 = 1_000_000;
-const HAND_OVER_NS: u64 = 2_000_000_000;
-const UNTRACED_NS: u64 = 30_000_000;
-/// How long it may take until the peer has said that it has found our END, and how often it is looked.
-const FINISH_NS: u64 = 200_000_000;
-const LOOK_NS: u64 = 100_000;
-/// So many bytes the kernel takes of a peer, whatever its buffers are.
-const ALWAYS_ROOM: u64 = 2048;
-/// How long a kick that was begun may take to come.
-const KICK_NS: u64 = 200_000_000;
-const HAND_OVER_EMPTY_NS: u64 = 200_000_000;
-/// How long a peer on another host may take, whose link may just have ended.
-const FAR_NS: u64 = 10_000_000_000;
 /// What a direction holds.
 const MOST_UNREAD: u64 = layout::UNDER_WAY as u64;
 /// How long a writer waits for a reader that has begun to send in its stead.
 const CLAIMED_NS: u64 = if cfg!(fuzzing) { 0 } else { 1_000_000_000 };
-
-/// Sends the bytes that we have recalled by tcp ourselves, on a copy of the peer's own descriptor, which is proved by its cookie. No
-/// kick may be on the way. False if the kernel does not let us, or the peer has begun; what does not fit now the peer sends later.
-fn send_for_peer(conn: &'static Conn, rx: &Held<'_, Rx>) -> bool {
-    if conn.is_far() {
-        return false;
-    }
-    let hint = conn.word(layout::FD);
-    let pid = link::link(conn.link.load(Ordering::Relaxed)).peer_pid.load(Ordering::Relaxed);
-    let Some(theirs) = hint.checked_sub(1).and_then(|fd| i32::try_from(fd).ok()) else { return false };
-    let Ok(socket) = sys::descriptor_of(pid, theirs) else { return false };
-    let socket = descriptors::hide(socket);
-    let cookie = sys::getsockopt::<u64>(socket, libc::SOL_SOCKET, SO_COOKIE);
-    let proved = cookie == Ok(conn.pending_cookie.load(Ordering::Relaxed));
-    let claimed = proved
-        && conn.word(TCP_AT) == 0
-        && conn.mine().replace_word(conn.at(layout::CLAIM), 0, layout::BY_READER).is_ok();
-    if claimed {
-        let _undisturbed = signals::undisturbed();
-        let (mut ring, mut path) = (rx.ring, conn.rx.path());
-        let mut bytes = [0u8; 4096];
-        loop {
-            let ready = ring.ready(&conn.ends(), 1, || io::until(conn, path)).unwrap_or(0).min(bytes.len());
-            if ready == 0 && path == path::SMALL && conn.word(layout::BIG_AT) == ring.position() + 1 {
-                ring.move_to(conn.big_ring(), layout::BIG);
-                path = path::BIG;
-                continue;
-            }
-            if ready == 0 {
-                break;
-            }
-            // SAFETY: `ready` vouched for so many bytes of the ring; the target has room for them.
-            unsafe { ring.peek(&conn.ends(), 0, bytes.as_mut_ptr(), ready) };
-            match sys::send(socket, bytes.as_ptr(), ready, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) {
-                Ok(sent) => ring.skip(sent),
-                Err(_) => break,
-            }
-        }
-        conn.put(layout::RESENT_TO, ring.position() + 1);
-    }
-    descriptors::unhide(socket);
-    claimed
-}
-
-/// Takes a recall back whose writer does not come, and for which we cannot send: we read what there is in the ring ourselves. The writer is told that we have sent it by tcp, so
-/// that it sends what it has put, or puts, behind that. False if it has begun to send. Under the lock, when no kick is on the way.
-fn keep_rest(conn: &Conn) -> bool {
-    let claimed = !conn.is_far()
-        && conn.word(TCP_AT) == 0
-        && conn.mine().replace_word(conn.at(layout::CLAIM), 0, layout::BY_READER).is_ok();
-    if claimed {
-        let end = conn.word(W).wrapping_add(1);
-        // As the writer will say, when it comes. Before that it is what bounds our reading.
-        conn.mine().set_word(conn.at(TCP_AT), end);
-        conn.set(flag::REST);
-        conn.clear(flag::RECALLED);
-        conn.put(layout::RESENT_TO, end);
-    }
-    claimed
-}
 
 /// Announces that the writer is on tcp from here on. If the reader has recalled the ring from `from` on, or is sending what lies
 /// there in our stead, what it has not sent goes by tcp first.
@@ -385,38 +132,13 @@ fn to_tcp(conn: &Conn, tx: &mut Held<'_, Tx>, recalled: Option<u64>) {
     steps::end(&mut tx.step, steps::LEAVING);
 }
 
-/// Tells the reader where tcp goes on, and goes there.
-pub(crate) fn announce(conn: &Conn, tx: &mut Tx) {
-    tx.resend = tx.tcp_at - 1;
-    tx.sent_from = 0;
-    if !conn.is_far() {
-        conn.put(TCP_AT, tx.tcp_at);
-    }
-    if tx.leaving == path::LAST {
-        by_tcp(conn);
-    } else {
-        conn.tx.set_path(tx.leaving);
-    }
-    conn.set(flag::NEVER | flag::DEMOTING);
-}
-
-/// What is written goes by tcp from here on. Sets that wait for room are to ask the kernel now, which has no edge for them where there has always been some.
-fn by_tcp(conn: &Conn) {
-    conn.tx.set_path(path::LAST);
-    // Whoever finds no room says so, and then looks which path it is.
-    fence(Ordering::SeqCst);
-    if conn.has(flag::TX_FULL) && conn.epolls.load(Ordering::Acquire) != 0 {
-        epoll::another_edge(conn);
-    }
-}
-
-fn leave(conn: &'static Conn, fd: i32, reason: Reason, recall: bool) {
+pub(crate) fn leave(conn: &'static Conn, fd: i32, reason: Reason, recall: bool) {
     conn.set(flag::OWN_WISH);
     if conn.state() != state::PROMOTED && rendezvous::give_up(conn, reason) {
         return;
     }
     let Some(mut tx) = conn.lock_tx(fd) else { return };
-    if conn.tx.path() == path::TCP && !io::switch(conn, fd, &mut tx) {
+    if conn.tx.path() == path::TCP && !writer::switch(conn, fd, &mut tx) {
         if !recall || !conn.has(flag::SHUT_WR) {
             return;
         }
@@ -431,13 +153,13 @@ fn leave(conn: &'static Conn, fd: i32, reason: Reason, recall: bool) {
     }
     if recall && let Some(rx) = conn.lock_rx(fd) {
         conn.set(flag::RECALLED);
-        wait::disarm_for_all(conn);
+        arm::disarm_for_all(conn);
         tell_recall(conn, &rx);
     } else {
         conn.tell(note::DEMOTE);
     }
     if matches!(conn.tx.path(), path::SMALL | path::BIG) {
-        kicks::wake(conn, fd, &mut tx, trip::RX | trip::TX);
+        fire::wake(conn, fd, &mut tx, trip::RX | trip::TX);
         to_tcp(conn, &mut tx, None);
     }
     conn.set(flag::NEVER | flag::DEMOTING);
@@ -454,13 +176,6 @@ pub(crate) fn begin_end(conn: &'static Conn, _fd: i32) {
     }
     conn.set(flag::NEVER | flag::DEMOTING);
     conn.tell(note::ENDING);
-}
-
-/// Tells the peer that nothing more is read from the ring.
-pub(crate) fn tell_recall(conn: &Conn, rx: &Rx) {
-    conn.put(RECALL_AT, rx.ring.position());
-    let again = if conn.has(flag::KEPT) { note::AGAIN } else { 0 };
-    conn.tell(note::DEMOTE | note::RECALL | again);
 }
 
 /// Does what the peer has asked for, if it has: from calls that only read or wait.
@@ -483,7 +198,7 @@ pub fn attend(conn: &'static Conn, fd: i32) {
         }
         _ => {
             if let Some(mut tx) = conn.lock_tx(fd) {
-                if conn.tx.path() == path::TCP && !io::switch(conn, fd, &mut tx) {
+                if conn.tx.path() == path::TCP && !writer::switch(conn, fd, &mut tx) {
                     return;
                 }
                 if matches!(conn.tx.path(), path::SMALL | path::BIG) {
@@ -520,7 +235,7 @@ pub(crate) fn asked(conn: &'static Conn, fd: i32, tx: &mut Held<'_, Tx>) {
     }
     if notes & note::CLOSED == 0 {
         conn.tell(note::DEMOTE);
-        kicks::wake(conn, fd, tx, trip::RX | trip::TX);
+        fire::wake(conn, fd, tx, trip::RX | trip::TX);
     }
     to_tcp(conn, tx, None);
 }
@@ -532,7 +247,7 @@ pub(crate) fn out_of_rings(conn: &'static Conn, fd: i32, tx: &mut Held<'_, Tx>) 
     report::add(report::at::DEMOTED, 1);
     log::on_tcp(conn, Reason::Stalled);
     conn.tell(note::DEMOTE);
-    kicks::wake(conn, fd, tx, trip::RX | trip::TX);
+    fire::wake(conn, fd, tx, trip::RX | trip::TX);
     to_tcp(conn, tx, None);
 }
 
@@ -547,7 +262,7 @@ pub(crate) fn wait_for_stop(conn: &Conn, tx: &mut Held<'_, Tx>) {
 pub(crate) fn resend(conn: &'static Conn, fd: i32, tx: &mut Held<'_, Tx>) -> bool {
     let slot = conn.slot.load(Ordering::Relaxed) as usize;
     let mut bytes = [0u8; 4096];
-    if !kicks::pay(conn, fd, tx) {
+    if !fire::pay(conn, fd, tx) {
         return false;
     }
     if !(cut::may_resend(conn, tx) && records::send(conn, fd, tx)) {
@@ -637,3 +352,73 @@ fn begin_anew(conn: &'static Conn) {
         conn.plain(state::NEW);
     }
 }
+
+/// Recalled bytes go out before the end of the connection.
+pub(crate) fn flush(conn: &'static Conn, fd: i32) {
+    let start = sys::now();
+    while conn.tx.path() == path::RESEND {
+        attend(conn, fd);
+        let waited = sys::now() - start;
+        if let Some(wire) = conn.wire()
+            && waited > if wire.is_silent() { SILENT_NS } else { FLUSH_NS }
+        {
+            // One that is stopped would hold up each close().
+            return wire.fell_silent();
+        }
+        if waited > FLUSH_NS {
+            return;
+        }
+        let _ = sys::ppoll(&mut [libc::pollfd { fd, events: libc::POLLOUT, revents: 0 }], Some(10_000_000));
+    }
+}
+
+const FLUSH_NS: u64 = 5_000_000_000;
+
+const SILENT_NS: u64 = 50_000_000;
+
+/// Between two looks at the kernel for the connection's life, in ns.
+const LOOK_TX_NS: u64 = 10_000_000;
+
+/// What the peer has told that a writer must act on; true if the path has changed.
+#[inline(always)]
+pub(crate) fn attend_writing(conn: &'static Conn, fd: i32, tx: &mut Held<'_, Tx>) -> bool {
+    if let Some(wire) = conn.wire()
+        && wire.is_over()
+    {
+        cut::cut(conn, fd, tx);
+        if conn.has(flag::HEARD) || conn.notes() & note::CLOSED != 0 {
+            asked(conn, fd, tx);
+        } else {
+            // How far the peer has read it will say. Until then nothing can go any way.
+            wait_for_stop(conn, tx);
+        }
+        return true;
+    }
+    let notes = conn.notes();
+    let now = ticks();
+    if notes & (note::CLOSED | note::DEMOTE | note::RECALL) == 0 {
+        // An epoll set that has the connection is told by the kernel.
+        if now.wrapping_sub(tx.looked) < ticks_of(LOOK_TX_NS) || conn.queue.load(Ordering::Relaxed) != 0 {
+            return false;
+        }
+        tx.looked = now;
+        // Who answers, lives.
+        let heard = conn.counters.ring_in.load(Ordering::Relaxed);
+        if core::mem::replace(&mut tx.heard, heard) != heard {
+            return false;
+        }
+        // A peer that was killed has told nothing: its end of the companion is closed, yet it did not say that it shut it.
+        let mut poll = [libc::pollfd { fd, events: libc::POLLRDHUP, revents: 0 }];
+        let told = if sys::ppoll(&mut poll, Some(0)).unwrap_or(0) > 0 { poll[0].revents } else { 0 };
+        let gone = told & (libc::POLLHUP | libc::POLLERR) != 0
+            || told & libc::POLLRDHUP != 0 && conn.notes() & note::SHUT_WR == 0;
+        if !gone {
+            return false;
+        }
+    }
+    asked(conn, fd, tx);
+    true
+}
+
+/// How long a peer that was asked to go to tcp may take.
+const END_NS: u64 = 2_000_000_000;

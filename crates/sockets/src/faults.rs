@@ -7,6 +7,9 @@ use fabric::sys::{self, Errno};
 use crate::conn::Conn;
 use crate::io::{self, Way};
 
+/// The call itself, made again with the buffers that are good.
+type Call = fn(&'static Conn, i32, &[libc::iovec], i32) -> Way;
+
 /// Below this the kernel lets no program have memory (vm.mmap_min_addr), unless the administrator says otherwise.
 const LOWEST: usize = 64 << 10;
 /// The kernel sends in pieces of about this size: a piece that a bad address is in does not go, those before it do.
@@ -34,7 +37,7 @@ fn before_bad(iov: &[libc::iovec]) -> Option<&[libc::iovec]> {
 
 /// Receives where a buffer is [`suspect`]; `None` if the call may go on as any other.
 #[cold]
-pub(crate) fn recv(conn: &'static Conn, fd: i32, iov: &[libc::iovec], flags: i32) -> Option<Way> {
+pub(crate) fn recv(conn: &'static Conn, fd: i32, iov: &[libc::iovec], flags: i32, call: Call) -> Option<Way> {
     // Bytes that are thrown away need no place.
     if flags & libc::MSG_TRUNC != 0 {
         return None;
@@ -45,7 +48,7 @@ pub(crate) fn recv(conn: &'static Conn, fd: i32, iov: &[libc::iovec], flags: i32
         // Waits, and tells what goes before EFAULT: the end, an error, that there is nothing.
         let mut byte = 0u8;
         let scratch = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
-        return Some(match io::recv(conn, fd, &[scratch], flags & !libc::MSG_WAITALL | libc::MSG_PEEK) {
+        return Some(match call(conn, fd, &[scratch], flags & !libc::MSG_WAITALL | libc::MSG_PEEK) {
             Way::Done(Ok(1..)) => Way::Done(Err(Errno::EFAULT)),
             way => way,
         });
@@ -54,18 +57,18 @@ pub(crate) fn recv(conn: &'static Conn, fd: i32, iov: &[libc::iovec], flags: i32
     if room < PIECE && unread.is_ok_and(|unread| unread as usize > room) {
         return Some(Way::Done(Err(Errno::EFAULT)));
     }
-    Some(io::recv(conn, fd, good, flags))
+    Some(call(conn, fd, good, flags))
 }
 
 /// Sends where a buffer is [`suspect`]; `None` if the call may go on as any other.
 #[cold]
-pub(crate) fn send(conn: &'static Conn, fd: i32, iov: &[libc::iovec], flags: i32) -> Option<Way> {
+pub(crate) fn send(conn: &'static Conn, fd: i32, iov: &[libc::iovec], flags: i32, call: Call) -> Option<Way> {
     let good = before_bad(iov)?;
     if io::total(good) >= PIECE {
-        return Some(io::send(conn, fd, good, flags));
+        return Some(call(conn, fd, good, flags));
     }
     // An empty one tells what goes before EFAULT: that the connection is shut, or at an end.
-    Some(match io::send(conn, fd, &[], flags) {
+    Some(match call(conn, fd, &[], flags) {
         Way::Done(Ok(_)) => Way::Done(Err(Errno::EFAULT)),
         way => way,
     })

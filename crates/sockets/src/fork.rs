@@ -8,8 +8,10 @@ use fabric::{sys, trip};
 use crate::conn::{Conn, flag, state};
 use crate::peering::{desk, remote};
 use crate::reason::Reason;
+use crate::relay;
 use crate::table::{self, Entry};
-use crate::{bells, close, demote, descriptors, epoll, home, idle, link, process, rendezvous, thread, wait};
+use crate::wake::arm;
+use crate::{bells, close, descriptors, epoll, home, idle, link, process, rendezvous, thread};
 
 /// Which of the process's own locks fork() holds, as bits.
 static FROZEN: AtomicU32 = AtomicU32::new(0);
@@ -34,7 +36,7 @@ pub fn part() {
         let Entry::Conn(conn) = entry else { return };
         let start = sys::now();
         loop {
-            demote::hand_over(conn, fd, Reason::PidNamespace, false);
+            relay::hand_over(conn, fd, Reason::PidNamespace, false);
             // Its calls are to be the kernel's, under no lock of ours: an offer may be on its way, or the peer slow.
             if !conn.is_managed_now() || sys::now() - start > PART_NS {
                 break;
@@ -66,7 +68,7 @@ pub fn prepare() {
             conn.set(flag::SHARED);
             if conn.state() == state::PROMOTED && conn.epolls.load(Ordering::Acquire) != 0 {
                 // Armed for an event queue that the child does not have: kicks wake both.
-                wait::arm(conn, trip::RX | trip::TX, trip::KICK, 0);
+                arm::arm(conn, trip::RX | trip::TX, trip::KICK, 0);
             }
             conn.refs.fetch_add(1, Ordering::AcqRel);
         }

@@ -2,159 +2,22 @@
 //! them, so that a reader knows which bytes there are not data.
 
 use fabric::sync::{Ordering, fence};
-use fabric::sys::{self, Errno};
-use fabric::{Local, Remote, bell, hints, trip};
+use fabric::sys::{self};
 use stream::spin::{ticks, ticks_of};
 
-use crate::conn::{Conn, Held, Rx, Tx, flag, path};
-use crate::layout::{self, FIRED, KICKS, TRIP};
+use crate::conn::{Conn, Held, Rx, flag, path};
+use crate::layout::KICKS;
+use crate::path::steps;
 use crate::peering::records;
-use crate::steps;
-use crate::{descriptors, epoll, io, link, report, signals, wait};
-
-/// After something was published: wakes the peer if it is armed for `interest`. Under the tx lock, so that what goes by tcp
-/// after a demotion never mixes with kicks.
-#[inline(always)]
-pub(crate) fn wake(conn: &Conn, fd: i32, tx: &mut Held<'_, Tx>, interest: u64) {
-    fence(Ordering::SeqCst);
-    if conn.theirs().armed(conn.at(TRIP), interest) {
-        wake_armed(conn, fd, tx, interest);
-    }
-}
-
-#[cold]
-fn wake_armed(conn: &Conn, fd: i32, tx: &mut Tx, interest: u64) {
-    if conn.is_far() {
-        // Its carrier does the rest.
-        conn.theirs().stimulate(conn.at(TRIP), interest);
-        return;
-    }
-    // Whoever dies behind the mark has fired what was armed then, or nothing yet.
-    (tx.fired, tx.fires_with) = (conn.theirs().word(conn.at(TRIP)), tx.fires + 1);
-    steps::begin(&mut tx.step, steps::FIRING);
-    let fired = conn.theirs().stimulate(conn.at(TRIP), interest);
-    if fired != 0 {
-        tx.fired = fired;
-        wake_as_armed(conn, fd, tx, false);
-        carried_out(conn, tx);
-    }
-    steps::end(&mut tx.step, steps::FIRING);
-}
-
-/// Ends what one that is dead had begun: wakes the peer once more, unless that is known to be done. A wake-up for nothing does no harm until
-/// the peer has been told of it.
-pub(crate) fn ring_again(conn: &Conn, fd: i32, tx: &mut Tx) {
-    if tx.fires != tx.fires_with {
-        let armed = conn.theirs().stimulate(conn.at(TRIP), trip::RX | trip::TX);
-        if armed != 0 {
-            tx.fired = armed;
-        }
-        wake_as_armed(conn, fd, tx, true);
-    }
-    carried_out(conn, tx);
-}
-
-/// Tells the peer that it has been woken as it was armed.
-fn carried_out(conn: &Conn, tx: &mut Tx) {
-    tx.fires = tx.fires_with;
-    conn.put(FIRED, tx.fires);
-}
+use crate::wake::fire;
+use crate::wake::sleepers;
+use crate::{epoll, signals};
 
 /// As [`wake`], for one that does not hold the tx lock: a reader that made room.
 pub(crate) fn fire(conn: &'static Conn, fd: i32, interest: u64) {
     if let Some(mut tx) = conn.lock_tx(fd) {
-        wake(conn, fd, &mut tx, interest);
+        fire::wake(conn, fd, &mut tx, interest);
     }
-}
-
-/// Wakes the peer in the way in which it was armed, [`Tx::fired`]. `again`: one that is dead may have done a part of that.
-fn wake_as_armed(conn: &Conn, fd: i32, tx: &mut Tx, again: bool) {
-    report::add(report::at::WAKES, 1);
-    let mut how = tx.fired;
-    if how & trip::MODE == trip::QUEUE {
-        conn.counters.hints.fetch_add(1, Ordering::Relaxed);
-        let queue = usize::from(trip::id(how)) % layout::QUEUES;
-        let base = layout::HINTS + queue * hints::BYTES;
-        conn.put(layout::HINTED, ticks());
-        tx.hinted = base;
-        how = hints::set(&conn.theirs(), base, conn.slot.load(Ordering::Relaxed) as usize);
-        if how == 0 && again {
-            // Disarmed, but perhaps not rung. Queues that sleep do so by the bell of their number.
-            how = trip::armed(trip::RX, trip::BELL, queue as u8);
-        }
-        if how == 0 {
-            return;
-        }
-    }
-    if how & trip::MODE == trip::BELL
-        && let Some(fd) = link::link(conn.link.load(Ordering::Relaxed)).bell(trip::id(how).into())
-        && descriptors::intact(fd)
-    {
-        conn.counters.bells.fetch_add(1, Ordering::Relaxed);
-        return bell::ring(fd);
-    }
-    if how & trip::MODE == trip::BELL
-        && link::link(conn.link.load(Ordering::Relaxed)).ring_loud(trip::id(how))
-    {
-        conn.counters.bells.fetch_add(1, Ordering::Relaxed);
-        return;
-    }
-    if conn.tx.path() == path::TCP {
-        io::switch(conn, fd, tx);
-    }
-    if matches!(conn.tx.path(), path::SMALL | path::BIG) {
-        count(conn, tx);
-        pay(conn, fd, tx);
-    }
-}
-
-/// Counts one more kick, for the peer as well.
-pub(crate) fn count(conn: &Conn, tx: &mut Tx) {
-    conn.counters.kicks.fetch_add(1, Ordering::Relaxed);
-    tx.kicks_sent += 1;
-    tx.debt += 1;
-    tx.echo = 0;
-    tell(conn, tx);
-}
-
-/// Counts the kicks for the peer: before they are sent.
-pub(crate) fn tell(conn: &Conn, tx: &Tx) {
-    conn.put(KICKS, tx.kicks_sent);
-}
-
-/// Sends the kicks that have been counted but not sent, because the companion was full (its reader is awake then anyway). They
-/// come before anything else that goes by tcp. False if it still is.
-pub(crate) fn pay(conn: &Conn, fd: i32, tx: &mut Tx) -> bool {
-    if tx.debt > 0
-        && let Some(wire) = conn.wire()
-        && !wire.has_settled(&mut tx.echo)
-        && !wire.is_over()
-    {
-        // The peer must know of them before.
-        return false;
-    }
-    send_owed(fd, tx)
-}
-
-/// As [`pay`], once the peer knows of them.
-pub(crate) fn send_owed(fd: i32, tx: &mut Tx) -> bool {
-    let _undisturbed = (tx.debt > 0).then(signals::undisturbed);
-    while tx.debt > 0 {
-        steps::begin(&mut tx.step, steps::PAYING);
-        let zeros = [0; 64];
-        let len = (tx.debt as usize).min(zeros.len());
-        match sys::send(fd, zeros.as_ptr(), len, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) {
-            Ok(sent) => tx.debt -= sent as u64,
-            Err(Errno::EAGAIN | Errno::EINTR) => {
-                steps::end(&mut tx.step, steps::PAYING);
-                return false;
-            }
-            // The connection is at an end.
-            Err(_) => tx.debt = 0,
-        }
-        steps::end(&mut tx.step, steps::PAYING);
-    }
-    true
 }
 
 /// What the kernel says of a connection whose peer writes to the ring.
@@ -242,7 +105,7 @@ pub(crate) fn take(conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>, most: u64, by: B
             rx.left = ticks();
         }
         if rx.left != 0 && ticks().wrapping_sub(rx.left) > ticks_of(GONE_NS) {
-            wait::forget_gone(conn, rx.left);
+            sleepers::forget_gone(conn, rx.left);
         }
         if conn.sleepers.load(Ordering::SeqCst) > 0 {
             if arrived > 1 {

@@ -11,7 +11,10 @@ use stream::spin::{Learned, NO_CPU, Spun, cpu, ticks};
 
 use crate::conn::{Conn, flag, path};
 use crate::layout::CALL_BELL;
-use crate::wait::{self, Seen, Waiter};
+use crate::path::writer;
+use crate::wake::arm;
+use crate::wake::arm::Seen;
+use crate::wake::sleepers::Waiter;
 use crate::{bells, epoll, idle, kicks, overdue, process, ready, real, rendezvous, seen, table};
 
 /// Connections that a poll of the kernel's is waiting on: they are not promoted meanwhile, as nobody would wake it.
@@ -151,7 +154,7 @@ fn fingerprint(fds: &[libc::pollfd]) -> u64 {
 /// Tells peers where we wait. Where they do: on this very processor, if one of them does.
 fn meet(fds: &[libc::pollfd]) -> u64 {
     let here = cpu();
-    let met = |conn| wait::meet_at(conn, here);
+    let met = |conn| arm::meet_at(conn, here);
     let peers = fds.iter().filter_map(|poll| managed(poll.fd)).take(MEET_MOST).map(met);
     peers.fold(NO_CPU, |known, peer| if known == here { here } else { peer })
 }
@@ -186,7 +189,7 @@ fn sleep(
         }
         conn.counters.sleeps.fetch_add(1, Ordering::Relaxed);
         let interest = if poll.events & libc::POLLOUT != 0 { trip::RX | trip::TX } else { trip::RX };
-        wait::arm(conn, interest, mode, id);
+        arm::arm(conn, interest, mode, id);
         // The companion stands for the connection: kicks, its end, and what is still on tcp. Once its end is known it would
         // be readable for ever.
         let on_tcp = matches!(conn.tx.path(), path::TCP | path::LAST);
@@ -196,7 +199,7 @@ fn sleep(
             limit = Some(RESEND_NS);
         } else if conn.is_via() && conn.tx.path() == path::SMALL && poll.events & libc::POLLOUT != 0 {
             // For a window that stays full.
-            limit = limit.or(Some(wait::STALL_NS));
+            limit = limit.or(Some(writer::STALL_NS));
         }
         let told = conn.has(flag::PEER_FIN | flag::PEER_HUP);
         place.events =

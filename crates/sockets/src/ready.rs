@@ -7,7 +7,8 @@ use crate::conn::{Conn, flag, path, state};
 use crate::events::{IN, OUT, RDHUP};
 use crate::kicks::By;
 use crate::layout::{TCP_AT, W, note};
-use crate::{demote, io, kicks, low_water, rendezvous};
+use crate::path::{reader, writer};
+use crate::{demote, kicks, low_water, rendezvous};
 
 /// Events of poll() (the same bits as epoll's) that the connection is ready for, of those in `want`; HUP and ERR always count.
 /// `None` if its calls are no longer ours; [`AGAIN`] if that is being decided.
@@ -27,10 +28,14 @@ pub fn events(conn: &'static Conn, fd: i32, want: u32) -> Option<u32> {
             path::SMALL | path::BIG => {
                 if want & OUT != 0 {
                     let third = tx.ring.capacity() as usize / 3;
-                    let room = io::room_for(conn, fd, &mut tx, third).unwrap_or(usize::MAX);
+                    let room = writer::room_for(conn, fd, &mut tx, third).unwrap_or(usize::MAX);
                     if room >= third
                         || conn.is_via() && room > 0 && tx.ring.unread(&conn.ends()) == Ok(0)
-                        || if room > 0 { io::stuck(conn, &tx) } else { io::stuck_for_long(conn, &mut tx) }
+                        || if room > 0 {
+                            writer::stuck(conn, &tx)
+                        } else {
+                            writer::stuck_for_long(conn, &mut tx)
+                        }
                         || conn.notes() & note::CLOSED != 0
                         || conn.has(flag::BROKEN | flag::SHUT_WR)
                     {
@@ -45,7 +50,7 @@ pub fn events(conn: &'static Conn, fd: i32, want: u32) -> Option<u32> {
     let (ring, few);
     {
         let mut rx = conn.lock_rx(fd)?;
-        io::progress(conn, fd, &mut rx);
+        reader::progress(conn, fd, &mut rx);
         ring = matches!(conn.rx.path(), path::SMALL | path::BIG);
         // What was recalled between hosts is not there; an END tells when it comes. (On one host its writer may have left it to us without a word.)
         let recalled = conn.is_far() && conn.has(flag::RECALLED) && conn.word(TCP_AT) == 0;

@@ -6,20 +6,23 @@
 //! The new connection has the addresses of the old one: it is made in a network namespace of its own, where they are free. Where the
 //! kernel allows no namespace, its ports are others, but programs under Shunt are told the old ones ([`crate::names`]).
 
+use fabric::Local;
 use fabric::sync::{AtomicU32, Ordering};
 use fabric::sys::{self, Errno};
 
 use crate::conn::{Addr, Conn, Held, Rx, flag, path};
+use crate::demote::{finish, flush};
+use crate::handover::{Rest, each_number, hand_over_with};
 use crate::layout::{self, KICKS, TCP_AT};
 use crate::names::Ports;
+use crate::path::reader::unread_at_death;
 use crate::reason::Reason;
 use crate::socket::SO_COOKIE;
-use crate::table::{self, Entry};
-use crate::{close, descriptors, diag, io, low_water, names, process, report};
+use crate::{close, descriptors, diag, low_water, names, process, report};
 
 /// What a reader would get next, in this order; then what the companion brings, until its end.
 #[derive(Clone, Copy)]
-pub struct Rest {
+struct Unread {
     /// Bytes of tcp that come before the ring's.
     before: u64,
     /// A copy of what is unread in the ring.
@@ -32,22 +35,15 @@ pub struct Rest {
     died_unread: Option<bool>,
 }
 
-/// Whether another process has the connection, too.
-pub fn shared(conn: &'static Conn) -> bool {
-    let mut ours = 0;
-    each_number(conn, |_| ours += 1);
-    process::borrowed() || conn.refs.load(Ordering::Acquire) > ours
-}
-
 /// Takes what is unread out of the ring, up to where it ends: under the lock, when its writer writes there no more.
-pub fn take(conn: &Conn, rx: &mut Held<'_, Rx>, died_unread: Option<bool>) -> Option<Rest> {
+fn take(conn: &Conn, rx: &mut Held<'_, Rx>, died_unread: Option<bool>) -> Option<Unread> {
     let ring = sys::mmap_private(layout::UNDER_WAY).ok()?;
     let end = conn.word(TCP_AT).checked_sub(1).map_or(u64::MAX, |at| at.saturating_sub(rx.ring.position()));
     let most = end.min(layout::UNDER_WAY as u64) as usize;
     let mut path = if conn.rx.path() == path::TCP { path::SMALL } else { conn.rx.path() };
     let mut len = 0;
     loop {
-        let ready = rx.ring.ready(&conn.ends(), most - len, || io::until(conn, path)).unwrap_or(0);
+        let ready = rx.ring.ready(&conn.ends(), most - len, || conn.until(path)).unwrap_or(0);
         let ready = ready.min(most - len);
         if ready == 0 && path == path::SMALL && conn.word(layout::BIG_AT) == rx.ring.position() + 1 {
             rx.ring.move_to(conn.big_ring(), layout::BIG);
@@ -65,12 +61,21 @@ pub fn take(conn: &Conn, rx: &mut Held<'_, Rx>, died_unread: Option<bool>) -> Op
     }
     let kicks = conn.word(KICKS).wrapping_sub(rx.kicks_drained);
     let before = if conn.rx.path() == path::TCP { rx.tcp_left.unwrap_or(0) } else { 0 };
-    Some(Rest { before, ring, len, kicks: if kicks > 1 << 20 { 0 } else { kicks }, died_unread })
+    Some(Unread { before, ring, len, kicks: if kicks > 1 << 20 { 0 } else { kicks }, died_unread })
+}
+
+/// Takes the connection back so that a process that knows nothing of rings can go on with it, or `leaves` this process
+/// ([`crate::handover`]). What can go by tcp no more goes by a relay. True if the connection itself carries all of it.
+pub fn hand_over(conn: &'static Conn, fd: i32, reason: Reason, leaves: bool) -> bool {
+    // What is unread stays in the ring, and is ours, as splice() can take it from there.
+    let stays = matches!(reason, Reason::Duplicated | Reason::Forked | Reason::Splice);
+    let rest = (!stays).then_some(rest as Rest);
+    hand_over_with(conn, fd, reason, leaves, rest)
 }
 
 /// Changes every number that stands for the connection here for one of a relay's, which begins with `rest`. False if none can be
 /// made: then `rest` is lost.
-pub fn begin(conn: &'static Conn, fd: i32, rest: Rest) -> bool {
+fn begin(conn: &'static Conn, fd: i32, rest: Unread) -> bool {
     let made = start(conn, fd, rest);
     if let Some(new) = made {
         keep_settings(fd, new);
@@ -107,22 +112,6 @@ fn await_rest(fd: i32, unread: usize) {
 const ALWAYS_ROOM: usize = 2048;
 const AWAITED_NS: u64 = 100_000_000;
 
-/// The numbers of this process that stand for the connection.
-fn each_number(conn: &'static Conn, mut each: impl FnMut(i32)) {
-    let borrowed = process::borrowed();
-    for number in 0..table::top() {
-        let known = matches!(table::entry(number), Entry::Conn(same) if core::ptr::eq(same, conn));
-        if if borrowed { is_socket_of(number, conn) } else { known } {
-            each(number);
-        }
-    }
-}
-
-/// Whether a number stands for the connection's socket: for a child of vfork(), which has numbers of its own but not its own table.
-pub fn is_socket_of(number: i32, conn: &Conn) -> bool {
-    sys::getsockopt(number, libc::SOL_SOCKET, SO_COOKIE) == Ok(conn.cookie.load(Ordering::Relaxed))
-}
-
 /// What the program has set on the old socket.
 fn keep_settings(old: i32, new: i32) {
     let flags = sys::fcntl(old, libc::F_GETFL, 0).unwrap_or(0) & libc::O_NONBLOCK;
@@ -146,7 +135,7 @@ fn keep_settings(old: i32, new: i32) {
 }
 
 /// Starts a relay; gives the program's end of the new connection.
-fn start(conn: &Conn, companion: i32, rest: Rest) -> Option<i32> {
+fn start(conn: &Conn, companion: i32, rest: Unread) -> Option<i32> {
     let (own, peer) = conn.addresses();
     let family = sys::getsockopt::<i32>(companion, libc::SOL_SOCKET, libc::SO_DOMAIN).ok()?;
     let page = sys::mmap_common(4096).ok()?;
@@ -360,7 +349,7 @@ fn sent(fd: i32, bytes: &[u8]) -> Result<usize, Errno> {
 }
 
 /// The relay's whole life.
-fn relay(companion: i32, outer: i32, rest: Rest) -> ! {
+fn relay(companion: i32, outer: i32, rest: Unread) -> ! {
     sys::set_name(c"shunt-relay");
     let (low, high) = (companion.min(outer) as u32, companion.max(outer) as u32);
     sys::close_range(high + 1, u32::MAX);
@@ -395,8 +384,8 @@ fn reset(fd: i32) {
     let _ = sys::setsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, libc::linger { l_onoff: 1, l_linger: 0 });
 }
 
-fn carry(companion: i32, outer: i32, rest: Rest, mut ring: &[u8]) -> Result<(), Side> {
-    let Rest { mut before, mut kicks, died_unread, .. } = rest;
+fn carry(companion: i32, outer: i32, rest: Unread, mut ring: &[u8]) -> Result<(), Side> {
+    let Unread { mut before, mut kicks, died_unread, .. } = rest;
     let (mut down, mut up) = (Way::NEW, Way::NEW);
     loop {
         let from_ring = down.empty() && before == 0 && !ring.is_empty();
@@ -469,4 +458,28 @@ fn carry(companion: i32, outer: i32, rest: Rest, mut ring: &[u8]) -> Result<(), 
             return Ok(());
         }
     }
+}
+
+/// Lets a relay have what is unread. If the writer may still come to send it, it is told not to.
+fn rest(conn: &'static Conn, fd: i32, mut rx: Held<'_, Rx>, ended: bool) {
+    // Between hosts nobody sends in the other's stead.
+    let claimed =
+        !conn.is_far() && conn.mine().replace_word(conn.at(layout::CLAIM), 0, layout::BY_READER).is_ok();
+    let died_unread = if ended { unread_at_death(conn) } else { None };
+    if (claimed || ended || conn.word(TCP_AT) != 0)
+        && let Some(rest) = take(conn, &mut rx, died_unread)
+    {
+        if claimed {
+            conn.put(layout::RESENT_TO, rx.ring.position() + 1);
+        }
+        conn.rx.set_path(path::LAST);
+        drop(rx);
+        flush(conn, fd);
+        // Whoever else has the connection goes on with the kernel's.
+        finish(conn);
+        if begin(conn, fd, rest) {
+            return;
+        }
+    }
+    report::count_reason(Reason::PeerGone);
 }

@@ -8,8 +8,9 @@ use fabric::sync::Ordering;
 use crate::conn::{Conn, flag};
 use crate::peering::desk;
 use crate::reason::Reason;
+use crate::relay;
 use crate::table::{self, Entry};
-use crate::{bells, board, demote, descriptors, epoll, fork, home, link, process, rendezvous};
+use crate::{bells, board, descriptors, epoll, fork, home, link, process, rendezvous};
 
 /// Whether the process has, or shares, anything of ours.
 pub fn has_anything() -> bool {
@@ -19,7 +20,7 @@ pub fn has_anything() -> bool {
 /// Gives all of it up.
 pub fn everything(reason: Reason) {
     each(|conn, fd| {
-        demote::hand_over(conn, fd, reason, false);
+        relay::hand_over(conn, fd, reason, false);
     });
     desk::stop();
     // The others who have them go on as if this process had closed them.

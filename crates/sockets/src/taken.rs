@@ -7,7 +7,7 @@
 //! * what the owner has not read it sends by tcp in the peer's stead, from a copy of the peer's socket, after it has taken the kicks out of the owner's. What finds no room
 //!   there the peer sends later, as after any recall;
 //! * the owner's end is on tcp at once; its sleepers are woken by a byte that is taken out again;
-//! * the peer is told by a mark in its end ([`crate::steps::TAKEN`]) what the owner would have told it: where tcp begins, and how many kicks come before. A kick
+//! * the peer is told by a mark in its end ([`crate::path::steps::TAKEN`]) what the owner would have told it: where tcp begins, and how many kicks come before. A kick
 //!   wakes it. Whatever it has not read it still reads in the ring.
 //!
 //! Nothing is written into the segments of the link. Where any of this cannot be (the peer is another user's, or on another host, or is back on tcp already, so that unread bytes
@@ -19,10 +19,10 @@ use fabric::sys::{self, Errno};
 use crate::conn::{Conn, Held, Rx, Tx, flag, path, state};
 use crate::home::{self, Foreign};
 use crate::layout;
+use crate::path::steps;
 use crate::proc::{self, Text};
 use crate::reason::Reason;
 use crate::socket::SO_COOKIE;
-use crate::steps;
 use crate::{descriptors, report, signals};
 
 /// What has become of a descriptor that was taken.

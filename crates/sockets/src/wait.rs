@@ -3,204 +3,20 @@
 //! A reader sleeps in recv(MSG_PEEK) on the companion: the kernel then does for us what it does for tcp, be it SO_RCVTIMEO, EINTR and
 //! SA_RESTART, or cancellation. A writer sleeps in poll.
 
-use fabric::sync::{AtomicU32, AtomicU64, Ordering};
+use fabric::sync::Ordering;
 use fabric::sys::{self, Errno};
-use fabric::{Local, Remote, bell, trip};
+use fabric::{Local, bell, trip};
 use stream::spin::{NO_CPU, Spun, cpu, is_realtime, nanos_of, ticks, ticks_of};
 
 use crate::conn::{Conn, flag, path, state};
-use crate::layout::{self, BIG_AT, CALL_BELL, CPU, FIRED, NOTES, R, SLOTS, SMALL_AT, STATE, TCP_AT, TRIP, W};
+use crate::layout::{self, CALL_BELL, R, SMALL_AT, TCP_AT, TRIP};
+use crate::path::writer;
+use crate::path::writer::stall_ns;
 use crate::reason::Reason;
-use crate::{
-    bells, demote, idle, io, kicks, link, overdue, process, real, rendezvous, signals, table, thread,
-};
+use crate::wake::arm::{Seen, arm, meet};
+use crate::wake::sleepers::Waiter;
 
-/// What a waiter looks at: any change of it is a reason to try again.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Seen {
-    front: u64,
-    back: u64,
-    notes: u64,
-    paths: u64,
-}
-
-impl Seen {
-    /// One word that changes when any of it does (but for a coincidence, which costs one spin).
-    #[inline(always)]
-    pub(crate) fn sum(self) -> u64 {
-        self.front ^ self.back.rotate_left(21) ^ self.notes.rotate_left(43) ^ self.paths.rotate_left(11)
-    }
-
-    /// What the peer has put, now.
-    #[inline(always)]
-    pub(crate) fn now(conn: &Conn) -> Seen {
-        Seen { back: conn.word(R), ..Seen::to_read(conn) }
-    }
-
-    /// As far as it matters to who reads. How far the peer has read is in a line of its own, which stays with the peer as long as nobody looks.
-    #[inline(always)]
-    fn to_read(conn: &Conn) -> Seen {
-        let paths =
-            conn.word(SMALL_AT) ^ conn.word(BIG_AT).rotate_left(20) ^ conn.word(TCP_AT).rotate_left(40);
-        Seen { front: conn.word(W), back: 0, notes: conn.word(NOTES), paths: paths ^ conn.word(STATE) << 60 }
-    }
-}
-
-/// Counts a waiter from before it arms until it is awake, and notes which thread it is.
-pub(crate) struct Waiter {
-    conn: &'static Conn,
-    place: i32,
-}
-
-impl Waiter {
-    /// One that sleeps until it is woken, if need be by a kick.
-    pub(crate) fn new(conn: &'static Conn) -> Waiter {
-        conn.waiters.fetch_add(1, Ordering::SeqCst);
-        conn.sleepers.fetch_add(1, Ordering::SeqCst);
-        let me = sleeper(thread::tid(), ticks());
-        let free =
-            |place: &AtomicU64| place.compare_exchange(0, me, Ordering::AcqRel, Ordering::Relaxed).is_ok();
-        let place = conn.asleep.iter().position(free);
-        Waiter { conn, place: place.map_or(NO_PLACE, |place| place as i32) }
-    }
-
-    /// One that looks by itself now and then.
-    fn looking(conn: &'static Conn) -> Waiter {
-        conn.waiters.fetch_add(1, Ordering::AcqRel);
-        Waiter { conn, place: LOOKING }
-    }
-
-    /// For those who keep many: what [`Waiter::again`] makes it of.
-    pub(crate) fn keep(self) -> i32 {
-        core::mem::ManuallyDrop::new(self).place
-    }
-
-    pub(crate) fn again(conn: &'static Conn, place: i32) -> Waiter {
-        Waiter { conn, place }
-    }
-}
-
-impl Waiter {
-    /// Counts it no longer; whether the last number of the connection was closed while it slept.
-    fn wake(self) -> bool {
-        core::mem::ManuallyDrop::new(self).leave()
-    }
-
-    fn leave(&self) -> bool {
-        match self.place {
-            LOOKING => less(&self.conn.waiters, 1),
-            NO_PLACE => awake(self.conn, 1),
-            // One that was taken for gone is not counted any more.
-            place => loop {
-                let who = self.conn.asleep[place as usize].load(Ordering::Acquire);
-                if thread_of(who) != thread::tid() {
-                    break;
-                }
-                if vacate(self.conn, place as usize, who) {
-                    return who & ORPHAN != 0;
-                }
-            },
-        }
-        false
-    }
-}
-
-impl Drop for Waiter {
-    fn drop(&mut self) {
-        self.leave();
-    }
-}
-
-/// The last number of the connection, `fd`, is about to be closed: marks the readers that sleep on it, who keep it. How many there are.
-pub(crate) fn orphan(conn: &Conn, fd: i32) -> u32 {
-    let mut marked = 0;
-    for place in &conn.asleep {
-        let who = place.load(Ordering::Acquire);
-        let tid = thread_of(who);
-        // Of those that were killed, or jumped out of their sleep, the kernel knows no such call.
-        if tid == 0 || tid == thread::tid() {
-            continue;
-        }
-        if !(sys::sleeps_in_recv(tid, fd) || conn.is_far() && sys::sleeps_in_poll(tid)) {
-            continue;
-        }
-        conn.orphans.fetch_add(1, Ordering::AcqRel);
-        if place.compare_exchange(who, who | ORPHAN, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-            marked += 1;
-        } else {
-            conn.orphans.fetch_sub(1, Ordering::AcqRel);
-        }
-    }
-    marked
-}
-
-/// A bit of a sleeper's word beside its thread's id, which is smaller: its number was closed.
-const ORPHAN: u64 = 1 << 31;
-
-fn thread_of(who: u64) -> u32 {
-    who as u32 & !(ORPHAN as u32)
-}
-
-const NO_PLACE: i32 = -1;
-const LOOKING: i32 = -2;
-
-/// Counts down, but never below nothing: of those without a place some may have been taken for gone.
-fn less(count: &AtomicU32, by: u32) {
-    let _ = count.fetch_update(Ordering::SeqCst, Ordering::Relaxed, |count| Some(count.saturating_sub(by)));
-}
-
-fn awake(conn: &Conn, count: u32) {
-    less(&conn.sleepers, count);
-    less(&conn.waiters, count);
-}
-
-fn vacate(conn: &Conn, place: usize, who: u64) -> bool {
-    let vacated = conn.asleep[place].compare_exchange(who, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok();
-    if vacated {
-        awake(conn, 1);
-    }
-    vacated
-}
-
-/// A sleeper: its thread, and since when in its upper half.
-fn sleeper(tid: u32, since: u64) -> u64 {
-    u64::from(tid) | (since >> SINCE) << 32
-}
-
-/// The unit of [`sleeper`]'s time is so many bits of ticks: a millisecond or two.
-const SINCE: u32 = 22;
-
-/// Counts no longer those that were killed in their sleep or jumped out of it, as this thread has, which is awake, if it is found among
-/// them. Since `left` there has always been a kick in the companion, so that nobody can be asleep there who was before, only such as
-/// have had no processor since.
-#[cold]
-pub(crate) fn forget_gone(conn: &Conn, left: u64) {
-    let (now, long) = ((ticks() >> SINCE) as u32, (ticks_of(WOKEN_NS) >> SINCE) as i32);
-    // Signed: it may be later than `now`.
-    let long_ago = |since: u32| now.wrapping_sub(since) as i32 > long;
-    let woken = long_ago((left >> SINCE) as u32);
-    let mut asleep = false;
-    for (place, who) in conn.asleep.iter().enumerate() {
-        let who = who.load(Ordering::Acquire);
-        let (tid, since) = (thread_of(who), (who >> 32) as u32);
-        if tid == 0 || who & ORPHAN != 0 {
-            asleep |= tid != 0;
-            continue;
-        }
-        if woken && long_ago(since) || tid == thread::tid() || !fabric::sync::thread_lives(tid) {
-            vacate(conn, place, who);
-        } else {
-            asleep = true;
-        }
-    }
-    if woken && !asleep {
-        // Of those for whom there was no place it is not known since when.
-        awake(conn, conn.sleepers.load(Ordering::Acquire));
-    }
-}
-
-/// After so long whoever was asleep before a kick came has woken by it.
-const WOKEN_NS: u64 = 1_000_000_000;
+use crate::{bells, demote, idle, kicks, overdue, process, real, rendezvous, signals, table};
 
 /// Waits until a read may find something. Errors are what the call is to return. `orphan`: whether the number that the call was made with
 /// was closed while it slept, so that [`Conn::descriptor`] is the one to go on with.
@@ -420,18 +236,6 @@ fn sleep_by_bell(conn: &'static Conn, fd: i32, seen: Seen, orphan: &mut bool) ->
     Some(result)
 }
 
-/// How long a blocked writer waits for a reader that does not read before it goes on by tcp, whose buffers are larger: two
-/// programs that write to each other first and read later must not stop where tcp would not.
-pub(crate) const STALL_NS: u64 = 20_000_000;
-
-/// The same for a window of messages, which may be full after few bytes: so that a reader which has had no processor for a moment is not taken for one that does not read.
-const WINDOW_STALL_NS: u64 = 200_000_000;
-
-/// Which of them holds for a connection.
-pub(crate) fn stall_ns(conn: &Conn) -> u64 {
-    if conn.is_via() && conn.tx.path() == path::SMALL { WINDOW_STALL_NS } else { STALL_NS }
-}
-
 /// Waits until a write may find room.
 #[cold]
 pub fn writable(conn: &'static Conn, fd: i32) -> Result<(), Errno> {
@@ -441,7 +245,7 @@ pub fn writable(conn: &'static Conn, fd: i32) -> Result<(), Errno> {
         let seen = Seen::now(conn);
         match conn.tx.path() {
             path::SMALL | path::BIG => {
-                if io::room_for(conn, fd, &mut tx, 1) != Ok(0) {
+                if writer::room_for(conn, fd, &mut tx, 1) != Ok(0) {
                     return Ok(());
                 }
             }
@@ -534,7 +338,7 @@ fn sleep_writable(conn: &'static Conn, fd: i32, seen: Seen) -> Result<(), Errno>
                 && matches!(conn.tx.path(), path::SMALL | path::BIG)
             {
                 tx.looked = 0;
-                if io::attend(conn, fd, &mut tx) {
+                if demote::attend_writing(conn, fd, &mut tx) {
                     break;
                 }
             }
@@ -552,8 +356,8 @@ fn sleep_writable(conn: &'static Conn, fd: i32, seen: Seen) -> Result<(), Errno>
 /// Where the window is full of little messages there is room in the ring.
 fn grown(conn: &'static Conn, fd: i32) -> bool {
     let Some(mut tx) = conn.lock_tx(fd) else { return true };
-    let stuck = io::stuck(conn, &tx);
-    if stuck && !io::grow(conn, &mut tx) {
+    let stuck = writer::stuck(conn, &tx);
+    if stuck && !writer::grow(conn, &mut tx) {
         demote::out_of_rings(conn, fd, &mut tx);
     }
     stuck
@@ -598,122 +402,9 @@ fn kernel_writable(conn: &'static Conn, fd: i32) -> Result<(), Errno> {
     }
 }
 
-/// Whether the peer cannot ring as that asks.
-fn unheard(conn: &Conn, mode: u64) -> bool {
-    conn.has(flag::NO_BELLS) && !(mode == trip::QUEUE && conn.has(flag::LOUD))
-}
-
-/// Arms for one interest, keeping what another waiter is armed for.
-pub(crate) fn arm(conn: &Conn, interest: u64, mode: u64, id: u8) {
-    let others = conn.waiters.load(Ordering::Acquire) > 1;
-    // Kicks wake everybody, epoll sets that it is in included; a bell or a queue only its owner.
-    let member = mode != trip::QUEUE && conn.epolls.load(Ordering::Acquire) != 0;
-    let kick = mode == trip::KICK || others || member || conn.has(flag::SHARED) || unheard(conn, mode);
-    let was = trip::arm(&conn.mine(), conn.at(TRIP), |other| {
-        let interest = interest | other & INTEREST;
-        if kick || other & trip::MODE == trip::KICK {
-            trip::armed(interest, trip::KICK, 0)
-        } else {
-            trip::armed(interest, mode, id)
-        }
-    });
-    if was & INTEREST == 0 {
-        conn.arms.fetch_add(1, Ordering::AcqRel);
-    }
-}
-
-const INTEREST: u64 = trip::RX | trip::TX;
-
-/// Disarms, whoever else may be armed: when nobody is to wait any more.
-pub(crate) fn disarm_for_all(conn: &Conn) {
-    if trip::disarm(&conn.mine(), conn.at(TRIP)) & INTEREST != 0 {
-        conn.arms.fetch_sub(1, Ordering::AcqRel);
-    }
-}
-
-/// Whether the peer has carried out all that it fired, so that, disarmed, no kick is on the way that it has not counted.
-pub(crate) fn quiet(conn: &Conn) -> bool {
-    conn.word(FIRED) == conn.arms.load(Ordering::Acquire)
-}
-
-/// Whether the peer has carried out all that it fired, armed or not. Of a connection that may be changing its slot just now, or have
-/// been closed: so the words are read where its link has them, which stays mapped for the look.
-pub(crate) fn woken(_scan: &link::Scan, conn: &Conn) -> bool {
-    if !conn.slot_taken() || !matches!(conn.state(), state::OFFERED | state::PROMOTED) {
-        return true;
-    }
-    let mine = link::link(conn.link.load(Ordering::Relaxed)).mine();
-    let slot = conn.slot.load(Ordering::Relaxed) as usize;
-    if slot >= SLOTS || mine.len() == 0 {
-        return true;
-    }
-    let at = layout::slot(slot);
-    let armed = mine.word(at + TRIP) & INTEREST != 0;
-    mine.word(at + FIRED).wrapping_add(u64::from(armed)) >= conn.arms.load(Ordering::Acquire)
-}
-
-/// Tells the peer on which processor we wait, and says on which it waited.
-pub(crate) fn meet(conn: &Conn) -> u64 {
-    meet_at(conn, cpu())
-}
-
-/// As [`meet`], of one who knows on which processor that is: to ask takes as long as to look at the peer's word.
-pub(crate) fn meet_at(conn: &Conn, here: u64) -> u64 {
-    tell_cpu(conn, here + 1);
-    peer_cpu(conn)
-}
-
-/// On which processor the peer last began to wait.
-pub(crate) fn peer_cpu(conn: &Conn) -> u64 {
-    if conn.is_far() { NO_CPU } else { conn.word(CPU).checked_sub(1).unwrap_or(NO_CPU) }
-}
-
-/// Tells the peer on which processor we wait, plus one.
-pub(crate) fn tell_cpu(conn: &Conn, cpu: u64) {
-    if !conn.is_far() {
-        conn.theirs().put_word(conn.at(CPU), cpu);
-    }
-}
-
 /// When a call with this timeout option gives up, in ticks.
 pub(crate) fn deadline(fd: i32, option: i32) -> Option<u64> {
     let time: libc::timeval = sys::getsockopt(fd, libc::SOL_SOCKET, option).ok()?;
     let nanos = time.tv_sec as u64 * 1_000_000_000 + time.tv_usec as u64 * 1000;
     (nanos != 0).then(|| ticks() + ticks_of(nanos))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn who_fell_asleep_since_a_kick_was_left_is_not_taken_for_gone() {
-        let conn = crate::home::take(|_| ()).unwrap();
-        conn.reset();
-        let (stop, stopped) = std::sync::mpsc::channel::<()>();
-        let (tell, told) = std::sync::mpsc::channel();
-        let other = std::thread::spawn(move || {
-            tell.send(thread::tid()).unwrap();
-            let _ = stopped.recv();
-        });
-        let tid = told.recv().unwrap();
-        let long_ago = ticks() - 2 * ticks_of(WOKEN_NS);
-        for (place, since) in [(0, long_ago), (1, ticks() + (1 << SINCE))] {
-            conn.asleep[place].store(sleeper(tid, since), Ordering::Relaxed);
-        }
-        conn.sleepers.store(2, Ordering::Relaxed);
-        conn.waiters.store(2, Ordering::Relaxed);
-        forget_gone(conn, ticks());
-        assert_eq!(conn.sleepers.load(Ordering::Relaxed), 2, "the kick has only just been left");
-        forget_gone(conn, long_ago);
-        assert_eq!(conn.sleepers.load(Ordering::Relaxed), 1, "the one who was asleep before has woken by it");
-        drop(stop);
-        other.join().unwrap();
-        // It is joined a moment before the kernel has it no more.
-        while fabric::sync::thread_lives(tid) {
-            sys::yield_now();
-        }
-        forget_gone(conn, ticks());
-        assert_eq!(conn.sleepers.load(Ordering::Relaxed), 0, "nobody is left");
-    }
 }

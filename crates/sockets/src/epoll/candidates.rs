@@ -5,13 +5,14 @@ use fabric::sync::Ordering;
 use fabric::{sys, trip};
 
 use super::edges::{BELL_DATA, ET, ONESHOT, inner_data, table_fds};
-use super::queues::arm;
+use super::queues::arm_member;
 use super::set::{EARLY, FRESH, Guard, MEMBERS, MOVED, SPENT, Set};
 use crate::conn::{Conn, flag, path, state};
 use crate::kicks::By;
 use crate::layout::{TCP_AT, W};
 use crate::table::{self, Entry};
-use crate::{events, link, ready, rendezvous, wait};
+use crate::wake::arm;
+use crate::{events, link, ready, rendezvous};
 
 /// Which hints are taken before the list is gone through: none, or those that were set until then (in ticks); later ones are set
 /// aside.
@@ -94,7 +95,7 @@ impl Set {
         let mut arrived = Arrived::new(until);
         let mixed = self.on_tcp.load(Ordering::Relaxed) != 0;
         scan.take(queue as usize - 1, |conn, when| {
-            if mixed && !wait::woken(scan, conn) {
+            if mixed && !arm::woken(scan, conn) {
                 guard.note_waking(conn);
             }
             arrived.add(guard, conn, when);
@@ -155,13 +156,13 @@ impl Set {
             let got = if edge {
                 // Armed before we look: what comes before is an edge to report now, what comes later fires.
                 let room = want & events::OUT != 0 && conn.has(flag::TX_FULL);
-                arm(conn, if room { trip::RX | trip::TX } else { trip::RX });
+                arm_member(conn, if room { trip::RX | trip::TX } else { trip::RX });
                 seen = conn.word(W);
                 match ready::events(conn, fd, want) {
                     // No room although nobody told us so (filled before it became a member): its edge is awaited, too.
                     Some(got) if want & !got & events::OUT != 0 && !room => {
                         conn.set(flag::TX_FULL);
-                        arm(conn, trip::RX | trip::TX);
+                        arm_member(conn, trip::RX | trip::TX);
                         ready::events(conn, fd, want)
                     }
                     got => got,
@@ -169,11 +170,11 @@ impl Set {
             } else {
                 let interest = if want & events::OUT != 0 { trip::RX | trip::TX } else { trip::RX };
                 if places.is_none() {
-                    arm(conn, interest);
+                    arm_member(conn, interest);
                 }
                 match ready::events(conn, fd, want) {
                     Some(0) => {
-                        arm(conn, interest);
+                        arm_member(conn, interest);
                         ready::events(conn, fd, want)
                     }
                     got => got,

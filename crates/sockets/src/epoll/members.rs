@@ -6,14 +6,16 @@ use fabric::sys::{self, Errno};
 use fabric::trip;
 
 use super::edges::{BELL_DATA, EDGES, ET, ONESHOT, each_membership, inner_data, table_fds};
-use super::queues::{arm, give_queue, take_queue};
+use super::queues::{arm_member, give_queue, take_queue};
 use super::set::{
     EARLY, FRESH, Guard, INNER, LISTED, MEMBERS, MOVED, Member, PRESENT, SPENT, Set, State, each_set,
     places_of,
 };
 use crate::conn::{Conn, flag, path};
+use crate::handover;
 use crate::reason::Reason;
-use crate::{bells, demote, descriptors, events, table, thread, wait};
+use crate::wake::arm;
+use crate::{bells, demote, descriptors, events, table, thread};
 
 impl Set {
     /// EPOLL_CTL_ADD of a connection that is managed already.
@@ -368,7 +370,7 @@ pub fn forget(conn: &'static Conn, fd: i32, last: bool) {
         table_fds(conn, |other| others |= other != fd);
     }
     if others {
-        demote::hand_over(conn, fd, Reason::Duplicated, false);
+        handover::go_back(conn, fd, Reason::Duplicated);
     }
     each_set(|set| set.forget(conn, fd, others));
 }
@@ -386,11 +388,11 @@ pub fn want_room(conn: &'static Conn) {
     if conn.epolls.load(Ordering::Acquire) == 0 {
         return;
     }
-    let seen = wait::Seen::now(conn);
-    arm(conn, trip::RX | trip::TX);
+    let seen = arm::Seen::now(conn);
+    arm_member(conn, trip::RX | trip::TX);
     // By tcp another thread may have taken the kernel's edge before it was known that it is one.
     let by_tcp = || matches!(conn.tx.path(), path::TCP | path::LAST) && sys::writable(conn.descriptor());
-    if wait::Seen::now(conn) != seen || by_tcp() {
+    if arm::Seen::now(conn) != seen || by_tcp() {
         each_membership(conn, |set, fd| set.list_and_wake(fd));
     }
 }

@@ -7,7 +7,8 @@ use stream::spin::{NO_CPU, cpu, ticks, ticks_of};
 
 use super::set::{Guard, MEMBERS, MOVED, Set};
 use crate::conn::{Conn, path};
-use crate::{table, wait};
+use crate::table;
+use crate::wake::arm;
 
 /// So many calls are answered without a sleep before others are let run.
 const UNSLEPT_MOST: u32 = 3;
@@ -57,7 +58,7 @@ impl Set {
     pub(super) fn peer_cpu(&self) -> u64 {
         let Some(mut guard) = self.lock() else { return NO_CPU };
         if self.moved.load(Ordering::Relaxed) == 1 {
-            return guard.sole().map_or(NO_CPU, wait::meet);
+            return guard.sole().map_or(NO_CPU, arm::meet);
         }
         let here = cpu();
         if guard.has_neighbour(here, ticks()) { here } else { NO_CPU }
@@ -68,7 +69,7 @@ impl Guard<'_> {
     /// A member is told of: its peer, which is going to wait for an answer, learns on which processor that is (plus one), where it need not spin.
     pub(super) fn note_told(&mut self, fd: i32, conn: &Conn, here: u64) {
         if core::mem::replace(&mut self.member(fd).cpu, here) != here {
-            wait::tell_cpu(conn, here);
+            arm::tell_cpu(conn, here);
         }
     }
 
@@ -82,7 +83,7 @@ impl Guard<'_> {
                 let fd = if known.next < top { known.next } else { 0 };
                 let member = *self.member(fd);
                 let conn = member.conn.filter(|conn| member.flags & MOVED != 0 && conn.is_managed());
-                if conn.is_some_and(|conn| wait::peer_cpu(conn) == here) {
+                if conn.is_some_and(|conn| arm::peer_cpu(conn) == here) {
                     // The next look begins with it.
                     (known.until, known.next) = (now + ticks_of(NEIGHBOUR_NS), fd);
                     break;

@@ -7,12 +7,13 @@ use super::edges::{BELL_DATA, ET};
 use super::set::{Set, each_set};
 use crate::conn::{Conn, flag};
 use crate::layout::QUEUES;
-use crate::{bells, events, link, wait};
+use crate::wake::arm;
+use crate::{bells, events, link};
 
 pub(super) static QUEUES_TAKEN: AtomicU32 = AtomicU32::new(0);
 
 /// Arms a member: by its set's event queue if it has one and is the only one that waits, else by kicks.
-pub(super) fn arm(conn: &'static Conn, interest: u64) {
+pub(super) fn arm_member(conn: &'static Conn, interest: u64) {
     let queue = conn.queue.load(Ordering::Acquire);
     let alone = || {
         conn.epolls.load(Ordering::Acquire) == 1
@@ -22,13 +23,13 @@ pub(super) fn arm(conn: &'static Conn, interest: u64) {
             && heard(conn, queue)
     };
     if queue != 0 && alone() {
-        wait::arm(conn, interest, trip::QUEUE, queue as u8 - 1);
+        arm::arm(conn, interest, trip::QUEUE, queue as u8 - 1);
         // The queue may have been another set's, which has ended meanwhile.
         if alone() {
             return;
         }
     }
-    wait::arm(conn, interest, trip::KICK, 0);
+    arm::arm(conn, interest, trip::KICK, 0);
 }
 
 /// Whether the peer can ring the event queue with this number, less one.

@@ -1,8 +1,8 @@
 //! epoll_wait(): what the list of candidates gives, what the kernel gives, and the sleep when neither gives anything.
 
+use fabric::bell;
 use fabric::sync::{Ordering, spin_hint};
 use fabric::sys::{self, Errno};
-use fabric::bell;
 use stream::spin::{Learned, Spun, nanos_of, ticks, ticks_of};
 
 use super::candidates::{Hints, MASK, waits_for_window};
@@ -11,8 +11,10 @@ use super::queues::{rings, silence};
 use super::set::{FRESH, Guard, MEMBERS, MOVED, SPENT, Set};
 use crate::conn::{Conn, flag};
 use crate::layout::W;
+use crate::path::writer;
 use crate::table::{self, Entry};
-use crate::{bells, events, idle, link, overdue, process, ready, real, wait};
+use crate::wake::arm;
+use crate::{bells, events, idle, link, overdue, process, ready, real};
 
 /// The kernel's part of a set is asked at least this often while rings keep it busy.
 const KERNEL_NS: u64 = 50_000;
@@ -136,7 +138,7 @@ impl Set {
         let start = ticks();
         if start >= self.impatient.load(Ordering::Relaxed) {
             for conn in waking.into_iter().flatten() {
-                while !wait::woken(scan, conn) {
+                while !arm::woken(scan, conn) {
                     let waited = ticks() - start;
                     if waited > ticks_of(RINGERS_NS) {
                         self.impatient.store(start + ticks_of(IMPATIENT_NS), Ordering::Relaxed);
@@ -228,7 +230,7 @@ impl Set {
             }
         };
         let windows = self.windows.swap(0, Ordering::AcqRel) != 0;
-        let left = if windows { Some(left.unwrap_or(u64::MAX).min(wait::STALL_NS)) } else { left };
+        let left = if windows { Some(left.unwrap_or(u64::MAX).min(writer::STALL_NS)) } else { left };
         let (left, looks) = overdue::limit(left);
         let result = self.ask_kernel(places, left, mask);
         if windows && result == Ok((0, None)) {
@@ -249,7 +251,7 @@ impl Set {
         result
     }
 
-    /// Members whose windows of messages were full are looked at once more: their peers may not read ([`io::stuck_for_long`]), and nobody would tell.
+    /// Members whose windows of messages were full are looked at once more: their peers may not read ([`writer::stuck_for_long`]), and nobody would tell.
     #[cold]
     fn list_windows(&self) {
         let Some(mut guard) = self.lock() else { return };

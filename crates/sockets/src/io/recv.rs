@@ -2,10 +2,22 @@
 
 use stream::transport::Reader;
 
-use super::*;
+use fabric::sync::{Ordering, spin_hint};
+use fabric::sys::{self, Errno};
+use fabric::{Local, Remote, trip};
+use stream::spin::{ticks, ticks_of};
+
+use super::buffers::{PIECE, kernel_recv, pieces, total, with_parts};
+use crate::conn::{Conn, Held, InKernel, Rx, flag, path, state};
+use crate::kicks::By;
+use crate::layout::{self, BIG_AT, SMALL_AT, TCP_AT, TRIP, W, note};
 use crate::low_water;
+use crate::outcome::{Tried, Way};
+use crate::path::reader::{died_unread, end_of_ring, learn_boundary, move_to_big, progress, recalled};
+use crate::path::steps;
 use crate::peering::records;
-use crate::steps;
+use crate::reason::Reason;
+use crate::{close, demote, epoll, faults, kicks, process, real, rendezvous, seen, signals, wait};
 
 const SIOCATMARK: u64 = 0x8905;
 /// Between two looks at the kernel for the connection's life, in ns.
@@ -43,7 +55,7 @@ fn receive(conn: &'static Conn, mut fd: i32, iov: &[libc::iovec], flags: i32, or
         return Way::Done(Ok(0));
     }
     if faults::suspect(iov)
-        && let Some(way) = faults::recv(conn, fd, iov, flags)
+        && let Some(way) = faults::recv(conn, fd, iov, flags, recv)
     {
         return way;
     }
@@ -78,11 +90,11 @@ fn receive(conn: &'static Conn, mut fd: i32, iov: &[libc::iovec], flags: i32, or
             kicks::fire(conn, fd, trip::TX);
         } else if freed
             && !conn.is_far()
-            && on_ring(conn.rx.path())
+            && path::is_ring(conn.rx.path())
             && conn.theirs().armed(conn.at(TRIP), trip::TX)
         {
             if let Some(mut rx) = conn.lock_rx(fd)
-                && on_ring(conn.rx.path())
+                && path::is_ring(conn.rx.path())
             {
                 rx.ring.give_back(&conn.ends());
             }
@@ -213,10 +225,10 @@ pub fn lend(conn: &'static Conn, fd: i32, most: usize) -> Option<(*const u8, usi
     let mut rx = conn.lock_rx(fd)?;
     progress(conn, fd, &mut rx);
     let ring = conn.rx.path();
-    if !on_ring(ring) {
+    if !path::is_ring(ring) {
         return None;
     }
-    let ready = rx.ring.ready(&conn.ends(), most, || until(conn, ring)).ok()?.min(most);
+    let ready = rx.ring.ready(&conn.ends(), most, || conn.until(ring)).ok()?.min(most);
     if ready == 0 {
         return None;
     }
@@ -271,7 +283,7 @@ fn take(
             ring @ (path::SMALL | path::BIG) => {
                 let want = total(iov) - skip;
                 gather(conn, rx);
-                let ready = rx.ring.ready(&conn.ends(), want, || until(conn, ring));
+                let ready = rx.ring.ready(&conn.ends(), want, || conn.until(ring));
                 let Ok(ready) = ready else {
                     conn.break_off(fd);
                     return Tried::Error(Errno::ECONNRESET);
@@ -307,7 +319,7 @@ fn look_on(
     let mut ring = rx.ring;
     let mut path = conn.rx.path();
     // So many of them lie before the ring's in the companion.
-    let before = if on_ring(path) { 0 } else { seen };
+    let before = if path::is_ring(path) { 0 } else { seen };
     ring.skip(seen - before);
     let run = if conn.is_far() && before > 0 && conn.is_managed_now() {
         records::run_at(conn, fd, before + kicks::owed(conn, rx) as usize)
@@ -328,7 +340,7 @@ fn look_on(
             break;
         }
         let want = total(iov) - seen;
-        let end = || until(conn, path).min(run.end.unwrap_or(u64::MAX));
+        let end = || conn.until(path).min(run.end.unwrap_or(u64::MAX));
         let Ok(ready) = ring.ready(&conn.ends(), want, end) else { break };
         let count = ready.min(want);
         look_out(conn, &ring, iov, seen, count, flags);
@@ -362,7 +374,7 @@ fn gap(
     before: usize,
     run: &records::Run,
 ) -> Option<Gap> {
-    let on_ring = on_ring(path);
+    let on_ring = path::is_ring(path);
     // Of what is not in memory the words say nothing.
     if !on_ring && run.len == 0 {
         return None;
@@ -517,31 +529,6 @@ fn at_mark(fd: i32) -> bool {
     sys::ioctl_int(fd, SIOCATMARK).is_ok_and(|at| at != 0)
 }
 
-/// Once the writer has announced the ring: how many bytes of tcp come before it.
-fn learn_boundary(conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>) -> Result<(), Errno> {
-    if rx.tcp_left.is_some() {
-        return Ok(());
-    }
-    let announced = conn.word(SMALL_AT);
-    if announced != 0 {
-        match (announced - 1).checked_sub(rx.tcp_read) {
-            Some(left) => rx.tcp_left = Some(left),
-            None => {
-                conn.break_off(fd);
-                return Err(Errno::ECONNRESET);
-            }
-        }
-    }
-    Ok(())
-}
-
-/// The position at which the ring that we read ends, `u64::MAX` if it goes on.
-#[inline(always)]
-pub(crate) fn until(conn: &Conn, ring: u32) -> u64 {
-    let end = if ring == path::SMALL { conn.word(BIG_AT).wrapping_sub(1) } else { u64::MAX };
-    if conn.has(flag::REST | flag::RECALLED) { end.min(conn.word(TCP_AT).wrapping_sub(1)) } else { end }
-}
-
 /// Lets a stream of small messages gather a little. A reader that takes each one as it comes makes the line with the write position go
 /// to and fro for each, which costs the writer more than the message; a few at a time cost one.
 #[inline(always)]
@@ -628,63 +615,12 @@ fn empty(conn: &'static Conn, fd: i32, rx: &mut Held<'_, Rx>, ring: u32, blocks:
         // The end, or bytes of someone whom we do not follow. What the peer put in the ring before comes first.
         kicks::Look::End | kicks::Look::Data => {
             // Only what the next turn acts on: a peer that announces what it never sends must not keep us here (rule F2).
-            let more = (mine.word(conn.at(W)) != position && until(conn, ring) > position)
+            let more = (mine.word(conn.at(W)) != position && conn.until(ring) > position)
                 || conn.word(TCP_AT) == position + 1
                 || (ring == path::SMALL && conn.word(BIG_AT) == position + 1);
             if more { None } else { Some(Tried::Kernel) }
         }
     }
-}
-
-/// We have asked the writer to send by tcp what we have not read. `None`: look again.
-fn recalled(conn: &'static Conn, fd: i32, rx: &mut Held<'_, Rx>) -> Option<Tried> {
-    match conn.word(TCP_AT) {
-        0 => {
-            // Whoever recalled may have died before it told.
-            demote::tell_recall(conn, rx);
-            match kicks::look(conn, fd, rx, By::Call) {
-                // It has told in the meantime, or between hosts by an END that was found just now.
-                _ if conn.word(TCP_AT) != 0 => None,
-                kicks::Look::End if conn.word(W) != rx.ring.position() => {
-                    // Nothing comes from it any more: what it left in the ring is ours to read.
-                    conn.clear(flag::RECALLED);
-                    None
-                }
-                kicks::Look::End => Some(Tried::Kernel),
-                _ => Some(Tried::Not),
-            }
-        }
-        at if at == rx.ring.position() + 1 => end_of_ring(conn, fd, rx),
-        _ => {
-            // It had left the ring by itself before it saw the recall, which is void: the rest of the ring is ours to read.
-            conn.clear(flag::RECALLED);
-            None
-        }
-    }
-}
-
-/// The writer has left the ring for tcp. Kicks that it sent before lie ahead of its bytes.
-fn end_of_ring(conn: &'static Conn, fd: i32, rx: &mut Held<'_, Rx>) -> Option<Tried> {
-    // Asked before: what the end of the connection brought with it is drained, not left for a byte of data.
-    let ended = conn.has(flag::PEER_FIN | flag::PEER_HUP);
-    if ended {
-        kicks::drain(conn, fd, rx, u64::MAX, By::Call);
-    } else if !kicks::take(conn, fd, rx, u64::MAX, By::Call) {
-        return Some(Tried::Not);
-    }
-    if conn.word(KICKS) != rx.kicks_drained && !ended {
-        // Still on their way.
-        return Some(match kicks::look(conn, fd, rx, By::Call) {
-            kicks::Look::Nothing => Tried::Not,
-            _ => Tried::Kernel,
-        });
-    }
-    conn.rx.set_path(path::LAST);
-    if conn.has(flag::REST) {
-        epoll::drop_stand_ins(conn);
-        low_water::adjust(conn, fd, rx);
-    }
-    None
 }
 
 /// Reads from the companion, after the ring.
@@ -750,81 +686,6 @@ fn before_record(conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>, look: usize) -> Re
         }
     }
     Ok(usize::MAX)
-}
-
-/// As [`died_unread`], of a connection that goes back to tcp just now.
-pub(crate) fn unread_at_death(conn: &Conn) -> Option<bool> {
-    let told = conn.notes() & (note::CLOSED | note::SHUT_WR) != 0;
-    let tx = conn.tx.try_lock()?;
-    (!told && tx.ring.position() != 0).then(|| tx.ring.unread(&conn.ends()).is_ok_and(|unread| unread > 0))
-}
-
-/// At the end of the connection, if the peer was killed (it told nothing) while we wrote to the ring: whether it left bytes of ours
-/// unread. As with tcp, a reset is told once.
-fn died_unread(conn: &Conn) -> Option<bool> {
-    if conn.state() != state::PROMOTED || conn.notes() & (note::CLOSED | note::SHUT_WR) != 0 {
-        return None;
-    }
-    let tx = conn.tx.try_lock()?;
-    if !matches!(conn.tx.path(), path::SMALL | path::BIG) {
-        return None;
-    }
-    if conn.word(layout::RESENT_TO) == tx.ring.position() + 1 {
-        // It has recalled what was unread, and sent it by tcp in our stead: the kernel knows.
-        return None;
-    }
-    let unread = tx.ring.unread(&conn.ends()).is_ok_and(|unread| unread > 0) && !conn.has(flag::RESET_TOLD);
-    if unread {
-        conn.set(flag::RESET_TOLD);
-    }
-    Some(unread)
-}
-
-/// Carries out announced changes of the reading path whose place has been reached, without reading.
-pub(crate) fn progress(conn: &'static Conn, fd: i32, rx: &mut Held<'_, Rx>) {
-    loop {
-        let before = conn.rx.path();
-        match before {
-            path::TCP
-                if conn.is_managed_now()
-                    && learn_boundary(conn, fd, rx).is_ok()
-                    && rx.tcp_left == Some(0) =>
-            {
-                conn.rx.set_path(path::SMALL);
-            }
-            path::SMALL | path::BIG
-                if records::end_due(conn)
-                    && (conn.has(flag::RECALLED) || conn.word(W) == rx.ring.position()) =>
-            {
-                kicks::look(conn, fd, rx, By::Call);
-                if conn.word(TCP_AT) != 0 {
-                    continue;
-                }
-            }
-            path::SMALL | path::BIG if conn.has(flag::RECALLED) && conn.word(TCP_AT) == 0 => {}
-            path::SMALL | path::BIG if conn.has(flag::RECALLED) => {
-                recalled(conn, fd, rx);
-            }
-            path::SMALL | path::BIG => {
-                let position = rx.ring.position();
-                if before == path::SMALL && conn.word(BIG_AT) == position + 1 {
-                    move_to_big(conn, rx);
-                } else if conn.word(TCP_AT) == position + 1 {
-                    end_of_ring(conn, fd, rx);
-                }
-            }
-            _ => {}
-        }
-        if conn.rx.path() == before {
-            return;
-        }
-    }
-}
-
-fn move_to_big(conn: &Conn, rx: &mut Held<'_, Rx>) {
-    rx.ring.move_to(conn.big_ring(), layout::BIG);
-    conn.set(flag::GREW);
-    conn.rx.set_path(path::BIG);
 }
 
 /// So many small reads in a row are a stream, not requests and answers.

@@ -2,19 +2,20 @@
 
 use core::cell::Cell;
 
-use stream::ring::Broken;
+use fabric::sync::Ordering;
+use fabric::sys::{self, Errno};
+use fabric::{Remote, trip};
 
-use super::*;
-use crate::idle;
+use super::buffers::{PIECE, kernel_send, pieces, total};
+use crate::conn::{Conn, Held, Tx, flag, path, state};
+use crate::layout::{self, TRIP, W, note};
+use crate::outcome::{Tried, Way};
+use crate::path::writer::{grow, room_for, stuck_for_long, switch};
 use crate::peering::peer::Peer;
 use crate::peering::{cut, records};
-use crate::steps;
-
-/// Larger writes are not joined with others (SOVIA, section 3.2.3).
-const SMALL_WRITE: usize = 2048;
-
-/// Between two looks at the kernel for the connection's life, in ns.
-const LOOK_TX_NS: u64 = 10_000_000;
+use crate::reason::Reason;
+use crate::wake::fire;
+use crate::{demote, epoll, faults, kicks, narrow, process, rendezvous, wait};
 
 /// Where it comes from what is sent.
 trait Source {
@@ -168,7 +169,7 @@ pub fn send(conn: &'static Conn, fd: i32, iov: &[libc::iovec], flags: i32) -> Wa
         }
     }
     if faults::suspect(iov)
-        && let Some(way) = faults::send(conn, fd, iov, flags)
+        && let Some(way) = faults::send(conn, fd, iov, flags, send)
     {
         return way;
     }
@@ -189,7 +190,7 @@ fn send_from(conn: &'static Conn, fd: i32, source: &impl Source, flags: i32) -> 
         let tried = give(conn, fd, &mut tx, source, done, flags);
         // To release the lock is the fence between what was published and whether anybody waits for it, or recalls it.
         drop(tx);
-        if matches!(tried, Tried::Bytes(_)) && on_ring(conn.tx.path()) {
+        if matches!(tried, Tried::Bytes(_)) && path::is_ring(conn.tx.path()) {
             if conn.theirs().armed(conn.at(TRIP), trip::RX) {
                 kicks::fire(conn, fd, trip::RX);
             }
@@ -285,7 +286,7 @@ fn give(
                 if conn.has(flag::SHUT_WR | flag::BROKEN) {
                     return to_kernel(fd, source, skip, flags);
                 }
-                if attend(conn, fd, tx) {
+                if demote::attend_writing(conn, fd, tx) {
                     continue;
                 }
                 if want == 0 {
@@ -320,7 +321,7 @@ fn give(
                 }
             }
             _ => {
-                if !kicks::pay(conn, fd, tx) || conn.is_far() && !far_by_tcp(conn, fd, tx) {
+                if !fire::pay(conn, fd, tx) || conn.is_far() && !far_by_tcp(conn, fd, tx) {
                     return Tried::Not;
                 }
                 if demote::finish(conn) {
@@ -352,90 +353,6 @@ fn to_kernel(fd: i32, source: &impl Source, skip: usize, flags: i32) -> Tried {
     }
 }
 
-/// Room for `want` bytes, or less if there is less.
-#[inline(always)]
-pub(crate) fn room_for(conn: &Conn, fd: i32, tx: &mut Held<'_, Tx>, want: usize) -> Result<usize, Broken> {
-    if conn.is_via() { room_by_messages(conn, fd, tx, want) } else { tx.ring.room(&conn.ends(), want) }
-}
-
-/// As [`room_for`], where it is a window of messages: small ones may be joined, and the small buffers that a program has set bound their bytes.
-#[inline(never)]
-fn room_by_messages(conn: &Conn, fd: i32, tx: &mut Held<'_, Tx>, want: usize) -> Result<usize, Broken> {
-    tx.ring.combine(!conn.has(flag::NODELAY) && want < SMALL_WRITE);
-    let mut room = tx.ring.room(&conn.ends(), want)?;
-    if room == 0 && look_for_credits(conn) {
-        room = tx.ring.room(&conn.ends(), want)?;
-    }
-    if narrow::both(conn, fd) {
-        let unread = tx.ring.unread(&conn.ends())?;
-        room = room.min((layout::SMALL as u64).saturating_sub(unread) as usize);
-    }
-    Ok(room)
-}
-
-/// Acknowledgements may be in data that came and that nobody has read yet. False if there is none, or a reader looks itself.
-fn look_for_credits(conn: &Conn) -> bool {
-    let Some(mut rx) = conn.rx.try_lock() else { return false };
-    let path = conn.rx.path();
-    on_ring(path) && rx.ring.ready(&conn.ends(), usize::MAX / 2, || until(conn, path)).is_ok()
-}
-
-/// Whether the window is full of so few bytes that tcp would take more: two programs that both write before they read would wait for each
-/// other. Then the ring takes them.
-pub(crate) fn stuck(conn: &Conn, tx: &Held<'_, Tx>) -> bool {
-    conn.is_via()
-        && conn.tx.path() == path::SMALL
-        && tx.ring.unread(&conn.ends()).is_ok_and(|unread| unread < layout::SMALL as u64)
-}
-
-/// As [`stuck`], for one that does not wait in a call: the peer is given a while to read on and acknowledge, as it mostly does at once, and only one that
-/// does not is taken for stuck. Whoever polls, or waits on a set, looks again in time. A window that is full of a few small messages is left at once: with
-/// tcp nobody gets EAGAIN for so little, and there are programs that cannot cope (curl's HTTP/2 does not wait for room then, but spins).
-pub(crate) fn stuck_for_long(conn: &Conn, tx: &mut Held<'_, Tx>) -> bool {
-    if !stuck(conn, tx) {
-        tx.stuck_at = 0;
-        return false;
-    }
-    if tx.ring.is_full_of_little() {
-        return true;
-    }
-    let (now, read) = (ticks(), conn.word(layout::R));
-    if tx.stuck_at != read + 1 {
-        (tx.stuck_at, tx.stuck_since) = (read + 1, now);
-        return false;
-    }
-    now.wrapping_sub(tx.stuck_since) >= ticks_of(wait::stall_ns(conn))
-}
-
-/// Changes the writing direction over from tcp to the ring, if both ends have agreed.
-pub(crate) fn switch(conn: &Conn, fd: i32, tx: &mut Tx) -> bool {
-    // The peer may be in the ring, and have to be woken, before we have taken note of its answer.
-    let agreed = match conn.state() {
-        state::PROMOTED => true,
-        state::OFFERED => conn.word(layout::STATE) & layout::ACCEPTED != 0,
-        _ => false,
-    };
-    if !agreed || conn.has(flag::NEVER | flag::DEMOTING | flag::SHUT_WR) {
-        return false;
-    }
-    match diag::written(fd, conn.has(flag::CLIENT)) {
-        Ok(written) => {
-            tx.tcp_written = written + 1;
-            conn.put(SMALL_AT, written + 1);
-            conn.tx.set_path(path::SMALL);
-            idle::came();
-            true
-        }
-        Err(_) => {
-            conn.set(flag::NEVER);
-            conn.set_reason(Reason::Counting);
-            report::count_reason(Reason::Counting);
-            log::on_tcp(conn, Reason::Counting);
-            false
-        }
-    }
-}
-
 fn wants_more(conn: &Conn, tx: &mut Held<'_, Tx>, want: usize, room: usize, flags: i32) -> bool {
     if conn.is_via() {
         // One that can wait does so for a while.
@@ -449,27 +366,6 @@ fn wants_more(conn: &Conn, tx: &mut Held<'_, Tx>, want: usize, room: usize, flag
         tx.full += 1;
     }
     want > layout::SMALL / 2 || tx.full > 4
-}
-
-/// Moves to a big ring from here on, if there is one left.
-pub(crate) fn grow(conn: &Conn, tx: &mut Tx) -> bool {
-    if tx.big == 0 {
-        let link = link::link(conn.link.load(Ordering::Relaxed));
-        let Some(number) = link.take_big(conn.slot.load(Ordering::Relaxed) as usize) else {
-            // Not asked for again with each write.
-            tx.full = 0;
-            return false;
-        };
-        tx.big = number;
-    }
-    steps::begin(&mut tx.step, steps::GROWING);
-    conn.put(layout::BIG_RING, tx.big);
-    conn.put(BIG_AT, tx.ring.position() + 1);
-    tx.big_from = tx.ring.position();
-    tx.ring.move_to(layout::big(tx.big), layout::BIG);
-    conn.tx.set_path(path::BIG);
-    steps::end(&mut tx.step, steps::GROWING);
-    true
 }
 
 fn copy_in(conn: &Conn, fd: i32, tx: &mut Held<'_, Tx>, iov: &[libc::iovec], skip: usize, count: usize) {
@@ -514,47 +410,6 @@ fn expect_hint(conn: &Conn, tx: &mut Held<'_, Tx>) {
 /// is not seen here yet, is seen at the end.
 fn wake_early(conn: &Conn, fd: i32, tx: &mut Held<'_, Tx>) {
     if conn.theirs().armed(conn.at(TRIP), trip::RX) {
-        kicks::wake(conn, fd, tx, trip::RX);
+        fire::wake(conn, fd, tx, trip::RX);
     }
-}
-
-/// What the peer has told that a writer must act on; true if the path has changed.
-#[inline(always)]
-pub(crate) fn attend(conn: &'static Conn, fd: i32, tx: &mut Held<'_, Tx>) -> bool {
-    if let Some(wire) = conn.wire()
-        && wire.is_over()
-    {
-        cut::cut(conn, fd, tx);
-        if conn.has(flag::HEARD) || conn.notes() & note::CLOSED != 0 {
-            demote::asked(conn, fd, tx);
-        } else {
-            // How far the peer has read it will say. Until then nothing can go any way.
-            demote::wait_for_stop(conn, tx);
-        }
-        return true;
-    }
-    let notes = conn.notes();
-    let now = ticks();
-    if notes & (note::CLOSED | note::DEMOTE | note::RECALL) == 0 {
-        // An epoll set that has the connection is told by the kernel.
-        if now.wrapping_sub(tx.looked) < ticks_of(LOOK_TX_NS) || conn.queue.load(Ordering::Relaxed) != 0 {
-            return false;
-        }
-        tx.looked = now;
-        // Who answers, lives.
-        let heard = conn.counters.ring_in.load(Ordering::Relaxed);
-        if core::mem::replace(&mut tx.heard, heard) != heard {
-            return false;
-        }
-        // A peer that was killed has told nothing: its end of the companion is closed, yet it did not say that it shut it.
-        let mut poll = [libc::pollfd { fd, events: libc::POLLRDHUP, revents: 0 }];
-        let told = if sys::ppoll(&mut poll, Some(0)).unwrap_or(0) > 0 { poll[0].revents } else { 0 };
-        let gone = told & (libc::POLLHUP | libc::POLLERR) != 0
-            || told & libc::POLLRDHUP != 0 && conn.notes() & note::SHUT_WR == 0;
-        if !gone {
-            return false;
-        }
-    }
-    demote::asked(conn, fd, tx);
-    true
 }

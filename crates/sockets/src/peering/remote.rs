@@ -10,9 +10,12 @@ use super::peer::Peer;
 use super::wire::{self, Wire};
 use super::{cut, desk, records};
 use crate::conn::{Addr, Conn, flag, path, state};
+use crate::handover;
 use crate::layout::{self, FIRED, TRIP};
 use crate::link::{self, Link};
+use crate::path::{reader, writer};
 use crate::reason::Reason;
+use crate::wake::fire;
 use crate::{bells, demote, epoll, kicks, log, process, rendezvous, report, table};
 
 /// Connections that a link between hosts has room for: registered memory is pinned by most providers.
@@ -37,7 +40,7 @@ pub fn before_fork() {
         return;
     }
     for_each_promoted(|conn, fd| {
-        demote::hand_over(conn, fd, Reason::Forked, false);
+        handover::go_back(conn, fd, Reason::Forked);
     });
 }
 
@@ -195,7 +198,7 @@ pub fn attend(index: u32, slot: u64) -> Attended {
     }
     let wanted = conn.notes() & (layout::note::RECALL | layout::note::DEMOTE) != 0;
     match conn.tx.path() {
-        path::TCP if wanted => drop(crate::io::switch(conn, fd, &mut tx)),
+        path::TCP if wanted => drop(writer::switch(conn, fd, &mut tx)),
         path::SMALL | path::BIG if wanted => demote::asked(conn, fd, &mut tx),
         path::RESEND => drop(demote::resend(conn, fd, &mut tx)),
         _ => {}
@@ -208,7 +211,7 @@ pub fn attend(index: u32, slot: u64) -> Attended {
         && matches!(conn.rx.path(), path::SMALL | path::BIG)
     {
         kicks::look(conn, fd, &mut rx, kicks::By::Call);
-        crate::io::progress(conn, fd, &mut rx);
+        reader::progress(conn, fd, &mut rx);
     }
     Attended::Done
 }
@@ -221,7 +224,7 @@ pub fn hear(index: u32, slot: u64) -> Attended {
         return Attended::Done;
     }
     let fd = conn.descriptor();
-    crate::io::progress(conn, fd, &mut rx);
+    reader::progress(conn, fd, &mut rx);
     if matches!(conn.rx.path(), path::SMALL | path::BIG) {
         kicks::look(conn, fd, &mut rx, kicks::By::Call);
     } else {
@@ -230,7 +233,7 @@ pub fn hear(index: u32, slot: u64) -> Attended {
     if conn.word(layout::TCP_AT) == 0 {
         return Attended::Later;
     }
-    crate::io::progress(conn, fd, &mut rx);
+    reader::progress(conn, fd, &mut rx);
     drop(rx);
     // Whoever the kernel has told of it would have found it.
     if conn.epolls.load(Ordering::Acquire) != 0 {
@@ -342,12 +345,12 @@ pub enum Kick {
 pub fn kick(index: u32, slot: u64) -> Kick {
     with_conn(index, slot, |conn, tx| {
         if conn.tx.path() == path::TCP {
-            crate::io::switch(conn, conn.descriptor(), tx);
+            writer::switch(conn, conn.descriptor(), tx);
         }
         if !matches!(conn.tx.path(), path::SMALL | path::BIG) {
             return Kick::Nobody;
         }
-        kicks::count(conn, tx);
+        fire::count(conn, tx);
         Kick::Counted
     })
 }
@@ -355,7 +358,7 @@ pub fn kick(index: u32, slot: u64) -> Kick {
 /// Sends kicks that were counted, of which the peer knows by now.
 pub fn pay(index: u32, slot: u64) -> Kick {
     with_conn(index, slot, |conn, tx| {
-        kicks::send_owed(conn.descriptor(), tx);
+        fire::send_owed(conn.descriptor(), tx);
         Kick::Counted
     })
 }

@@ -17,7 +17,8 @@ use crate::conn::{Conn, Held, Tx, flag, path, state};
 use crate::layout::{self, ACCEPTED, CANCELLED, NARROWED, REFUSED, STATE, note};
 use crate::link::{self, Link};
 use crate::reason::Reason;
-use crate::{descriptors, diag, epoll, log, narrow, process, report, wait};
+use crate::wake::arm;
+use crate::{descriptors, diag, epoll, log, narrow, process, report};
 
 static SERVE_DUE: AtomicU64 = AtomicU64::new(0);
 
@@ -402,7 +403,7 @@ fn settle(conn: &'static Conn, link: &Link, index: u32, slot: usize, read: u64) 
     }
     if conn.waiters.load(Ordering::SeqCst) != 0 {
         // Asleep since it had another slot, armed there.
-        wait::arm(conn, trip::RX | trip::TX, trip::KICK, 0);
+        arm::arm(conn, trip::RX | trip::TX, trip::KICK, 0);
     }
 }
 

@@ -1,6 +1,6 @@
 //! What a holder of a direction's lock had begun and did not end: it was killed in the middle, and another process has the connection
 //! as well, or a signal handler jumped out of it. What takes more than one store, or a system call and a note of what that did, is marked
-//! before it is begun ([`crate::steps`]); whoever has the lock next ends it. What went to the kernel, or came from it, the kernel knows, which
+//! before it is begun ([`crate::path::steps`]); whoever has the lock next ends it. What went to the kernel, or came from it, the kernel knows, which
 //! counts bytes.
 //!
 //! Everything here may have been done already, in part or whole, so it may be done twice.
@@ -9,8 +9,10 @@ use fabric::Local;
 
 use crate::conn::{Conn, Held, Rx, Tx, flag, path, state};
 use crate::layout::{KICKS, SMALL_AT, TCP_AT};
+use crate::path::{steps, writer};
 use crate::reason::Reason;
-use crate::{demote, diag, io, kicks, report, steps};
+use crate::wake::fire;
+use crate::{diag, report};
 
 impl Conn {
     /// Locks the reading direction, and ends what its last holder did not; `None` if this thread has it already, or the connection has
@@ -49,10 +51,10 @@ fn mend_slowly(conn: &Conn, fd: i32, tx: &mut Tx) {
         (marked(steps::GROWING), marked(steps::LEAVING), marked(steps::SENDING));
     let (firing, paying) = (marked(steps::FIRING), marked(steps::PAYING));
     if growing && conn.tx.path() == path::SMALL {
-        io::grow(conn, tx);
+        writer::grow(conn, tx);
     }
     if leaving {
-        demote::announce(conn, tx);
+        writer::announce(conn, tx);
     }
     let written = diag::written(fd, conn.has(flag::CLIENT));
     if sending
@@ -70,10 +72,10 @@ fn mend_slowly(conn: &Conn, fd: i32, tx: &mut Tx) {
             }
             _ => 0,
         };
-        kicks::tell(conn, tx);
+        fire::tell(conn, tx);
     }
     if firing {
-        kicks::ring_again(conn, fd, tx);
+        fire::ring_again(conn, fd, tx);
     }
     tx.step = 0;
 }

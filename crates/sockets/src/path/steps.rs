@@ -1,5 +1,5 @@
 //! Marks of operations in progress, in [`Tx::step`](crate::conn::Tx::step) and [`Rx::step`](crate::conn::Rx::step): an operation that takes more than one store, or a
-//! system call and a note of its result, is marked before it begins, so that [`crate::recovery`] can complete it if its thread dies or jumps away.
+//! system call and a note of its result, is marked before it begins, so that [`crate::path::recovery`] can complete it if its thread dies or jumps away.
 
 use fabric::sync::{Ordering, compiler_fence};
 

@@ -1,0 +1,117 @@
+//! Tripwires of connections: armed by who is going to sleep, and what of a connection they are armed for.
+
+use fabric::sync::Ordering;
+use fabric::{Local, Remote, trip};
+use stream::spin::{NO_CPU, cpu};
+
+use crate::conn::{Conn, flag, state};
+use crate::layout::{self, BIG_AT, CPU, FIRED, NOTES, R, SLOTS, SMALL_AT, STATE, TCP_AT, TRIP, W};
+use crate::link;
+
+/// What a waiter looks at: any change of it is a reason to try again.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Seen {
+    pub(crate) front: u64,
+    pub(crate) back: u64,
+    notes: u64,
+    paths: u64,
+}
+
+impl Seen {
+    /// One word that changes when any of it does (but for a coincidence, which costs one spin).
+    #[inline(always)]
+    pub(crate) fn sum(self) -> u64 {
+        self.front ^ self.back.rotate_left(21) ^ self.notes.rotate_left(43) ^ self.paths.rotate_left(11)
+    }
+
+    /// What the peer has put, now.
+    #[inline(always)]
+    pub(crate) fn now(conn: &Conn) -> Seen {
+        Seen { back: conn.word(R), ..Seen::to_read(conn) }
+    }
+
+    /// As far as it matters to who reads. How far the peer has read is in a line of its own, which stays with the peer as long as nobody looks.
+    #[inline(always)]
+    pub(crate) fn to_read(conn: &Conn) -> Seen {
+        let paths =
+            conn.word(SMALL_AT) ^ conn.word(BIG_AT).rotate_left(20) ^ conn.word(TCP_AT).rotate_left(40);
+        Seen { front: conn.word(W), back: 0, notes: conn.word(NOTES), paths: paths ^ conn.word(STATE) << 60 }
+    }
+}
+
+/// Whether the peer cannot ring as that asks.
+pub(crate) fn unheard(conn: &Conn, mode: u64) -> bool {
+    conn.has(flag::NO_BELLS) && !(mode == trip::QUEUE && conn.has(flag::LOUD))
+}
+
+/// Arms for one interest, keeping what another waiter is armed for.
+pub(crate) fn arm(conn: &Conn, interest: u64, mode: u64, id: u8) {
+    let others = conn.waiters.load(Ordering::Acquire) > 1;
+    // Kicks wake everybody, epoll sets that it is in included; a bell or a queue only its owner.
+    let member = mode != trip::QUEUE && conn.epolls.load(Ordering::Acquire) != 0;
+    let kick = mode == trip::KICK || others || member || conn.has(flag::SHARED) || unheard(conn, mode);
+    let was = trip::arm(&conn.mine(), conn.at(TRIP), |other| {
+        let interest = interest | other & INTEREST;
+        if kick || other & trip::MODE == trip::KICK {
+            trip::armed(interest, trip::KICK, 0)
+        } else {
+            trip::armed(interest, mode, id)
+        }
+    });
+    if was & INTEREST == 0 {
+        conn.arms.fetch_add(1, Ordering::AcqRel);
+    }
+}
+
+pub(crate) const INTEREST: u64 = trip::RX | trip::TX;
+
+/// Disarms, whoever else may be armed: when nobody is to wait any more.
+pub(crate) fn disarm_for_all(conn: &Conn) {
+    if trip::disarm(&conn.mine(), conn.at(TRIP)) & INTEREST != 0 {
+        conn.arms.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// Whether the peer has carried out all that it fired, so that, disarmed, no kick is on the way that it has not counted.
+pub(crate) fn quiet(conn: &Conn) -> bool {
+    conn.word(FIRED) == conn.arms.load(Ordering::Acquire)
+}
+
+/// Whether the peer has carried out all that it fired, armed or not. Of a connection that may be changing its slot just now, or have
+/// been closed: so the words are read where its link has them, which stays mapped for the look.
+pub(crate) fn woken(_scan: &link::Scan, conn: &Conn) -> bool {
+    if !conn.slot_taken() || !matches!(conn.state(), state::OFFERED | state::PROMOTED) {
+        return true;
+    }
+    let mine = link::link(conn.link.load(Ordering::Relaxed)).mine();
+    let slot = conn.slot.load(Ordering::Relaxed) as usize;
+    if slot >= SLOTS || mine.len() == 0 {
+        return true;
+    }
+    let at = layout::slot(slot);
+    let armed = mine.word(at + TRIP) & INTEREST != 0;
+    mine.word(at + FIRED).wrapping_add(u64::from(armed)) >= conn.arms.load(Ordering::Acquire)
+}
+
+/// Tells the peer on which processor we wait, and says on which it waited.
+pub(crate) fn meet(conn: &Conn) -> u64 {
+    meet_at(conn, cpu())
+}
+
+/// As [`meet`], of one who knows on which processor that is: to ask takes as long as to look at the peer's word.
+pub(crate) fn meet_at(conn: &Conn, here: u64) -> u64 {
+    tell_cpu(conn, here + 1);
+    peer_cpu(conn)
+}
+
+/// On which processor the peer last began to wait.
+pub(crate) fn peer_cpu(conn: &Conn) -> u64 {
+    if conn.is_far() { NO_CPU } else { conn.word(CPU).checked_sub(1).unwrap_or(NO_CPU) }
+}
+
+/// Tells the peer on which processor we wait, plus one.
+pub(crate) fn tell_cpu(conn: &Conn, cpu: u64) {
+    if !conn.is_far() {
+        conn.theirs().put_word(conn.at(CPU), cpu);
+    }
+}

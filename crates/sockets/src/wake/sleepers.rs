@@ -1,0 +1,201 @@
+//! Who sleeps on a connection: counted and known by thread, so that those who were killed or jumped out of their sleep are not waited for.
+
+use fabric::sync::{AtomicU32, AtomicU64, Ordering};
+use fabric::sys::{self};
+use stream::spin::{ticks, ticks_of};
+
+use crate::conn::Conn;
+use crate::thread;
+
+/// Counts a waiter from before it arms until it is awake, and notes which thread it is.
+pub(crate) struct Waiter {
+    conn: &'static Conn,
+    place: i32,
+}
+
+impl Waiter {
+    /// One that sleeps until it is woken, if need be by a kick.
+    pub(crate) fn new(conn: &'static Conn) -> Waiter {
+        conn.waiters.fetch_add(1, Ordering::SeqCst);
+        conn.sleepers.fetch_add(1, Ordering::SeqCst);
+        let me = sleeper(thread::tid(), ticks());
+        let free =
+            |place: &AtomicU64| place.compare_exchange(0, me, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+        let place = conn.asleep.iter().position(free);
+        Waiter { conn, place: place.map_or(NO_PLACE, |place| place as i32) }
+    }
+
+    /// One that looks by itself now and then.
+    pub(crate) fn looking(conn: &'static Conn) -> Waiter {
+        conn.waiters.fetch_add(1, Ordering::AcqRel);
+        Waiter { conn, place: LOOKING }
+    }
+
+    /// For those who keep many: what [`Waiter::again`] makes it of.
+    pub(crate) fn keep(self) -> i32 {
+        core::mem::ManuallyDrop::new(self).place
+    }
+
+    pub(crate) fn again(conn: &'static Conn, place: i32) -> Waiter {
+        Waiter { conn, place }
+    }
+}
+
+impl Waiter {
+    /// Counts it no longer; whether the last number of the connection was closed while it slept.
+    pub(crate) fn wake(self) -> bool {
+        core::mem::ManuallyDrop::new(self).leave()
+    }
+
+    fn leave(&self) -> bool {
+        match self.place {
+            LOOKING => less(&self.conn.waiters, 1),
+            NO_PLACE => awake(self.conn, 1),
+            // One that was taken for gone is not counted any more.
+            place => loop {
+                let who = self.conn.asleep[place as usize].load(Ordering::Acquire);
+                if thread_of(who) != thread::tid() {
+                    break;
+                }
+                if vacate(self.conn, place as usize, who) {
+                    return who & ORPHAN != 0;
+                }
+            },
+        }
+        false
+    }
+}
+
+impl Drop for Waiter {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
+
+/// The last number of the connection, `fd`, is about to be closed: marks the readers that sleep on it, who keep it. How many there are.
+pub(crate) fn orphan(conn: &Conn, fd: i32) -> u32 {
+    let mut marked = 0;
+    for place in &conn.asleep {
+        let who = place.load(Ordering::Acquire);
+        let tid = thread_of(who);
+        // Of those that were killed, or jumped out of their sleep, the kernel knows no such call.
+        if tid == 0 || tid == thread::tid() {
+            continue;
+        }
+        if !(sys::sleeps_in_recv(tid, fd) || conn.is_far() && sys::sleeps_in_poll(tid)) {
+            continue;
+        }
+        conn.orphans.fetch_add(1, Ordering::AcqRel);
+        if place.compare_exchange(who, who | ORPHAN, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            marked += 1;
+        } else {
+            conn.orphans.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+    marked
+}
+
+/// A bit of a sleeper's word beside its thread's id, which is smaller: its number was closed.
+pub(crate) const ORPHAN: u64 = 1 << 31;
+
+pub(crate) fn thread_of(who: u64) -> u32 {
+    who as u32 & !(ORPHAN as u32)
+}
+
+pub(crate) const NO_PLACE: i32 = -1;
+
+pub(crate) const LOOKING: i32 = -2;
+
+/// Counts down, but never below nothing: of those without a place some may have been taken for gone.
+pub(crate) fn less(count: &AtomicU32, by: u32) {
+    let _ = count.fetch_update(Ordering::SeqCst, Ordering::Relaxed, |count| Some(count.saturating_sub(by)));
+}
+
+pub(crate) fn awake(conn: &Conn, count: u32) {
+    less(&conn.sleepers, count);
+    less(&conn.waiters, count);
+}
+
+pub(crate) fn vacate(conn: &Conn, place: usize, who: u64) -> bool {
+    let vacated = conn.asleep[place].compare_exchange(who, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+    if vacated {
+        awake(conn, 1);
+    }
+    vacated
+}
+
+/// A sleeper: its thread, and since when in its upper half.
+pub(crate) fn sleeper(tid: u32, since: u64) -> u64 {
+    u64::from(tid) | (since >> SINCE) << 32
+}
+
+/// The unit of [`sleeper`]'s time is so many bits of ticks: a millisecond or two.
+pub(crate) const SINCE: u32 = 22;
+
+/// Counts no longer those that were killed in their sleep or jumped out of it, as this thread has, which is awake, if it is found among
+/// them. Since `left` there has always been a kick in the companion, so that nobody can be asleep there who was before, only such as
+/// have had no processor since.
+#[cold]
+pub(crate) fn forget_gone(conn: &Conn, left: u64) {
+    let (now, long) = ((ticks() >> SINCE) as u32, (ticks_of(WOKEN_NS) >> SINCE) as i32);
+    // Signed: it may be later than `now`.
+    let long_ago = |since: u32| now.wrapping_sub(since) as i32 > long;
+    let woken = long_ago((left >> SINCE) as u32);
+    let mut asleep = false;
+    for (place, who) in conn.asleep.iter().enumerate() {
+        let who = who.load(Ordering::Acquire);
+        let (tid, since) = (thread_of(who), (who >> 32) as u32);
+        if tid == 0 || who & ORPHAN != 0 {
+            asleep |= tid != 0;
+            continue;
+        }
+        if woken && long_ago(since) || tid == thread::tid() || !fabric::sync::thread_lives(tid) {
+            vacate(conn, place, who);
+        } else {
+            asleep = true;
+        }
+    }
+    if woken && !asleep {
+        // Of those for whom there was no place it is not known since when.
+        awake(conn, conn.sleepers.load(Ordering::Acquire));
+    }
+}
+
+/// After so long whoever was asleep before a kick came has woken by it.
+pub(crate) const WOKEN_NS: u64 = 1_000_000_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_fell_asleep_since_a_kick_was_left_is_not_taken_for_gone() {
+        let conn = crate::home::take(|_| ()).unwrap();
+        conn.reset();
+        let (stop, stopped) = std::sync::mpsc::channel::<()>();
+        let (tell, told) = std::sync::mpsc::channel();
+        let other = std::thread::spawn(move || {
+            tell.send(thread::tid()).unwrap();
+            let _ = stopped.recv();
+        });
+        let tid = told.recv().unwrap();
+        let long_ago = ticks() - 2 * ticks_of(WOKEN_NS);
+        for (place, since) in [(0, long_ago), (1, ticks() + (1 << SINCE))] {
+            conn.asleep[place].store(sleeper(tid, since), Ordering::Relaxed);
+        }
+        conn.sleepers.store(2, Ordering::Relaxed);
+        conn.waiters.store(2, Ordering::Relaxed);
+        forget_gone(conn, ticks());
+        assert_eq!(conn.sleepers.load(Ordering::Relaxed), 2, "the kick has only just been left");
+        forget_gone(conn, long_ago);
+        assert_eq!(conn.sleepers.load(Ordering::Relaxed), 1, "the one who was asleep before has woken by it");
+        drop(stop);
+        other.join().unwrap();
+        // It is joined a moment before the kernel has it no more.
+        while fabric::sync::thread_lives(tid) {
+            sys::yield_now();
+        }
+        forget_gone(conn, ticks());
+        assert_eq!(conn.sleepers.load(Ordering::Relaxed), 0, "nobody is left");
+    }
+}

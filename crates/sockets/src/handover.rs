@@ -8,14 +8,14 @@ use fabric::sys::{self};
 use crate::conn::{Conn, Held, Rx, flag, path, state};
 use crate::demote::{ask_carrier, finish, flush, leave};
 use crate::kicks::{self, By};
-use crate::layout::{self, TCP_AT, W, note};
+use crate::layout::{self, KICKS, SMALL_AT, TCP_AT, W, note};
 use crate::path::reader::{self};
 use crate::peering::records;
 use crate::reason::Reason;
 use crate::socket::SO_COOKIE;
 use crate::table::{self, Entry};
 use crate::wake::arm;
-use crate::{descriptors, link, process, report, signals};
+use crate::{descriptors, diag, link, process, report, signals};
 
 /// Who carries on with what cannot go by tcp: the connection, its number, the locked direction, and whether the peer has ended.
 pub(crate) type Rest = fn(&'static Conn, i32, Held<'_, Rx>, bool);
@@ -47,21 +47,31 @@ pub fn go_back(conn: &'static Conn, fd: i32, reason: Reason) -> bool {
     hand_over_with(conn, fd, reason, false, None)
 }
 
-/// Between hosts: waits, not for long, until what has been recalled comes by tcp, at least so much as always finds room there. It was readable before, so it is to be readable now.
-pub(crate) fn await_recalled(conn: &'static Conn, fd: i32) {
+/// Waits, not for long, until what has been recalled has come by tcp, at least so much as always finds room there: it was readable before, so it is to be readable
+/// now. A peer that sends it may have lost its processor between saying so and doing it.
+fn await_recalled(conn: &'static Conn, fd: i32) {
     let unread = {
         let Some(rx) = conn.lock_rx(fd) else { return };
         // Only who has a slot has a ring: of an offer that was taken back the link may be gone.
-        if !conn.slot_taken() || !conn.is_far() || conn.rx.path() != path::LAST {
+        if !conn.slot_taken() || conn.rx.path() != path::LAST {
             return;
         }
         conn.word(W).wrapping_sub(rx.ring.position())
     };
-    if unread > layout::UNDER_WAY as u64 {
+    if unread == 0 || unread > layout::UNDER_WAY as u64 {
         return;
     }
+    // Counted from the beginning of the connection, since another thread may read: what came before the ring, kicks, and that.
+    let end = if conn.is_far() { records::BYTES as u64 } else { 0 };
+    let before = (conn.word(SMALL_AT).wrapping_sub(1)).wrapping_add(conn.word(KICKS)).wrapping_add(end);
+    let has_come = || {
+        let waiting = sys::ioctl_int(fd, libc::FIONREAD).unwrap_or(0) as u64;
+        diag::received(fd).is_ok_and(|received| {
+            (received.read + waiting).wrapping_sub(before) as i64 >= unread.min(ALWAYS_ROOM) as i64
+        })
+    };
     let start = sys::now();
-    while sys::ioctl_int(fd, libc::FIONREAD).is_ok_and(|waiting| (waiting as u64) < unread.min(ALWAYS_ROOM)) {
+    while !has_come() {
         if sys::now() - start > FINISH_NS || kicks::ended(conn, fd) {
             return;
         }

@@ -22,7 +22,7 @@ FUNCTION_LINES, FILE_LINES = 80, 600
 OPEN = {
     "circles": ["agent", "bench", "carrier", "envoy", "ether", "fabric", "filters", "native", "ofi", "options", "preload", "python", "shunt",
                 "stream", "via"],
-    "sizes": ["fabric", "preload", "sockets", "stream"],
+    "sizes": ["fabric", "preload", "stream"],
 }
 
 

@@ -10,6 +10,7 @@ use crate::demote::{ask_carrier, finish, flush, leave};
 use crate::kicks::{self, By};
 use crate::layout::{self, KICKS, SMALL_AT, TCP_AT, W, note};
 use crate::path::reader::{self};
+use crate::path::recall::{Next, PEER_NS, Reads, Recall};
 use crate::peering::records;
 use crate::reason::Reason;
 use crate::socket::SO_COOKIE;
@@ -122,95 +123,86 @@ pub(crate) fn give_up_ring(
     let mut tried = false;
     loop {
         let Some(mut rx) = conn.lock_rx(fd) else { return false };
-        if conn.is_far() && matches!(conn.rx.path(), path::SMALL | path::BIG) {
+        if conn.is_far() && path::is_ring(conn.rx.path()) {
             kicks::look(conn, fd, &mut rx, By::Call);
         }
         reader::progress(conn, fd, &mut rx);
         // Asked before: what the end brought with it is there.
         let ended = kicks::ended(conn, fd) || conn.notes() & note::CLOSED != 0;
         let quiet = arm::quiet(conn);
-        let waited = sys::now() - start;
-        let on_ring = matches!(conn.rx.path(), path::SMALL | path::BIG);
-        // Behind what is unread of tcp there are bytes in the ring, or kicks, perhaps one that is on the way.
-        let ahead = conn.rx.path() == path::TCP
-            && conn.word(layout::SMALL_AT) != 0
-            && (conn.word(W) != 0 || conn.word(layout::KICKS) != 0);
-        let kicked = conn.rx.path() == path::TCP && !conn.is_far() && !quiet && waited < KICK_NS;
-        if !(on_ring || ahead || kicked) {
-            // The writer has put nothing into the ring. When it does, it finds the recall and sends it by tcp.
-            if conn.rx.path() == path::TCP && !conn.is_far() && quiet && conn.has(flag::RECALLED) {
+        let seen = Recall { quiet, ended, tried, ..look(conn, &rx, sys::now() - start) };
+        if let Some(free) = seen.free() {
+            if free == (Next::Free { last: true }) {
                 conn.rx.set_path(path::LAST);
             }
             drop(rx);
             finish(conn);
             return true;
         }
-        if on_ring {
-            if waited > PEER_NS || ended {
+        if seen.reads == Reads::Ring {
+            if seen.waited > PEER_NS || ended {
                 kicks::drain(conn, fd, &mut rx, u64::MAX, By::Call);
             } else {
                 kicks::take(conn, fd, &mut rx, u64::MAX, By::Call);
             }
         }
-        let left = conn.word(TCP_AT);
-        let empty = conn.word(W) == rx.ring.position();
-        // No kick is on the way. With nothing unread, whatever the writer does later, it will find the recall and send it by tcp.
-        let settled = quiet && on_ring && conn.word(layout::KICKS) == rx.kicks_drained;
-        // It sends by tcp what it has put into the ring, behind what is unread of tcp, and no kick stands between.
-        let sends = quiet && ahead && left == rx.ring.position() + 1 && conn.word(layout::KICKS) == 0;
-        // Between hosts it says so among the bytes of tcp, which must not be taken for the program's.
-        if settled && empty && left == 0 && !conn.is_far() || sends {
-            conn.rx.set_path(path::LAST);
-        } else if quiet && (settled || ahead) && left == 0 && !ended && !tried && waited > PEER_NS {
+        let seen = Recall { quiet, ended, tried, ..look(conn, &rx, seen.waited) };
+        let mut next = seen.next();
+        if next == Next::SendForPeer {
             tried = true;
-            if settled && send_for_peer(conn, &rx) {
-                conn.rx.set_path(path::LAST);
+            if seen.reads == Reads::Ring && send_for_peer(conn, &rx) {
+                next = Next::ByTcp;
             } else if stays_here() && keep_rest(conn) {
                 return false;
             }
         }
-        if conn.rx.path() == path::LAST {
-            drop(rx);
-            finish(conn);
-            return true;
-        }
-        if conn.is_far() && on_ring && !ended && left == 0 {
-            // A record comes among the bytes of tcp, and nobody behind us would know it.
-            if waited < FAR_NS {
+        match next {
+            Next::ByTcp => {
+                conn.rx.set_path(path::LAST);
                 drop(rx);
-                let _ =
-                    sys::ppoll(&mut [libc::pollfd { fd, events: libc::POLLIN, revents: 0 }], Some(500_000));
-                continue;
+                finish(conn);
+                return true;
             }
-            conn.break_off(fd);
-            return false;
-        }
-        let limit = match () {
-            () if empty => HAND_OVER_EMPTY_NS,
-            // We may not send in its stead, and it may be long in no call of ours.
-            () if tried => UNTRACED_NS,
-            () => HAND_OVER_NS,
-        };
-        // It sends no more what we have not read: it has gone another way behind it, or nothing comes from it any more.
-        let unsendable = left > rx.ring.position() + 1 || ended && left == 0 || ahead && left != 0;
-        if !kicked && ((unsendable && (quiet || waited > KICK_NS)) || waited > limit) {
-            match rest {
-                Some(rest) if !stays_here() => rest(conn, fd, rx, ended),
-                _ => report::count_reason(Reason::PeerGone),
+            Next::BreakOff => {
+                conn.break_off(fd);
+                return false;
             }
-            return false;
+            Next::Unsendable => {
+                match rest {
+                    Some(rest) if !stays_here() => rest(conn, fd, rx, ended),
+                    _ => report::count_reason(Reason::PeerGone),
+                }
+                return false;
+            }
+            Next::Free { .. } | Next::SendForPeer | Next::Wait => {}
         }
         drop(rx);
         let _ = sys::ppoll(&mut [libc::pollfd { fd, events: libc::POLLIN, revents: 0 }], Some(500_000));
     }
 }
 
-/// How long a peer gets that is in a call of ours, or about to be.
-pub(crate) const PEER_NS: u64 = 1_000_000;
-
-pub(crate) const HAND_OVER_NS: u64 = 2_000_000_000;
-
-pub(crate) const UNTRACED_NS: u64 = 30_000_000;
+/// What a reader sees that has recalled what is unread, but for what the caller asks in a certain order.
+fn look(conn: &Conn, rx: &Rx, waited: u64) -> Recall {
+    Recall {
+        reads: match conn.rx.path() {
+            path::TCP => Reads::Tcp,
+            path::SMALL | path::BIG => Reads::Ring,
+            _ => Reads::Last,
+        },
+        far: conn.is_far(),
+        waited,
+        quiet: false,
+        ended: false,
+        recalled: conn.has(flag::RECALLED),
+        announced: conn.word(SMALL_AT) != 0,
+        written: conn.word(W),
+        read: rx.ring.position(),
+        kicks: conn.word(KICKS),
+        kicks_taken: rx.kicks_drained,
+        by_tcp: conn.word(TCP_AT).checked_sub(1),
+        tried: false,
+    }
+}
 
 /// How long it may take until the peer has said that it has found our END, and how often it is looked.
 pub(crate) const FINISH_NS: u64 = 200_000_000;
@@ -219,14 +211,6 @@ pub(crate) const LOOK_NS: u64 = 100_000;
 
 /// So many bytes the kernel takes of a peer, whatever its buffers are.
 pub(crate) const ALWAYS_ROOM: u64 = 2048;
-
-/// How long a kick that was begun may take to come.
-pub(crate) const KICK_NS: u64 = 200_000_000;
-
-pub(crate) const HAND_OVER_EMPTY_NS: u64 = 200_000_000;
-
-/// How long a peer on another host may take, whose link may just have ended.
-pub(crate) const FAR_NS: u64 = 10_000_000_000;
 
 /// Sends the bytes that we have recalled by tcp ourselves, on a copy of the peer's own descriptor, which is proved by its cookie. No
 /// kick may be on the way. False if the kernel does not let us, or the peer has begun; what does not fit now the peer sends later.

@@ -3,6 +3,8 @@
 //! in `wait.rs`.
 
 pub(crate) mod buffers;
+mod companion;
+mod peek;
 mod queries;
 mod recv;
 mod send;

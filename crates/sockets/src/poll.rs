@@ -165,20 +165,16 @@ const MEET_MOST: usize = 8;
 /// How soon it is looked again whether what goes by tcp first has gone.
 const RESEND_NS: u64 = 1_000_000;
 
-fn sleep(
+/// Counts this thread as a sleeper on each connection, or as one that is in the kernel, arms it, and puts what the kernel is asked for into `polls`. How long at most may
+/// be slept, in ns.
+fn fall_asleep(
     fds: &[libc::pollfd],
-    scratch: &mut Scratch,
-    (deadline, began): (Option<u64>, u64),
-    mask: *const libc::sigset_t,
-    seen: u64,
-) -> Result<(), Errno> {
-    let rung = |conn: &Conn| !conn.has(flag::NO_BELLS);
-    let bell =
-        if fds.iter().any(|poll| managed(poll.fd).is_some_and(rung)) { bells::claim_bell() } else { None };
-    let (mode, id) = if bell.is_some() { (trip::BELL, CALL_BELL as u8) } else { (trip::KICK, 0) };
-    let count = fds.len();
+    polls: &mut [libc::pollfd],
+    ways: &mut [Way],
+    mode: u64,
+    id: u8,
+) -> Option<u64> {
     let mut limit = None;
-    let (polls, ways) = scratch.both();
     for ((place, way), poll) in polls.iter_mut().zip(&mut *ways).zip(fds) {
         *place = libc::pollfd { revents: 0, ..*poll };
         *way = Way::NotOurs;
@@ -205,6 +201,23 @@ fn sleep(
         place.events =
             out | poll.events & libc::POLLPRI | if told { 0 } else { libc::POLLIN | libc::POLLRDHUP };
     }
+    limit
+}
+
+fn sleep(
+    fds: &[libc::pollfd],
+    scratch: &mut Scratch,
+    (deadline, began): (Option<u64>, u64),
+    mask: *const libc::sigset_t,
+    seen: u64,
+) -> Result<(), Errno> {
+    let rung = |conn: &Conn| !conn.has(flag::NO_BELLS);
+    let bell =
+        if fds.iter().any(|poll| managed(poll.fd).is_some_and(rung)) { bells::claim_bell() } else { None };
+    let (mode, id) = if bell.is_some() { (trip::BELL, CALL_BELL as u8) } else { (trip::KICK, 0) };
+    let count = fds.len();
+    let (polls, ways) = scratch.both();
+    let limit = fall_asleep(fds, polls, ways, mode, id);
     polls[count] = libc::pollfd { fd: bell.unwrap_or(-1), events: libc::POLLIN, revents: 0 };
     let mut result = Ok(());
     if fingerprint(fds) == seen {

@@ -20,91 +20,16 @@ pub fn events(conn: &'static Conn, fd: i32, want: u32) -> Option<u32> {
     if !conn.is_managed() {
         return None;
     }
-    let mut got = 0;
-    let mut ask = want & libc::EPOLLPRI as u32;
-    {
-        let mut tx = conn.lock_tx(fd)?;
-        match conn.tx.path() {
-            path::SMALL | path::BIG => {
-                if want & OUT != 0 {
-                    let third = tx.ring.capacity() as usize / 3;
-                    let room = writer::room_for(conn, fd, &mut tx, third).unwrap_or(usize::MAX);
-                    if room >= third
-                        || conn.is_via() && room > 0 && tx.ring.unread(&conn.ends()) == Ok(0)
-                        || if room > 0 {
-                            writer::stuck(conn, &tx)
-                        } else {
-                            writer::stuck_for_long(conn, &mut tx)
-                        }
-                        || conn.notes() & note::CLOSED != 0
-                        || conn.has(flag::BROKEN | flag::SHUT_WR)
-                    {
-                        got |= OUT;
-                    }
-                }
-            }
-            path::RESEND => {}
-            _ => ask |= want & OUT,
-        }
-    }
-    let (ring, few);
-    {
-        let mut rx = conn.lock_rx(fd)?;
-        reader::progress(conn, fd, &mut rx);
-        ring = matches!(conn.rx.path(), path::SMALL | path::BIG);
-        // What was recalled between hosts is not there; an END tells when it comes. (On one host its writer may have left it to us without a word.)
-        let recalled = conn.is_far() && conn.has(flag::RECALLED) && conn.word(TCP_AT) == 0;
-        let unread = ring && !recalled && conn.word(W) != rx.ring.position();
-        few = unread && low_water::is_above(conn, &rx);
-        if unread && !few {
-            for place in rx.ring.ahead() {
-                conn.mine().foresee(place);
-            }
-            got |= IN;
-        } else if !ring || few {
-            ask |= IN | RDHUP;
-        }
-        if rx.error != 0 {
-            got |= IN | libc::EPOLLERR as u32;
-        }
-    }
+    let mut seen = Seen { got: 0, ask: want & libc::EPOLLPRI as u32, ring: false, few: false };
+    seen.look_at_room(conn, fd, want)?;
+    seen.look_at_bytes(conn, fd)?;
     if conn.has(flag::PEER_FIN | flag::PEER_HUP) || conn.notes() & (note::CLOSED | note::SHUT_WR) != 0 {
-        ask |= IN | RDHUP;
+        seen.ask |= IN | RDHUP;
     }
-    if ask & (want | IN | RDHUP) != 0 {
-        let mut poll = [libc::pollfd { fd, events: ask as i16, revents: 0 }];
-        if sys::ppoll(&mut poll, Some(0)).unwrap_or(0) > 0 {
-            let ends = (libc::EPOLLHUP | libc::EPOLLERR) as u32;
-            let mut told = poll[0].revents as u32;
-            if told & ends == libc::EPOLLERR as u32 {
-                // The kernel may be in the middle of a reset: the error first, then that it has hung up. One that slept, as the program
-                // does by what it knows, is told both. This question waits until the kernel has done with the socket.
-                let _ = sys::ioctl_int(fd, libc::FIONREAD);
-                let _ = sys::ppoll(&mut poll, Some(0));
-                told = poll[0].revents as u32;
-            }
-            if ring && !few && told & IN != 0 && told & (RDHUP | ends) == 0 {
-                // The peer has told that it ends, and what the kernel has of that is a kick, or half: it counts an end as a byte before it
-                // says that it is one.
-                let mut rx = conn.lock_rx(fd)?;
-                match kicks::look(conn, fd, &mut rx, By::Call) {
-                    kicks::Look::Nothing => told &= !IN,
-                    kicks::Look::Data => {}
-                    kicks::Look::End => {
-                        let _ = sys::ppoll(&mut poll, Some(0));
-                        told = poll[0].revents as u32;
-                    }
-                }
-            }
-            got |= told;
-            if told & RDHUP != 0 {
-                conn.set(flag::PEER_FIN);
-            }
-            if told & ends != 0 {
-                conn.set(flag::PEER_HUP);
-            }
-        }
+    if seen.ask & (want | IN | RDHUP) != 0 {
+        seen.ask_kernel(conn, fd)?;
     }
+    let mut got = seen.got;
     if got & IN != 0 {
         got |= RDNORM;
     }
@@ -112,6 +37,101 @@ pub fn events(conn: &'static Conn, fd: i32, want: u32) -> Option<u32> {
         got |= WRNORM;
     }
     Some(got & (want | (libc::EPOLLHUP | libc::EPOLLERR) as u32))
+}
+
+/// What has been seen so far of what a connection is ready for.
+struct Seen {
+    got: u32,
+    /// What the kernel is to be asked for.
+    ask: u32,
+    /// It is read from a ring, which has something, but less than the program's low water mark.
+    ring: bool,
+    few: bool,
+}
+
+impl Seen {
+    #[inline(always)]
+    fn look_at_room(&mut self, conn: &'static Conn, fd: i32, want: u32) -> Option<()> {
+        let mut tx = conn.lock_tx(fd)?;
+        match conn.tx.path() {
+            path::SMALL | path::BIG if want & OUT == 0 => {}
+            path::SMALL | path::BIG => {
+                let third = tx.ring.capacity() as usize / 3;
+                let room = writer::room_for(conn, fd, &mut tx, third).unwrap_or(usize::MAX);
+                if room >= third
+                    || conn.is_via() && room > 0 && tx.ring.unread(&conn.ends()) == Ok(0)
+                    || if room > 0 { writer::stuck(conn, &tx) } else { writer::stuck_for_long(conn, &mut tx) }
+                    || conn.notes() & note::CLOSED != 0
+                    || conn.has(flag::BROKEN | flag::SHUT_WR)
+                {
+                    self.got |= OUT;
+                }
+            }
+            path::RESEND => {}
+            _ => self.ask |= want & OUT,
+        }
+        Some(())
+    }
+
+    #[inline(always)]
+    fn look_at_bytes(&mut self, conn: &'static Conn, fd: i32) -> Option<()> {
+        let mut rx = conn.lock_rx(fd)?;
+        reader::progress(conn, fd, &mut rx);
+        self.ring = path::is_ring(conn.rx.path());
+        // What was recalled between hosts is not there; an END tells when it comes. (On one host its writer may have left it to us without a word.)
+        let recalled = conn.is_far() && conn.has(flag::RECALLED) && conn.word(TCP_AT) == 0;
+        let unread = self.ring && !recalled && conn.word(W) != rx.ring.position();
+        self.few = unread && low_water::is_above(conn, &rx);
+        if unread && !self.few {
+            for place in rx.ring.ahead() {
+                conn.mine().foresee(place);
+            }
+            self.got |= IN;
+        } else if !self.ring || self.few {
+            self.ask |= IN | RDHUP;
+        }
+        if rx.error != 0 {
+            self.got |= IN | libc::EPOLLERR as u32;
+        }
+        Some(())
+    }
+
+    fn ask_kernel(&mut self, conn: &'static Conn, fd: i32) -> Option<()> {
+        let mut poll = [libc::pollfd { fd, events: self.ask as i16, revents: 0 }];
+        if sys::ppoll(&mut poll, Some(0)).unwrap_or(0) == 0 {
+            return Some(());
+        }
+        let ends = (libc::EPOLLHUP | libc::EPOLLERR) as u32;
+        let mut told = poll[0].revents as u32;
+        if told & ends == libc::EPOLLERR as u32 {
+            // The kernel may be in the middle of a reset: the error first, then that it has hung up. One that slept, as the program
+            // does by what it knows, is told both. This question waits until the kernel has done with the socket.
+            let _ = sys::ioctl_int(fd, libc::FIONREAD);
+            let _ = sys::ppoll(&mut poll, Some(0));
+            told = poll[0].revents as u32;
+        }
+        if self.ring && !self.few && told & IN != 0 && told & (RDHUP | ends) == 0 {
+            // The peer has told that it ends, and what the kernel has of that is a kick, or half: it counts an end as a byte before it
+            // says that it is one.
+            let mut rx = conn.lock_rx(fd)?;
+            match kicks::look(conn, fd, &mut rx, By::Call) {
+                kicks::Look::Nothing => told &= !IN,
+                kicks::Look::Data => {}
+                kicks::Look::End => {
+                    let _ = sys::ppoll(&mut poll, Some(0));
+                    told = poll[0].revents as u32;
+                }
+            }
+        }
+        self.got |= told;
+        if told & RDHUP != 0 {
+            conn.set(flag::PEER_FIN);
+        }
+        if told & ends != 0 {
+            conn.set(flag::PEER_HUP);
+        }
+        Some(())
+    }
 }
 
 /// The companion became readable while the connection is on a ring: takes kicks out, notes the end.

@@ -163,19 +163,7 @@ impl Ends<'_> {
         if !agreed(self.owners, self.peers) && !agreed(self.peers, self.owners) {
             return None;
         }
-        let on_ring = |path| matches!(path, path::SMALL | path::BIG);
-        let to_owner = match (self.peers.tx.path(), self.owners.rx.path()) {
-            (path::TCP, path::TCP) | (path::LAST, path::LAST) => false,
-            (tx, rx) if on_ring(tx) && on_ring(rx) => true,
-            // Behind what is unread of tcp: a kick would stand between.
-            (tx, path::TCP) if on_ring(tx) && peers_tx.kicks_sent == 0 => true,
-            _ => return None,
-        };
-        let to_peer = match (self.owners.tx.path(), self.peers.rx.path()) {
-            (path::TCP, path::TCP) | (path::LAST, _) => false,
-            (tx, path::TCP | path::SMALL | path::BIG) if on_ring(tx) => true,
-            _ => return None,
-        };
+        let (to_owner, to_peer) = self.on_rings(&peers_tx)?;
         let never_on_ring = self.owners.tx.path() == path::TCP;
         let unread = peers_tx.ring.position().checked_sub(owners_rx.ring.position())?;
         let messages = self.owners.manner.load(Ordering::Relaxed) != 0;
@@ -226,6 +214,24 @@ impl Ends<'_> {
             self.owners.managed_is(false);
         }
         Some(())
+    }
+
+    /// Whether bytes to the owner, and to the peer, go by a ring; `None` where it cannot be told what is unread.
+    fn on_rings(&self, peers_tx: &Held<'_, Tx>) -> Option<(bool, bool)> {
+        let on_ring = |path| matches!(path, path::SMALL | path::BIG);
+        let to_owner = match (self.peers.tx.path(), self.owners.rx.path()) {
+            (path::TCP, path::TCP) | (path::LAST, path::LAST) => false,
+            (tx, rx) if on_ring(tx) && on_ring(rx) => true,
+            // Behind what is unread of tcp: a kick would stand between.
+            (tx, path::TCP) if on_ring(tx) && peers_tx.kicks_sent == 0 => true,
+            _ => return None,
+        };
+        let to_peer = match (self.owners.tx.path(), self.peers.rx.path()) {
+            (path::TCP, path::TCP) | (path::LAST, _) => false,
+            (tx, path::TCP | path::SMALL | path::BIG) if on_ring(tx) => true,
+            _ => return None,
+        };
+        Some((to_owner, to_peer))
     }
 
     /// Takes the kicks that were sent to the owner out of its socket, where nothing else is.

@@ -78,6 +78,73 @@ pub(super) fn waits_for_window(conn: &'static Conn) -> bool {
     conn.is_via() && conn.tx.path() == path::SMALL
 }
 
+/// What a look at a member came to.
+enum Found {
+    Nothing,
+    /// Another thread is taking the answer to its offer.
+    Undecided,
+    /// These events.
+    Ready(&'static Conn, u32),
+}
+
+/// What an edge-triggered member is ready for, and the peer's write position before that was looked at. Armed before the look: what comes before is an edge to
+/// report now, what comes later fires.
+fn edges_of(conn: &'static Conn, fd: i32, want: u32) -> (Option<u32>, u64) {
+    let room = want & events::OUT != 0 && conn.has(flag::TX_FULL);
+    arm_member(conn, if room { trip::RX | trip::TX } else { trip::RX });
+    let seen = conn.word(W);
+    let got = match ready::events(conn, fd, want) {
+        // No room although nobody told us so (filled before it became a member): its edge is awaited, too.
+        Some(got) if want & !got & events::OUT != 0 && !room => {
+            conn.set(flag::TX_FULL);
+            arm_member(conn, trip::RX | trip::TX);
+            ready::events(conn, fd, want)
+        }
+        got => got,
+    };
+    (got, seen)
+}
+
+/// What a level-triggered member is ready for. It is armed if that is nothing, or if it is `always` to be.
+fn level_of(conn: &'static Conn, fd: i32, want: u32, always: bool) -> Option<u32> {
+    let interest = if want & events::OUT != 0 { trip::RX | trip::TX } else { trip::RX };
+    if always {
+        arm_member(conn, interest);
+    }
+    match ready::events(conn, fd, want) {
+        Some(0) => {
+            arm_member(conn, interest);
+            ready::events(conn, fd, want)
+        }
+        got => got,
+    }
+}
+
+/// Whether an edge-triggered member that is ready has something new to tell; if it is `told` now, that is noted.
+fn is_new_edge(
+    guard: &mut Guard<'_>,
+    fd: i32,
+    conn: &'static Conn,
+    (got, seen): (u32, u64),
+    told: bool,
+) -> bool {
+    let member = *guard.member(fd);
+    // What the peer has sent by tcp after the ring is new, too, and shows in no write position.
+    let seen = seen | u64::from(conn.rx.path() == path::LAST) << 63;
+    let life = conn.flags.load(Ordering::Acquire) & (flag::PEER_FIN | flag::PEER_HUP);
+    let room = got & events::OUT != 0 && conn.has(flag::TX_FULL);
+    let fresh = member.flags & FRESH != 0 || room || seen != member.seen || life != member.life;
+    if fresh && told {
+        if room {
+            conn.clear(flag::TX_FULL);
+        }
+        let place = guard.member(fd);
+        (place.seen, place.life) = (seen, life);
+        place.flags &= !FRESH;
+    }
+    fresh
+}
+
 impl Set {
     pub(super) fn take_hints(&self) {
         let scan = link::scan();
@@ -113,136 +180,111 @@ impl Set {
         places: Option<(&mut [libc::epoll_event], u64)>,
         hints: Hints,
     ) -> (usize, bool) {
-        let (mut places, call) = places.map_or((None, 0), |(places, call)| (Some(places), call));
+        let (mut places, call) = match places {
+            Some((places, call)) => (Some(places), Some(call)),
+            None => (None, None),
+        };
         if let Hints::Until(until) = hints {
             self.list_hinted(scan, guard, until);
         }
         let mut count = 0;
         let mut undecided = false;
         // With one member its peer is told where it is spun for.
-        let here = self.here(call);
+        let here = self.here(call.unwrap_or(0));
         for _ in 0..guard.state().listed {
             if places.as_ref().is_some_and(|places| count == places.len()) {
                 break;
             }
             let Some(fd) = guard.unlist_first() else { break };
-            let member = *guard.member(fd);
-            let Some(conn) = member.conn else { continue };
-            if member.flags & MOVED == 0 || member.flags & SPENT != 0 {
-                continue;
-            }
-            if places.is_some() && member.told >= call {
-                // What has come since is for the next call.
-                guard.set_aside(fd, |state| &mut state.told);
-                continue;
-            }
-            if !matches!(table::entry(fd), Entry::Conn(other) if core::ptr::eq(other, conn)) {
-                // Where another number stands for the connection, it stays a member: whoever closes this one gives it to the kernel's set (`forget`), when the ring is given up.
-                let mut others = false;
-                table_fds(conn, |other| others |= other != fd);
-                if !others {
-                    self.drop_member(guard, fd);
-                }
-                continue;
-            }
-            // Its offer may have been taken back, and its link be gone since: nothing of it is armed or read then.
-            if !conn.is_managed() {
-                self.move_out(guard, fd);
-                continue;
-            }
-            let edge = member.events & ET != 0;
-            let want = member.events & MASK;
-            let mut seen = 0;
-            let got = if edge {
-                // Armed before we look: what comes before is an edge to report now, what comes later fires.
-                let room = want & events::OUT != 0 && conn.has(flag::TX_FULL);
-                arm_member(conn, if room { trip::RX | trip::TX } else { trip::RX });
-                seen = conn.word(W);
-                match ready::events(conn, fd, want) {
-                    // No room although nobody told us so (filled before it became a member): its edge is awaited, too.
-                    Some(got) if want & !got & events::OUT != 0 && !room => {
-                        conn.set(flag::TX_FULL);
-                        arm_member(conn, trip::RX | trip::TX);
-                        ready::events(conn, fd, want)
-                    }
-                    got => got,
-                }
-            } else {
-                let interest = if want & events::OUT != 0 { trip::RX | trip::TX } else { trip::RX };
-                if places.is_none() {
-                    arm_member(conn, interest);
-                }
-                match ready::events(conn, fd, want) {
-                    Some(0) => {
-                        arm_member(conn, interest);
-                        ready::events(conn, fd, want)
-                    }
-                    got => got,
-                }
-            };
-            let Some(got) = got else {
-                self.move_out(guard, fd);
-                continue;
-            };
-            if want & !got & events::OUT != 0 && waits_for_window(conn) {
-                self.windows.store(1, Ordering::Release);
-            }
-            if member.flags & EARLY != 0 && matches!(conn.rx.path(), path::SMALL | path::BIG) {
-                self.on_ring(guard, fd);
-            }
-            if got & ready::AGAIN != 0 {
-                undecided = true;
-                guard.list(fd);
-                continue;
-            }
-            if got == 0 {
-                continue;
-            }
-            if edge {
-                // What the peer has sent by tcp after the ring is new, too, and shows in no write position.
-                seen |= u64::from(conn.rx.path() == path::LAST) << 63;
-                let life = conn.flags.load(Ordering::Acquire) & (flag::PEER_FIN | flag::PEER_HUP);
-                let room = got & events::OUT != 0 && conn.has(flag::TX_FULL);
-                let fresh = member.flags & FRESH != 0 || room || seen != member.seen || life != member.life;
-                if !fresh {
-                    continue;
-                }
-                if places.is_none() {
+            match self.look_at(guard, fd, call) {
+                Found::Nothing => {}
+                Found::Undecided => {
+                    undecided = true;
                     guard.list(fd);
+                }
+                Found::Ready(conn, got) => {
+                    if let Some(places) = &mut places {
+                        places[count] = libc::epoll_event { events: got, u64: guard.member(fd).data };
+                        self.has_told(guard, fd, conn, call.unwrap_or(0), here);
+                    } else {
+                        guard.list(fd);
+                    }
                     count += 1;
-                    continue;
                 }
-                if room {
-                    conn.clear(flag::TX_FULL);
-                }
-                let place = guard.member(fd);
-                (place.seen, place.life) = (seen, life);
-                place.flags &= !FRESH;
-            }
-            count += 1;
-            let Some(places) = &mut places else {
-                guard.list(fd);
-                continue;
-            };
-            places[count - 1] = libc::epoll_event { events: got, u64: member.data };
-            guard.member(fd).told = call;
-            if here != 0 {
-                guard.note_told(fd, conn, here);
-            }
-            if member.events & ONESHOT != 0 {
-                guard.member(fd).flags |= SPENT;
-            } else if !edge {
-                // Told again although the program has not read or written since: the kernel's members are asked next.
-                let came = 1
-                    + conn.counters.ring_in.load(Ordering::Relaxed)
-                    + conn.counters.ring_out.load(Ordering::Relaxed);
-                if core::mem::replace(&mut guard.member(fd).seen, came) == came {
-                    self.crowded.store(1, Ordering::Relaxed);
-                }
-                guard.set_aside(fd, |state| &mut state.told);
             }
         }
         (count, undecided)
+    }
+
+    /// Looks at one member that has been taken off the list, for a call that tells of it, or for none.
+    fn look_at(&self, guard: &mut Guard<'_>, fd: i32, call: Option<u64>) -> Found {
+        let member = *guard.member(fd);
+        let Some(conn) = member.conn else { return Found::Nothing };
+        if member.flags & MOVED == 0 || member.flags & SPENT != 0 {
+            return Found::Nothing;
+        }
+        if call.is_some_and(|call| member.told >= call) {
+            // What has come since is for the next call.
+            guard.set_aside(fd, |state| &mut state.told);
+            return Found::Nothing;
+        }
+        if !matches!(table::entry(fd), Entry::Conn(other) if core::ptr::eq(other, conn)) {
+            // Where another number stands for the connection, it stays a member: whoever closes this one gives it to the kernel's set (`forget`), when the ring is given up.
+            let mut others = false;
+            table_fds(conn, |other| others |= other != fd);
+            if !others {
+                self.drop_member(guard, fd);
+            }
+            return Found::Nothing;
+        }
+        // Its offer may have been taken back, and its link be gone since: nothing of it is armed or read then.
+        if !conn.is_managed() {
+            self.move_out(guard, fd);
+            return Found::Nothing;
+        }
+        let edge = member.events & ET != 0;
+        let want = member.events & MASK;
+        let (got, seen) =
+            if edge { edges_of(conn, fd, want) } else { (level_of(conn, fd, want, call.is_none()), 0) };
+        let Some(got) = got else {
+            self.move_out(guard, fd);
+            return Found::Nothing;
+        };
+        if want & !got & events::OUT != 0 && waits_for_window(conn) {
+            self.windows.store(1, Ordering::Release);
+        }
+        if member.flags & EARLY != 0 && path::is_ring(conn.rx.path()) {
+            self.on_ring(guard, fd);
+        }
+        if got & ready::AGAIN != 0 {
+            return Found::Undecided;
+        }
+        if got == 0 || edge && !is_new_edge(guard, fd, conn, (got, seen), call.is_some()) {
+            return Found::Nothing;
+        }
+        Found::Ready(conn, got)
+    }
+
+    /// A call has told of a member.
+    fn has_told(&self, guard: &mut Guard<'_>, fd: i32, conn: &'static Conn, call: u64, here: u64) {
+        let member = guard.member(fd);
+        let events = member.events;
+        member.told = call;
+        if here != 0 {
+            guard.note_told(fd, conn, here);
+        }
+        if events & ONESHOT != 0 {
+            guard.member(fd).flags |= SPENT;
+        } else if events & ET == 0 {
+            // Told again although the program has not read or written since: the kernel's members are asked next.
+            let came = 1
+                + conn.counters.ring_in.load(Ordering::Relaxed)
+                + conn.counters.ring_out.load(Ordering::Relaxed);
+            if core::mem::replace(&mut guard.member(fd).seen, came) == came {
+                self.crowded.store(1, Ordering::Relaxed);
+            }
+            guard.set_aside(fd, |state| &mut state.told);
+        }
     }
 
     pub(super) fn ask_inner(&self) {

@@ -63,6 +63,44 @@ impl Set {
         Some(self.control_with(guard, (op, set, fd), conn, events, data))
     }
 
+    /// As [`Set::control`], of a member that is in the inner set.
+    fn control_moved(
+        &'static self,
+        mut guard: Guard<'_>,
+        op: i32,
+        fd: i32,
+        conn: &'static Conn,
+        (events, data): (u32, u64),
+    ) -> Result<(), Errno> {
+        let member = guard.member(fd);
+        match op {
+            libc::EPOLL_CTL_ADD => Err(Errno::EEXIST),
+            // To change an exclusive member it must be taken out.
+            libc::EPOLL_CTL_MOD if member.events & EXCLUSIVE != 0 => Err(Errno::EINVAL),
+            libc::EPOLL_CTL_MOD => {
+                member.events = events;
+                member.data = data;
+                member.flags = member.flags & !SPENT | FRESH;
+                guard.list(fd);
+                drop(guard);
+                if self.sleepers.load(Ordering::Acquire) != 0 {
+                    self.nudge(fd);
+                }
+                Ok(())
+            }
+            libc::EPOLL_CTL_DEL => {
+                self.park(&mut guard, fd, conn);
+                drop(guard);
+                if conn.epolls.load(Ordering::Acquire) != 0 {
+                    // Those that it stays in may have been told in our queue, which is the last one that it was in.
+                    each_membership(conn, |set, fd| set.list_and_wake(fd));
+                }
+                Ok(())
+            }
+            _ => Err(Errno::EINVAL),
+        }
+    }
+
     fn control_with(
         &'static self,
         mut guard: Guard<'_>,
@@ -75,32 +113,7 @@ impl Set {
         let known =
             member.flags & PRESENT != 0 && member.conn.is_some_and(|other| core::ptr::eq(other, conn));
         if known && member.flags & MOVED != 0 {
-            match op {
-                libc::EPOLL_CTL_ADD => return Err(Errno::EEXIST),
-                // To change an exclusive member it must be taken out.
-                libc::EPOLL_CTL_MOD if member.events & EXCLUSIVE != 0 => return Err(Errno::EINVAL),
-                libc::EPOLL_CTL_MOD => {
-                    member.events = events;
-                    member.data = data;
-                    member.flags = member.flags & !SPENT | FRESH;
-                    guard.list(fd);
-                    drop(guard);
-                    if self.sleepers.load(Ordering::Acquire) != 0 {
-                        self.nudge(fd);
-                    }
-                    return Ok(());
-                }
-                libc::EPOLL_CTL_DEL => {
-                    self.park(&mut guard, fd, conn);
-                    drop(guard);
-                    if conn.epolls.load(Ordering::Acquire) != 0 {
-                        // Those that it stays in may have been told in our queue, which is the last one that it was in.
-                        each_membership(conn, |set, fd| set.list_and_wake(fd));
-                    }
-                    return Ok(());
-                }
-                _ => return Err(Errno::EINVAL),
-            }
+            return self.control_moved(guard, op, fd, conn, (events, data));
         }
         if !known && op == libc::EPOLL_CTL_ADD && conn.is_managed() {
             if conn.has(flag::DEMOTING) {

@@ -8,7 +8,7 @@ use sockets::process;
 use sockets::reason::Reason;
 use sockets::report;
 
-use crate::{kept, names, start};
+use crate::{inherited, kept, names};
 
 pub type Strings = *const *const c_char;
 
@@ -20,7 +20,7 @@ const NAME: &[u8] = b"LD_PRELOAD=";
 /// `env` is null or an array of C strings that ends with null.
 pub unsafe fn accelerates(env: Strings) -> bool {
     // Not a system call more where a filter may hold.
-    if !process::active() || !start::library_is_there() {
+    if !process::active() || !inherited::library_is_there() {
         return false;
     }
     // SAFETY: the caller vouches for the array.
@@ -39,8 +39,8 @@ unsafe fn is_empty(env: Strings) -> bool {
 /// # Safety
 /// `env` is null or an array of C strings that ends with null, which nobody else uses meanwhile.
 pub unsafe fn forget_lost_library(env: *mut *const c_char) {
-    let preload = start::preload_entry();
-    if process::ended() || env.is_null() || preload.is_empty() || start::library_is_there() {
+    let preload = inherited::preload_entry();
+    if process::ended() || env.is_null() || preload.is_empty() || inherited::library_is_there() {
         return;
     }
     // SAFETY: the caller vouches for the array. What is written is shorter than what was there.
@@ -70,7 +70,7 @@ pub unsafe fn forget_lost_library(env: *mut *const c_char) {
 
 /// The path under which our library was preloaded.
 fn library() -> &'static [u8] {
-    &start::preload_entry()[NAME.len()..]
+    &inherited::preload_entry()[NAME.len()..]
 }
 
 /// Whether it is one of the variables by which an image of ours tells the next one what it must know.
@@ -126,11 +126,11 @@ impl Environment {
     /// `env` is null or an array of C strings that ends with null.
     pub unsafe fn new(env: Strings, kept: Option<*const c_char>) -> Environment {
         let as_it_is = Environment { strings: env, mapped: (core::ptr::null_mut(), 0) };
-        let preload = start::preload_entry();
+        let preload = inherited::preload_entry();
         if process::ended() || env.is_null() || preload.is_empty() {
             return as_it_is;
         }
-        if !start::library_is_there() {
+        if !inherited::library_is_there() {
             // SAFETY: the caller vouches for the array.
             return unsafe { Environment::without_us(env) };
         }
@@ -159,7 +159,7 @@ impl Environment {
             if ours && kept.is_none() && named == 0 && !stale {
                 return as_it_is;
             }
-            let most = count + start::option_entries().count() + 4;
+            let most = count + inherited::option_entries().count() + 4;
             let text = preload.len() + old.len() + 2;
             let bytes = most * 8 + text + named;
             let Ok(at) = sys::mmap_private(bytes) else { return as_it_is };
@@ -183,7 +183,7 @@ impl Environment {
                     core::ptr::copy_nonoverlapping(old.as_ptr(), text.add(preload.len() + 1), old.len());
                 }
                 add(text.cast());
-                for option in start::option_entries() {
+                for option in inherited::option_entries() {
                     let name =
                         option.to_bytes().split_inclusive(|&byte| byte == b'=').next().unwrap_or_default();
                     let is_set = |index| CStr::from_ptr(*env.add(index)).to_bytes().starts_with(name);

@@ -3,10 +3,10 @@
 
 use core::ffi::{c_char, c_int, c_void};
 use fabric::sys;
-use libc::{FILE, cmsghdr, msghdr};
+use libc::FILE;
 use sockets::reason::Reason;
 use sockets::table::{self, Entry};
-use sockets::{faults, fork, handover, process, real, relay};
+use sockets::{fork, handover, process, real, relay};
 
 use crate::environment::{self, Environment, Strings};
 use crate::kept::Kept;
@@ -56,33 +56,6 @@ unsafe fn instead(file: *const c_char, fd: c_int, env: Strings, exec: impl Fn(St
     }
     real::set_errno(errno);
     result
-}
-
-/// Hands over the connections whose descriptors a message passes.
-///
-/// # Safety
-/// `message` is null or a valid msghdr.
-pub unsafe fn passing(message: *const msghdr) {
-    // SAFETY: the caller vouches for the message; the macros walk its control part as the kernel does.
-    unsafe {
-        if faults::low(message) || (*message).msg_controllen == 0 || faults::low((*message).msg_control) {
-            return;
-        }
-        let mut part: *const cmsghdr = libc::CMSG_FIRSTHDR(message);
-        while !part.is_null() {
-            if (*part).cmsg_level == libc::SOL_SOCKET && (*part).cmsg_type == libc::SCM_RIGHTS {
-                let data = libc::CMSG_DATA(part);
-                let bytes = ((*part).cmsg_len as usize).saturating_sub(data as usize - part as usize);
-                for index in 0..bytes / 4 {
-                    let fd = data.cast::<c_int>().add(index).read_unaligned();
-                    if let Some(conn) = table::conn(fd) {
-                        relay::hand_over(conn, fd, Reason::Passed, true);
-                    }
-                }
-            }
-            part = libc::CMSG_NXTHDR(message, part);
-        }
-    }
 }
 
 unsafe extern "C" {

@@ -231,7 +231,7 @@ hooks! {
             return next(fd, message, flags);
         }
         let Some(conn) = table::conn(fd) else {
-            crate::exec::passing(message);
+            crate::passed::passing(message);
             return next(fd, message, flags);
         };
         if (*message).msg_controllen != 0 {
@@ -248,7 +248,7 @@ hooks! {
         }
         if table::conn(fd).is_none() {
             for index in 0..count as usize {
-                crate::exec::passing(&raw const (*messages.add(index)).msg_hdr);
+                crate::passed::passing(&raw const (*messages.add(index)).msg_hdr);
             }
             return next(fd, messages, count, flags);
         }

@@ -65,6 +65,22 @@ unsafe extern "C-unwind" fn begin(start: *mut c_void) -> c_int {
 }
 
 hooks! {
+    fn unshare(next; flags: c_int) -> c_int {
+        if rights::new_users(flags) {
+            rights::changing();
+        }
+        let result = next(flags);
+        entered(result.into(), flags);
+        result
+    }
+    fn setns(next; fd: c_int, flags: c_int) -> c_int {
+        if flags == 0 || rights::new_users(flags) {
+            rights::changing();
+        }
+        let result = next(fd, flags);
+        entered(result.into(), if flags == 0 { libc::CLONE_NEWPID } else { flags });
+        result
+    }
     fn _Fork(next;) -> c_int {
         around(0, || next().into()) as c_int
     }

@@ -14,6 +14,7 @@ mod fds;
 mod files;
 mod forks;
 #[cfg(target_arch = "x86_64")]
+mod inherited;
 mod jumps;
 mod kept;
 mod lend;
@@ -23,6 +24,7 @@ mod makers;
 mod names;
 mod next;
 mod options_of;
+mod passed;
 mod rights;
 mod rules_of;
 mod sandbox;

@@ -8,7 +8,6 @@ use fabric::sys;
 use sockets::reason::Reason;
 use sockets::{process, renounce};
 
-use crate::forks;
 use crate::next::hooks;
 
 /// Before a call that changes who this process is, or what it may.
@@ -100,22 +99,6 @@ hooks! {
     fn capset(next; header: usize, data: usize) -> c_int {
         changing();
         next(header, data)
-    }
-    fn unshare(next; flags: c_int) -> c_int {
-        if new_users(flags) {
-            changing();
-        }
-        let result = next(flags);
-        forks::entered(result.into(), flags);
-        result
-    }
-    fn setns(next; fd: c_int, flags: c_int) -> c_int {
-        if flags == 0 || new_users(flags) {
-            changing();
-        }
-        let result = next(fd, flags);
-        forks::entered(result.into(), if flags == 0 { libc::CLONE_NEWPID } else { flags });
-        result
     }
 }
 

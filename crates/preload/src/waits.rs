@@ -108,33 +108,43 @@ unsafe fn select_with(
             answer(Err(Errno::EBADF)) as c_int
         }
         Ok(_) => {
-            let told = [
-                libc::POLLIN | libc::POLLRDBAND | libc::POLLHUP | libc::POLLERR,
-                libc::POLLOUT | libc::POLLWRBAND | libc::POLLERR,
-                libc::POLLPRI,
-            ];
-            let mut bits = 0;
-            for (&set, told) in sets.iter().zip(told) {
-                if set.is_null() {
-                    continue;
-                }
-                for word in 0..words {
-                    // SAFETY: inside the set.
-                    let place = unsafe { &mut *set.cast::<u64>().add(word) };
-                    let asked = *place;
-                    let mut kept = 0u64;
-                    for poll in fds.iter().filter(|poll| poll.fd as usize / 64 == word) {
-                        if poll.revents & told != 0 {
-                            kept |= asked & 1 << (poll.fd as usize % 64);
-                        }
-                    }
-                    *place = kept;
-                    bits += kept.count_ones();
-                }
-            }
+            // SAFETY: as the caller vouches.
+            let bits = unsafe { keep_told(sets, words, fds) };
             bits as c_int
         }
     }
+}
+
+/// Leaves in the sets what poll() has told; how many bits those are.
+///
+/// # Safety
+/// The sets are null or have so many words.
+unsafe fn keep_told(sets: [*mut fd_set; 3], words: usize, fds: &[pollfd]) -> u32 {
+    let told = [
+        libc::POLLIN | libc::POLLRDBAND | libc::POLLHUP | libc::POLLERR,
+        libc::POLLOUT | libc::POLLWRBAND | libc::POLLERR,
+        libc::POLLPRI,
+    ];
+    let mut bits = 0;
+    for (&set, told) in sets.iter().zip(told) {
+        if set.is_null() {
+            continue;
+        }
+        for word in 0..words {
+            // SAFETY: inside the set.
+            let place = unsafe { &mut *set.cast::<u64>().add(word) };
+            let asked = *place;
+            let mut kept = 0u64;
+            for poll in fds.iter().filter(|poll| poll.fd as usize / 64 == word) {
+                if poll.revents & told != 0 {
+                    kept |= asked & 1 << (poll.fd as usize % 64);
+                }
+            }
+            *place = kept;
+            bits += kept.count_ones();
+        }
+    }
+    bits
 }
 
 /// So many descriptors of select() are waited for without memory of their own.

@@ -5,7 +5,7 @@ use fabric::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use fabric::sys;
 use stream::spin::{ticks, ticks_of};
 
-use super::wire::{self, ring, wait_for_room};
+use super::wire::{self, desk, ring, wait_for_room};
 use crate::conn::{Addr, Conn};
 use crate::{process, rules, signals};
 
@@ -50,6 +50,12 @@ pub fn stop() {
         // SAFETY: only `offer_carrier` stores here, and there is a carrier.
         unsafe { core::mem::transmute::<usize, fn()>(stop)() };
     }
+}
+
+fn desk() -> Option<&'static Outbox> {
+    let at = DESK.load(Ordering::Acquire);
+    // SAFETY: only `begin` stores here, an outbox that stays mapped.
+    (at != 0).then(|| unsafe { &*(at as *const Outbox) })
 }
 
 /// The next thing to do that is not of one link.
@@ -168,22 +174,6 @@ pub fn first_address() -> Option<[u8; 16]> {
 }
 
 static FIRST: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
-
-/// What is to be done that is not of one link.
-pub mod desk {
-    /// A connection (its index among the posted, its cookie) may have its other end on another host.
-    pub const POST: u64 = 1;
-    /// It is no longer to be introduced.
-    pub const WITHDRAW: u64 = 2;
-    /// Nobody uses the link with this number any more.
-    pub const RELEASE: u64 = 3;
-}
-
-fn desk() -> Option<&'static Outbox> {
-    let at = DESK.load(Ordering::Acquire);
-    // SAFETY: only `begin` stores here, an outbox that stays mapped.
-    (at != 0).then(|| unsafe { &*(at as *const Outbox) })
-}
 
 /// Whether there is a carrier.
 pub(crate) fn is_started() -> bool {

@@ -284,3 +284,13 @@ pub(crate) fn forget_carrier() {
 pub(crate) fn has_carrier() -> bool {
     CARRIER.load(Ordering::Acquire) != 0
 }
+
+/// What is to be done that is not of one link.
+pub mod desk {
+    /// A connection (its index among the posted, its cookie) may have its other end on another host.
+    pub const POST: u64 = 1;
+    /// It is no longer to be introduced.
+    pub const WITHDRAW: u64 = 2;
+    /// Nobody uses the link with this number any more.
+    pub const RELEASE: u64 = 3;
+}

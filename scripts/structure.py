@@ -77,6 +77,7 @@ class Crate:
             self.modules[parts] = without_tests(without_comments(path.read_text()))
         for module, text in self.modules.items():
             self.uses[module] = dict(imports(text))
+        self.scattered = self.scattered_methods()
 
     def edges(self):
         """module -> {module that it needs: a name by which it does}."""
@@ -92,7 +93,25 @@ class Crate:
                 target = self.resolve(module, path.split("::"), first=True)
                 if target is not None and target != module:
                     edges[module].setdefault(target, path)
+            for name in set(re.findall(r"\.(\w+)\(", body)) & self.scattered.keys():
+                if self.scattered[name] != module:
+                    edges[module].setdefault(self.scattered[name], f".{name}()")
         return edges
+
+    def scattered_methods(self):
+        """name -> module, of methods that a type has in another module than its own: nothing else shows who needs them. Only names that no other
+        function of the crate has."""
+        defined = {(found, module) for module, text in self.modules.items()
+                   for found in re.findall(r"\b(?:struct|enum)\s+(\w+)", text)}
+        modules, count = {}, defaultdict(int)
+        for module, text in self.modules.items():
+            for name in re.findall(r"\bfn\s+(\w+)", text):
+                count[name] += 1
+            for found in re.finditer(r"^impl(?:<[^>]*>)?\s+(\w+)[^{;]*?\{", text, flags=re.M):
+                if " for " not in found.group() and (found.group(1), module) not in defined:
+                    for name in re.findall(r"\bfn\s+(\w+)", text[found.end():closing(text, found.end() - 1)]):
+                        modules[name] = module
+        return {name: module for name, module in modules.items() if count[name] == 1}
 
     def resolve(self, module, path, first=False, depth=0):
         """The module in which what `path` names from `module` is defined; None if that is another crate."""

@@ -3,5 +3,6 @@
 pub(crate) mod reader;
 pub(crate) mod recall;
 pub(crate) mod recovery;
+pub(crate) mod room;
 pub(crate) mod steps;
 pub(crate) mod writer;

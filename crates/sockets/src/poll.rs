@@ -11,7 +11,7 @@ use stream::spin::{Learned, NO_CPU, Spun, cpu, ticks};
 
 use crate::conn::{Conn, flag, path};
 use crate::layout::CALL_BELL;
-use crate::path::writer;
+use crate::path::room;
 use crate::wake::arm;
 use crate::wake::arm::Seen;
 use crate::wake::sleepers::Waiter;
@@ -195,7 +195,7 @@ fn fall_asleep(
             limit = Some(RESEND_NS);
         } else if conn.is_via() && conn.tx.path() == path::SMALL && poll.events & libc::POLLOUT != 0 {
             // For a window that stays full.
-            limit = limit.or(Some(writer::STALL_NS));
+            limit = limit.or(Some(room::STALL_NS));
         }
         let told = conn.has(flag::PEER_FIN | flag::PEER_HUP);
         place.events =

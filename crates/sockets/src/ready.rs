@@ -7,7 +7,8 @@ use crate::conn::{Conn, flag, path, state};
 use crate::events::{IN, OUT, RDHUP};
 use crate::kicks::By;
 use crate::layout::{TCP_AT, W, note};
-use crate::path::{reader, writer};
+use crate::path::reader;
+use crate::path::room;
 use crate::{demote, kicks, low_water, rendezvous};
 
 /// Events of poll() (the same bits as epoll's) that the connection is ready for, of those in `want`; HUP and ERR always count.
@@ -57,10 +58,10 @@ impl Seen {
             path::SMALL | path::BIG if want & OUT == 0 => {}
             path::SMALL | path::BIG => {
                 let third = tx.ring.capacity() as usize / 3;
-                let room = writer::room_for(conn, fd, &mut tx, third).unwrap_or(usize::MAX);
+                let room = room::room_for(conn, fd, &mut tx, third).unwrap_or(usize::MAX);
                 if room >= third
                     || conn.is_via() && room > 0 && tx.ring.unread(&conn.ends()) == Ok(0)
-                    || if room > 0 { writer::stuck(conn, &tx) } else { writer::stuck_for_long(conn, &mut tx) }
+                    || if room > 0 { room::stuck(conn, &tx) } else { room::stuck_for_long(conn, &mut tx) }
                     || conn.notes() & note::CLOSED != 0
                     || conn.has(flag::BROKEN | flag::SHUT_WR)
                 {

@@ -10,8 +10,9 @@ use stream::spin::{NO_CPU, Spun, cpu, is_realtime, nanos_of, ticks, ticks_of};
 
 use crate::conn::{Conn, flag, path, state};
 use crate::layout::{self, CALL_BELL, R, SMALL_AT, TCP_AT, TRIP};
+use crate::path::room;
+use crate::path::room::stall_ns;
 use crate::path::writer;
-use crate::path::writer::stall_ns;
 use crate::reason::Reason;
 use crate::wake::arm::{Seen, arm, meet};
 use crate::wake::sleepers::Waiter;
@@ -245,7 +246,7 @@ pub fn writable(conn: &'static Conn, fd: i32) -> Result<(), Errno> {
         let seen = Seen::now(conn);
         match conn.tx.path() {
             path::SMALL | path::BIG => {
-                if writer::room_for(conn, fd, &mut tx, 1) != Ok(0) {
+                if room::room_for(conn, fd, &mut tx, 1) != Ok(0) {
                     return Ok(());
                 }
             }
@@ -356,7 +357,7 @@ fn sleep_writable(conn: &'static Conn, fd: i32, seen: Seen) -> Result<(), Errno>
 /// Where the window is full of little messages there is room in the ring.
 fn grown(conn: &'static Conn, fd: i32) -> bool {
     let Some(mut tx) = conn.lock_tx(fd) else { return true };
-    let stuck = writer::stuck(conn, &tx);
+    let stuck = room::stuck(conn, &tx);
     if stuck && !writer::grow(conn, &mut tx) {
         demote::out_of_rings(conn, fd, &mut tx);
     }

@@ -11,7 +11,7 @@ use super::queues::{rings, silence};
 use super::set::{FRESH, Guard, MEMBERS, MOVED, SPENT, Set};
 use crate::conn::{Conn, flag};
 use crate::layout::W;
-use crate::path::writer;
+use crate::path::room;
 use crate::table::{self, Entry};
 use crate::wake::arm;
 use crate::{bells, events, idle, link, overdue, process, ready, real};
@@ -230,7 +230,7 @@ impl Set {
             }
         };
         let windows = self.windows.swap(0, Ordering::AcqRel) != 0;
-        let left = if windows { Some(left.unwrap_or(u64::MAX).min(writer::STALL_NS)) } else { left };
+        let left = if windows { Some(left.unwrap_or(u64::MAX).min(room::STALL_NS)) } else { left };
         let (left, looks) = overdue::limit(left);
         let result = self.ask_kernel(places, left, mask);
         if windows && result == Ok((0, None)) {
@@ -251,7 +251,7 @@ impl Set {
         result
     }
 
-    /// Members whose windows of messages were full are looked at once more: their peers may not read ([`writer::stuck_for_long`]), and nobody would tell.
+    /// Members whose windows of messages were full are looked at once more: their peers may not read ([`room::stuck_for_long`]), and nobody would tell.
     #[cold]
     fn list_windows(&self) {
         let Some(mut guard) = self.lock() else { return };

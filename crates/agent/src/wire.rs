@@ -1,7 +1,7 @@
 //! What processes, agents, and agents among each other say. Everything has bounds, and is checked before it is used (rule F2): an end that says what cannot be understood is
 //! shut out. Numbers are little-endian; strings of bytes have their length before them.
 
-use sockets::conn::Addr;
+use host::addr::Addr;
 
 /// The version of all messages; the first that both sides say.
 pub const VERSION: u16 = 1;

@@ -8,6 +8,7 @@ use fabric::shm::Map;
 use fabric::sync::{AtomicU32, AtomicU64, Ordering};
 use fabric::sys::Errno;
 use fabric::{Local, Remote, sys};
+use host::addr::Addr;
 use options::LogLevel;
 use stream::sovia::Exchange;
 use stream::spin::{Learned, ticks};
@@ -18,14 +19,6 @@ use crate::peer::Peer;
 use crate::reason::Reason;
 use crate::thread::{self, Place};
 use crate::{layout, link, log, mend};
-
-/// An address as IPv6 has it (IPv4 is mapped), port in host order.
-#[repr(C)]
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub struct Addr {
-    pub ip: [u8; 16],
-    pub port: u16,
-}
 
 /// Where a connection stands; a Conn's `state`.
 pub mod state {

@@ -6,6 +6,7 @@
 use fabric::sync::{Ordering, compiler_fence, fence};
 use fabric::sys::{self, Errno};
 use fabric::{Local, Remote, trip};
+use host::diag;
 
 use crate::conn::{Conn, Held, Rx, Tx, flag, path, state};
 use crate::far::{self, records};
@@ -13,7 +14,7 @@ use crate::kicks::By;
 use crate::layout::{self, NOTES, RECALL_AT, TCP_AT, W, note};
 use crate::mend::{self, step};
 use crate::reason::Reason;
-use crate::{descriptors, diag, epoll, io, kicks, link, log, relay, rendezvous, report, signals, wait};
+use crate::{descriptors, epoll, io, kicks, link, log, relay, rendezvous, report, signals, wait};
 
 /// Takes the connection back to tcp for good. Bytes in the ring are read from there first; nothing is waited for.
 pub fn now(conn: &'static Conn, fd: i32, reason: Reason) {

@@ -13,10 +13,11 @@ use fabric::outbox::{Doorbell, Errand, Outbox};
 use fabric::shm::Map;
 use fabric::sync::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering, spin_hint};
 use fabric::{Local, bell, hints, sys, trip};
+use host::addr::Addr;
 use options::LogLevel;
 use stream::spin::{ticks, ticks_of};
 
-use crate::conn::{Addr, Conn, flag, path, state};
+use crate::conn::{Conn, flag, path, state};
 use crate::layout::{self, FIRED, TRIP};
 use crate::link::{self, Link};
 use crate::peer::Peer;

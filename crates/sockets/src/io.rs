@@ -5,6 +5,7 @@
 use fabric::sync::{Ordering, spin_hint};
 use fabric::sys::{self, Errno};
 use fabric::{Local, Remote, trip};
+use host::diag;
 use stream::spin::{ticks, ticks_of};
 
 use crate::conn::{Conn, Held, InKernel, Rx, Tx, flag, path, state};
@@ -13,8 +14,8 @@ use crate::kicks::By;
 use crate::layout::{self, BIG_AT, KICKS, SMALL_AT, TCP_AT, TRIP, W, note};
 use crate::reason::Reason;
 use crate::{
-    close, demote, diag, epoll, faults, kicks, link, log, narrow, process, real, rendezvous, report, seen,
-    signals, wait,
+    close, demote, epoll, faults, kicks, link, log, narrow, process, real, rendezvous, report, seen, signals,
+    wait,
 };
 
 mod recv;

@@ -8,7 +8,6 @@ pub mod close;
 pub mod conn;
 pub mod demote;
 pub mod descriptors;
-pub mod diag;
 pub mod epoll;
 pub mod far;
 pub mod faults;

@@ -7,9 +7,10 @@ use core::net::Ipv6Addr;
 
 use fabric::sync::{AtomicU32, Ordering};
 use fabric::sys;
+use host::addr::Addr;
 use options::{LogLevel, LogTarget, Options};
 
-use crate::conn::{Addr, Conn};
+use crate::conn::Conn;
 use crate::reason::Reason;
 use crate::{descriptors, process};
 

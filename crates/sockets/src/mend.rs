@@ -6,10 +6,11 @@
 //! Everything here may have been done already, in part or whole, so it may be done twice.
 
 use fabric::sync::{Ordering, compiler_fence};
+use host::diag;
 
 use crate::conn::{Conn, Rx, Tx, flag, path};
 use crate::layout::{KICKS, SMALL_AT};
-use crate::{demote, diag, io, kicks};
+use crate::{demote, io, kicks};
 
 /// What is being done, in [`Tx::step`] and [`Rx::step`].
 pub mod step {

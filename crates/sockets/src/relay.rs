@@ -8,14 +8,16 @@
 
 use fabric::sync::{AtomicU32, Ordering};
 use fabric::sys::{self, Errno};
+use host::addr::Addr;
+use host::diag;
 
-use crate::conn::{Addr, Conn, Held, Rx, flag, path};
+use crate::conn::{Conn, Held, Rx, flag, path};
 use crate::layout::{self, KICKS, TCP_AT};
 use crate::names::Ports;
 use crate::reason::Reason;
 use crate::rendezvous::SO_COOKIE;
 use crate::table::{self, Entry};
-use crate::{close, descriptors, diag, io, low_water, names, process, report};
+use crate::{close, descriptors, io, low_water, names, process, report};
 
 /// What a reader would get next, in this order; then what the companion brings, until its end.
 #[derive(Clone, Copy)]

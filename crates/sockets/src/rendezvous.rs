@@ -6,21 +6,21 @@ use fabric::lock::Lock;
 use fabric::queue::MESSAGE;
 use fabric::sync::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use fabric::{Local, Remote, sys, trip};
+use host::addr::Addr;
+use host::diag;
 use options::{LogLevel, Role, Stream};
 use stream::ring::{Consumer, Producer};
 use stream::sovia::{self, Manner, Receiver, Sender};
 use stream::spin::{nanos_of, ticks, ticks_of};
 
 use crate::board::{self, Post};
-use crate::conn::{Addr, Conn, Held, Tx, flag, path, state};
+use crate::conn::{Conn, Held, Tx, flag, path, state};
 use crate::layout::{self, ACCEPTED, CANCELLED, NARROWED, REFUSED, STATE, note};
 use crate::link::{self, Link};
 use crate::reason::Reason;
 use crate::table::{self, Entry};
 use crate::thread::{self, Place};
-use crate::{
-    close, descriptors, diag, epoll, far, interface, log, narrow, process, report, rules, seen, wait,
-};
+use crate::{close, descriptors, epoll, far, interface, log, narrow, process, report, rules, seen, wait};
 
 mod pairing;
 mod posting;

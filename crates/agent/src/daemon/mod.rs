@@ -17,10 +17,10 @@ use std::time::{Duration, Instant};
 
 use fabric::credentials::{self, User};
 use fabric::sys;
+use host::addr::Addr;
+use host::diag;
 use options::Networks;
 use socket2::{Domain, Protocol, Socket, Type};
-use sockets::conn::Addr;
-use sockets::diag;
 use via::far;
 
 use crate::client;

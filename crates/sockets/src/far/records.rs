@@ -13,13 +13,14 @@
 use fabric::sync::Ordering;
 use fabric::sys::{self, Errno};
 use fabric::{Local, Remote};
+use host::diag;
 use stream::spin::{ticks, ticks_of};
 
 use super::call;
 use crate::conn::{Conn, Held, Rx, Tx, flag, path, state};
 use crate::layout::{KICKS, NOTES, RECALL_AT, SMALL_AT, TCP_AT, note};
 use crate::reason::Reason;
-use crate::{diag, epoll, log, report, signals};
+use crate::{epoll, log, report, signals};
 
 pub const END: u32 = 1;
 pub const STOP: u32 = 2;

@@ -520,7 +520,7 @@ fn proved(conn: &Conn, link: &Link, cookie: u64) -> bool {
     }
     let (own, peer) = conn.addresses();
     User::of(link.peer_uid.load(Ordering::Relaxed)).is_some_and(|user| {
-        diag::lookup(peer, own)
+        descriptors::made(|| diag::lookup(peer, own))
             .is_ok_and(|record| record.cookie == cookie && credentials::is_of(record.uid, user))
     })
 }

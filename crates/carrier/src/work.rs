@@ -5,8 +5,8 @@ use std::ptr;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use agent::client::Client;
-use agent::wire::{FromAgent, Reach, Ticket, ToAgent};
+use cluster::client::Client;
+use cluster::wire::{FromAgent, Reach, Ticket, ToAgent};
 use fabric::Remote as _;
 use fabric::outbox::Errand;
 use ofi::port::Caller;

@@ -19,9 +19,10 @@ use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use agent::daemon::channel::{self, Channel, octets};
-use agent::wire::{Between, Why};
+use cluster::channel::{self, Channel};
+use cluster::wire::{Between, Why};
 use fabric::sys;
+use host::addr::octets;
 use via::abi::Return;
 use via::cq::Until;
 use via::far::{self, Line};

@@ -5,8 +5,8 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use agent::daemon::channel::{self, Channel};
-use agent::wire::{self, Ticket};
+use cluster::channel::{self, Channel};
+use cluster::wire::{self, Ticket};
 use fabric::sys;
 use ofi::Owner;
 use via::abi::Return;

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use agent::wire::Ticket;
+use cluster::wire::Ticket;
 use fabric::shm::Map;
 use fabric::{Remote as _, bell, sys};
 use ofi::manners::{self, Before};

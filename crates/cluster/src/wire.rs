@@ -2,6 +2,7 @@
 //! shut out. Numbers are little-endian; strings of bytes have their length before them.
 
 use host::addr::Addr;
+use host::place;
 
 /// The version of all messages; the first that both sides say.
 pub const VERSION: u16 = 1;
@@ -10,8 +11,6 @@ pub const MOST: usize = 512;
 /// The most bytes of an address of a fabric, and of a provider's name.
 pub const ADDRESS: usize = 128;
 const PROVIDER: usize = 16;
-/// The most bytes of the name of a place where Virtual Interfaces meet.
-const PLACE: usize = 86;
 
 /// What an introduction is known by at both ends.
 pub type Ticket = [u8; 16];
@@ -433,7 +432,7 @@ impl Between {
             },
             3 => Between::Not { id: from.word()?, why: from.why()? },
             4 => Between::Told { id: from.word()? },
-            5 => Between::Meet { uid: from.half()?, place: from.string(PLACE)? },
+            5 => Between::Meet { uid: from.half()?, place: from.string(place::LONGEST)? },
             6 => Between::Met,
             _ => return None,
         };
@@ -494,7 +493,7 @@ mod tests {
         let ask =
             Between::Ask { id: 1, own, peer, reach: reach(), uid: 0, index: 2, cookie: 3, ticket: [4; 16] };
         let found = Between::Found { id: 1, reach: reach(), uid: 0, index: 2, cookie: 3 };
-        let meet = Between::Meet { uid: 1000, place: vec![b'd'; PLACE] };
+        let meet = Between::Meet { uid: 1000, place: vec![b'd'; place::LONGEST] };
         let not = Between::Not { id: 1, why: Why::TooMany };
         for message in [ask, found, not, Between::Told { id: 1 }, meet, Between::Met] {
             understood(&message, &message.bytes(), Between::parse);

@@ -5,30 +5,25 @@
 //! half posted already, or remembers the question until it is. Of the two processes one will ask the other for a link (the one with the smaller name): it is told last, so that
 //! the other expects it.
 
-pub mod channel;
-mod key;
-mod status;
-
 use std::collections::HashMap;
 use std::io;
 use std::net::{Ipv6Addr, SocketAddr, TcpListener};
 use std::os::fd::{AsFd as _, AsRawFd as _, FromRawFd as _, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
+use cluster::channel::{Channel, End};
+use cluster::client;
+use cluster::key::Key;
+use cluster::wire::{Between, FromAgent, MOST, Reach, Ticket, ToAgent, Why};
 use fabric::credentials::{self, User};
 use fabric::sys;
-use host::addr::Addr;
+use host::addr::{Addr, octets};
 use host::diag;
 use options::Networks;
 use socket2::{Domain, Protocol, Socket, Type};
-use via::far;
 
-use crate::client;
-use crate::wire::{Between, FromAgent, MOST, Reach, Ticket, ToAgent, Why};
-use channel::{Channel, End, octets};
-pub use key::{Key, file as key_file, make as make_key, read as read_key};
-use status::Counts;
-pub use status::Report;
+use crate::place;
+use crate::status::{Counts, Other, Report};
 
 /// The most processes that are served, ends that one may post, and agents that are talked to.
 const PROCESSES: usize = 4096;
@@ -150,12 +145,6 @@ pub fn run(config: Config, ready: impl FnOnce()) -> Result<(), String> {
     };
     ready();
     agent.serve()
-}
-
-/// What the agent of this user's says of itself.
-pub fn status() -> io::Result<Report> {
-    let report = client::Client::connect()?.status()?;
-    serde_json::from_slice(&report).map_err(io::Error::other)
 }
 
 fn local() -> io::Result<OwnedFd> {
@@ -485,7 +474,7 @@ impl Agent {
     fn meet(&mut self, id: Id, uid: u32, place: &[u8]) {
         self.needed = Instant::now();
         let Some(mut channel) = self.channels.remove(&id) else { return };
-        let there = credentials::acts_for(uid).then(|| far::knock(uid, place)).flatten();
+        let there = credentials::acts_for(uid).then(|| place::knock(uid, place)).flatten();
         let Some(there) = there else {
             if channel.say(Between::Not { id: 0, why: Why::Nobody }).is_ok() {
                 self.channels.insert(id, channel);
@@ -495,14 +484,13 @@ impl Agent {
         self.counts.met += 1;
         // It says nothing before it has heard that.
         if channel.say(Between::Met).is_ok() {
-            far::hand_over(&there, channel.stream().as_fd());
+            place::hand_over(&there, channel.stream().as_fd());
         }
     }
 
     fn agent_is_gone(&mut self, id: Id, end: End) {
         let Some(gone) = self.channels.remove(&id) else { return };
-        let ip = Ipv6Addr::from(gone.ip);
-        let (name, known) = (ip.to_ipv4_mapped().map_or(ip.to_string(), |v4| v4.to_string()), gone.is_open());
+        let (name, known) = (name(gone.ip), gone.is_open());
         match end {
             End::Gone => {}
             End::WrongKey => {
@@ -591,6 +579,30 @@ impl Agent {
         );
         self.say(channel, Between::Told { id });
     }
+
+    /// How it is.
+    fn report(&self) -> Report {
+        let agents = self.channels.values().take(1000).map(|channel| Other {
+            address: name(channel.ip),
+            state: if channel.is_open() { "open" } else { "opening" }.into(),
+            outgoing: channel.outgoing,
+        });
+        let away = self.away.iter().take(1000).map(|(&ip, (why, _))| (name(ip), why.text().into()));
+        Report {
+            port: self.config.port,
+            // Whoever asks is not one.
+            processes: self.processes.values().filter(|process| process.reach.is_some()).count(),
+            posted: self.posts.len(),
+            agents: agents.collect(),
+            away: away.collect(),
+            counts: self.counts.clone(),
+        }
+    }
+}
+
+fn name(ip: [u8; 16]) -> String {
+    let ip = Ipv6Addr::from(ip);
+    ip.to_ipv4_mapped().map_or(ip.to_string(), |v4| v4.to_string())
 }
 
 fn ticket() -> Ticket {

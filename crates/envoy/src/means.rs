@@ -9,7 +9,7 @@ use cluster::key::{self, Key};
 use host::addr::octets;
 use options::{Networks, Options};
 
-use crate::note;
+use crate::notes::note;
 
 /// By what other hosts are reached.
 pub struct Means {

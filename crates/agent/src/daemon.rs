@@ -7,23 +7,22 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::net::{Ipv6Addr, SocketAddr, TcpListener};
+use std::net::{Ipv6Addr, TcpListener};
 use std::os::fd::{AsFd as _, AsRawFd as _, FromRawFd as _, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
 use cluster::channel::{Channel, End};
 use cluster::client;
 use cluster::key::Key;
-use cluster::wire::{Between, FromAgent, MOST, Reach, Ticket, ToAgent, Why};
+use cluster::wire::{Between, FromAgent, MOST, Reach, Said as _, Ticket, ToAgent, Why};
 use fabric::credentials::{self, User};
 use fabric::sys;
 use host::addr::{Addr, octets};
 use host::diag;
 use options::Networks;
-use socket2::{Domain, Protocol, Socket, Type};
 
-use crate::place;
 use crate::status::{Counts, Other, Report};
+use crate::{listening, place};
 
 /// The most processes that are served, ends that one may post, and agents that are talked to.
 const PROCESSES: usize = 4096;
@@ -117,12 +116,12 @@ struct Agent {
 
 /// Runs the agent until it has been idle for long enough; `ready` is called when it listens.
 pub fn run(config: Config, ready: impl FnOnce()) -> Result<(), String> {
-    let local = local().map_err(|error| match error.kind() {
+    let local = listening::local().map_err(|error| match error.kind() {
         io::ErrorKind::AddrInUse => "an agent of this user runs here already".to_string(),
         _ => format!("UNIX socket: {error}"),
     })?;
     let port = config.port;
-    let listener = listen(port).map_err(|error| match error.kind() {
+    let listener = listening::to_agents(port).map_err(|error| match error.kind() {
         io::ErrorKind::AddrInUse => {
             format!("port {port} is in use (another user's agent?); set SHUNT_AGENT_PORT on all hosts")
         }
@@ -145,38 +144,6 @@ pub fn run(config: Config, ready: impl FnOnce()) -> Result<(), String> {
     };
     ready();
     agent.serve()
-}
-
-fn local() -> io::Result<OwnedFd> {
-    let socket = client::socket()?;
-    let (address, len) = client::address(sys::geteuid());
-    // SAFETY: an address of so many bytes.
-    let done = unsafe {
-        libc::bind(socket.as_raw_fd(), (&raw const address).cast(), len) == 0
-            && libc::listen(socket.as_raw_fd(), 512) == 0
-    };
-    if done { Ok(socket) } else { Err(io::Error::last_os_error()) }
-}
-
-/// For IPv4 and IPv6; for IPv4 alone where there is no other.
-fn listen(port: u16) -> io::Result<TcpListener> {
-    let open = |domain, address: SocketAddr| {
-        let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;
-        if domain == Domain::IPV6 {
-            socket.set_only_v6(false)?;
-        }
-        socket.set_reuse_address(true)?;
-        socket.set_nonblocking(true)?;
-        socket.bind(&address.into())?;
-        socket.listen(512)?;
-        io::Result::Ok(TcpListener::from(socket))
-    };
-    match open(Domain::IPV6, SocketAddr::from((Ipv6Addr::UNSPECIFIED, port))) {
-        Err(error) if error.kind() != io::ErrorKind::AddrInUse => {
-            open(Domain::IPV4, SocketAddr::from(([0, 0, 0, 0], port)))
-        }
-        done => done,
-    }
 }
 
 /// Who is to be looked at.

@@ -6,5 +6,6 @@
 #![deny(missing_docs)]
 
 pub mod daemon;
+mod listening;
 mod place;
 pub mod status;

@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 
 use fabric::credentials::{self, User};
 
-use crate::wire::{FromAgent, MOST, ToAgent};
+use crate::wire::{FromAgent, MOST, REPORT, Said as _, ToAgent};
 
 /// The address of the agent of a user: it serves that user's processes; root's serves all users'.
 pub fn address(uid: u32) -> (libc::sockaddr_un, libc::socklen_t) {
@@ -112,7 +112,7 @@ impl Client {
         let mut poll = libc::pollfd { fd: self.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         // SAFETY: an array of one.
         unsafe { libc::poll(&mut poll, 1, 5000) };
-        let mut bytes = vec![0; 1 << 20];
+        let mut bytes = vec![0; REPORT];
         match receive(&self.socket, &mut bytes)?.and_then(|len| FromAgent::parse(&bytes[..len])) {
             Some(FromAgent::Status(report)) => Ok(report),
             _ => Err(io::ErrorKind::InvalidData.into()),

@@ -1,13 +1,22 @@
 //! What processes, agents, and agents among each other say. Everything has bounds, and is checked before it is used (rule F2): an end that says what cannot be understood is
-//! shut out. Numbers are little-endian; strings of bytes have their length before them.
+//! shut out.
+//!
+//! A message is the version, two bytes, little-endian, and what `postcard` makes of it (postcard.jamesmunns.com/wire-format). Those of another version are not understood: whoever
+//! changes the types here counts [`VERSION`] up. What is understood has one form only: numbers with more bytes than they need, and bytes behind the end, are not.
+
+use std::fmt;
 
 use host::addr::Addr;
 use host::place;
+use serde::de::{DeserializeOwned, Error, Unexpected, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 
-/// The version of all messages; the first that both sides say.
-pub const VERSION: u16 = 1;
-/// The most bytes of a message.
+/// The version of all messages, which each begins with. Version 1 had a form of its own.
+pub const VERSION: u16 = 2;
+/// The most bytes of a message, but for a report.
 pub const MOST: usize = 512;
+/// The most bytes of a message with a report.
+pub const REPORT: usize = 1 << 20;
 /// The most bytes of an address of a fabric, and of a provider's name.
 pub const ADDRESS: usize = 128;
 const PROVIDER: usize = 16;
@@ -16,18 +25,21 @@ const PROVIDER: usize = 16;
 pub type Ticket = [u8; 16];
 
 /// Where a process can be reached: its name, and its fabric's.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reach {
-    /// Names the process; drawn at random.
+    /// Names the process; drawn at random, and never 0.
+    #[serde(deserialize_with = "process")]
     pub process: u64,
-    /// libfabric's provider.
+    /// libfabric's provider: letters that can be seen, as it goes into logs.
+    #[serde(deserialize_with = "provider")]
     pub provider: String,
     /// The address, in the provider's own form.
+    #[serde(deserialize_with = "bytes::<_, 1, ADDRESS>")]
     pub address: Vec<u8>,
 }
 
 /// A process to its agent.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToAgent {
     /// First of all: who it is.
     Enrol(Reach),
@@ -38,8 +50,10 @@ pub enum ToAgent {
         /// The kernel's name of the socket.
         cookie: u64,
         /// The addresses.
+        #[serde(with = "AddrForm")]
         own: Addr,
         /// As this host sees it.
+        #[serde(with = "AddrForm")]
         peer: Addr,
     },
     /// It does not want to know any more.
@@ -54,23 +68,22 @@ pub enum ToAgent {
 }
 
 /// Why there will be no introduction.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Why {
     /// The other end is not in the cluster's networks.
-    NotInCluster = 1,
+    NotInCluster,
     /// No agent answers there.
-    NoAgent = 2,
+    NoAgent,
     /// The agent there has another key.
-    WrongKey = 3,
+    WrongKey,
     /// The kernel does not confirm the end that was posted.
-    Unproved = 4,
+    Unproved,
     /// The other end is by another provider, or another version.
-    Other = 5,
+    Other,
     /// Too much is asked at once.
-    TooMany = 6,
+    TooMany,
     /// Nobody waits at that address for a Virtual Interface.
-    Nobody = 7,
+    Nobody,
 }
 
 impl Why {
@@ -100,7 +113,7 @@ impl Why {
 }
 
 /// An agent to a process.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FromAgent {
     /// It may post.
     Enrolled,
@@ -131,36 +144,29 @@ pub enum FromAgent {
         why: Why,
     },
     /// A report, in JSON.
-    Status(Vec<u8>),
+    Status(#[serde(deserialize_with = "bytes::<_, 0, REPORT>")] Vec<u8>),
 }
 
-/// What can be said by an encrypted connection.
+/// What can be said, by an encrypted connection for one.
 pub trait Said: Sized {
-    /// As it goes: at most [`MOST`] bytes.
+    /// As it goes: at most [`MOST`] bytes, by an encrypted connection.
     fn bytes(&self) -> Vec<u8>;
     /// What came; nothing if it cannot be.
     fn parse(bytes: &[u8]) -> Option<Self>;
 }
 
-impl Said for Between {
-    fn bytes(&self) -> Vec<u8> {
-        self.bytes()
-    }
-    fn parse(bytes: &[u8]) -> Option<Between> {
-        Between::parse(bytes)
-    }
-}
-
 /// An agent to another one, over the encrypted connection between them.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Between {
     /// Who has this end's other half? The addresses are as the asking host sees them.
     Ask {
         /// Names the question.
         id: u64,
         /// The end that was posted.
+        #[serde(with = "AddrForm")]
         own: Addr,
         /// The one that is looked for.
+        #[serde(with = "AddrForm")]
         peer: Addr,
         /// The process that posted it.
         reach: Reach,
@@ -203,241 +209,89 @@ pub enum Between {
         /// The user who is to be met.
         uid: u32,
         /// The place, as the crate `via` names it.
+        #[serde(deserialize_with = "bytes::<_, 0, { place::LONGEST }>")]
         place: Vec<u8>,
     },
     /// It is handed over; what comes next does not come from the agent.
     Met,
 }
 
-/// Writes a message.
-struct Writer(Vec<u8>);
+fn encode(message: &impl Serialize) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(MOST);
+    bytes.extend(VERSION.to_le_bytes());
+    postcard::to_extend(message, bytes).expect("all that is said has a form")
+}
 
-impl Writer {
-    fn new(kind: u8) -> Writer {
-        let mut bytes = Vec::with_capacity(MOST);
-        bytes.extend(VERSION.to_le_bytes());
-        bytes.push(kind);
-        Writer(bytes)
+fn decode<T: DeserializeOwned + Serialize>(bytes: &[u8]) -> Option<T> {
+    let message = bytes.strip_prefix(&VERSION.to_le_bytes())?;
+    let message = postcard::from_bytes(message).ok()?;
+    (encode(&message) == bytes).then_some(message)
+}
+
+impl Said for ToAgent {
+    fn bytes(&self) -> Vec<u8> {
+        encode(self)
     }
-
-    fn byte(mut self, value: u8) -> Writer {
-        self.0.push(value);
-        self
-    }
-
-    fn half(mut self, value: u32) -> Writer {
-        self.0.extend(value.to_le_bytes());
-        self
-    }
-
-    fn word(mut self, value: u64) -> Writer {
-        self.0.extend(value.to_le_bytes());
-        self
-    }
-
-    fn addr(mut self, addr: &Addr) -> Writer {
-        self.0.extend(addr.ip);
-        self.0.extend(addr.port.to_le_bytes());
-        self
-    }
-
-    fn string(mut self, bytes: &[u8]) -> Writer {
-        self.0.push(bytes.len() as u8);
-        self.0.extend(bytes);
-        self
-    }
-
-    fn ticket(mut self, ticket: &Ticket) -> Writer {
-        self.0.extend(ticket);
-        self
-    }
-
-    fn reach(self, reach: &Reach) -> Writer {
-        self.word(reach.process).string(reach.provider.as_bytes()).string(&reach.address)
+    fn parse(bytes: &[u8]) -> Option<ToAgent> {
+        decode(bytes)
     }
 }
 
-/// Reads one.
-struct Reader<'a>(&'a [u8]);
-
-impl Reader<'_> {
-    fn some<const N: usize>(&mut self) -> Option<[u8; N]> {
-        let (first, rest) = self.0.split_first_chunk::<N>()?;
-        self.0 = rest;
-        Some(*first)
+impl Said for FromAgent {
+    fn bytes(&self) -> Vec<u8> {
+        encode(self)
     }
-
-    /// The kind of a message of this version.
-    fn kind(&mut self) -> Option<u8> {
-        (u16::from_le_bytes(self.some()?) == VERSION).then(|| self.byte())?
-    }
-
-    fn byte(&mut self) -> Option<u8> {
-        self.some().map(|[byte]| byte)
-    }
-
-    fn half(&mut self) -> Option<u32> {
-        self.some().map(u32::from_le_bytes)
-    }
-
-    fn word(&mut self) -> Option<u64> {
-        self.some().map(u64::from_le_bytes)
-    }
-
-    fn addr(&mut self) -> Option<Addr> {
-        Some(Addr { ip: self.some()?, port: u16::from_le_bytes(self.some()?) })
-    }
-
-    fn string(&mut self, most: usize) -> Option<Vec<u8>> {
-        let len = usize::from(self.byte()?);
-        let bytes = self.0.get(..len).filter(|_| len <= most)?.to_vec();
-        self.0 = &self.0[len..];
-        Some(bytes)
-    }
-
-    fn reach(&mut self) -> Option<Reach> {
-        let process = self.word()?;
-        let provider = String::from_utf8(self.string(PROVIDER)?).ok()?;
-        let plain = !provider.is_empty() && provider.bytes().all(|byte| byte.is_ascii_graphic());
-        let address = self.string(ADDRESS)?;
-        (plain && process != 0 && !address.is_empty()).then_some(Reach { process, provider, address })
-    }
-
-    fn why(&mut self) -> Option<Why> {
-        let why = self.byte()?;
-        Why::ALL.into_iter().find(|known| *known as u8 == why)
-    }
-
-    /// Nothing may be left.
-    fn end<T>(self, message: T) -> Option<T> {
-        self.0.is_empty().then_some(message)
+    fn parse(bytes: &[u8]) -> Option<FromAgent> {
+        decode(bytes)
     }
 }
 
-impl ToAgent {
-    /// As it goes.
-    pub fn bytes(&self) -> Vec<u8> {
-        match self {
-            ToAgent::Enrol(reach) => Writer::new(1).reach(reach),
-            ToAgent::Post { index, cookie, own, peer } => {
-                Writer::new(2).half(*index).word(*cookie).addr(own).addr(peer)
-            }
-            ToAgent::Withdraw { index, cookie } => Writer::new(3).half(*index).word(*cookie),
-            ToAgent::Status => Writer::new(4),
+impl Said for Between {
+    fn bytes(&self) -> Vec<u8> {
+        encode(self)
+    }
+    fn parse(bytes: &[u8]) -> Option<Between> {
+        decode(bytes)
+    }
+}
+
+/// The form of an [`Addr`].
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Addr")]
+struct AddrForm {
+    ip: [u8; 16],
+    port: u16,
+}
+
+fn process<'a, D: Deserializer<'a>>(from: D) -> Result<u64, D::Error> {
+    match u64::deserialize(from)? {
+        0 => Err(Error::invalid_value(Unexpected::Unsigned(0), &"a process's name")),
+        process => Ok(process),
+    }
+}
+
+fn provider<'a, D: Deserializer<'a>>(from: D) -> Result<String, D::Error> {
+    let name = String::from_utf8(bytes::<D, 1, PROVIDER>(from)?).map_err(Error::custom)?;
+    let plain = name.bytes().all(|byte| byte.is_ascii_graphic());
+    plain.then_some(name).ok_or_else(|| Error::custom("a provider's name has other letters"))
+}
+
+/// Bytes, so many at least and at most. The length is looked at before there is memory for them.
+fn bytes<'a, D: Deserializer<'a>, const LEAST: usize, const MOST: usize>(
+    from: D,
+) -> Result<Vec<u8>, D::Error> {
+    struct Bounded<const LEAST: usize, const MOST: usize>;
+    impl<const LEAST: usize, const MOST: usize> Visitor<'_> for Bounded<LEAST, MOST> {
+        type Value = Vec<u8>;
+        fn expecting(&self, to: &mut fmt::Formatter) -> fmt::Result {
+            write!(to, "{LEAST} to {MOST} bytes")
         }
-        .0
-    }
-
-    /// What came; nothing if it cannot be.
-    pub fn parse(bytes: &[u8]) -> Option<ToAgent> {
-        let mut from = Reader(bytes);
-        let message = match from.kind()? {
-            1 => ToAgent::Enrol(from.reach()?),
-            2 => ToAgent::Post {
-                index: from.half()?,
-                cookie: from.word()?,
-                own: from.addr()?,
-                peer: from.addr()?,
-            },
-            3 => ToAgent::Withdraw { index: from.half()?, cookie: from.word()? },
-            4 => ToAgent::Status,
-            _ => return None,
-        };
-        from.end(message)
-    }
-}
-
-impl FromAgent {
-    /// As it goes.
-    pub fn bytes(&self) -> Vec<u8> {
-        match self {
-            FromAgent::Enrolled => Writer::new(1),
-            FromAgent::Introduced { index, cookie, reach, uid, peer_index, peer_cookie, ticket } => {
-                let own = Writer::new(2).half(*index).word(*cookie).reach(reach).half(*uid);
-                own.half(*peer_index).word(*peer_cookie).ticket(ticket)
-            }
-            FromAgent::Refused { index, cookie, why } => {
-                Writer::new(3).half(*index).word(*cookie).byte(*why as u8)
-            }
-            FromAgent::Status(report) => {
-                let mut writer = Writer::new(4);
-                writer.0.extend(report);
-                writer
-            }
+        fn visit_bytes<E: Error>(self, bytes: &[u8]) -> Result<Vec<u8>, E> {
+            let fits = (LEAST..=MOST).contains(&bytes.len());
+            if fits { Ok(bytes.to_vec()) } else { Err(Error::invalid_length(bytes.len(), &self)) }
         }
-        .0
     }
-
-    /// What came; nothing if it cannot be.
-    pub fn parse(bytes: &[u8]) -> Option<FromAgent> {
-        let mut from = Reader(bytes);
-        let message = match from.kind()? {
-            1 => FromAgent::Enrolled,
-            2 => FromAgent::Introduced {
-                index: from.half()?,
-                cookie: from.word()?,
-                reach: from.reach()?,
-                uid: from.half()?,
-                peer_index: from.half()?,
-                peer_cookie: from.word()?,
-                ticket: from.some()?,
-            },
-            3 => FromAgent::Refused { index: from.half()?, cookie: from.word()?, why: from.why()? },
-            4 => FromAgent::Status(core::mem::take(&mut from.0).to_vec()),
-            _ => return None,
-        };
-        from.end(message)
-    }
-}
-
-impl Between {
-    /// As it goes.
-    pub fn bytes(&self) -> Vec<u8> {
-        match self {
-            Between::Ask { id, own, peer, reach, uid, index, cookie, ticket } => {
-                let ends = Writer::new(1).word(*id).addr(own).addr(peer);
-                ends.reach(reach).half(*uid).half(*index).word(*cookie).ticket(ticket)
-            }
-            Between::Found { id, reach, uid, index, cookie } => {
-                Writer::new(2).word(*id).reach(reach).half(*uid).half(*index).word(*cookie)
-            }
-            Between::Not { id, why } => Writer::new(3).word(*id).byte(*why as u8),
-            Between::Told { id } => Writer::new(4).word(*id),
-            Between::Meet { uid, place } => Writer::new(5).half(*uid).string(place),
-            Between::Met => Writer::new(6),
-        }
-        .0
-    }
-
-    /// What came; nothing if it cannot be.
-    pub fn parse(bytes: &[u8]) -> Option<Between> {
-        let mut from = Reader(bytes);
-        let message = match from.kind()? {
-            1 => Between::Ask {
-                id: from.word()?,
-                own: from.addr()?,
-                peer: from.addr()?,
-                reach: from.reach()?,
-                uid: from.half()?,
-                index: from.half()?,
-                cookie: from.word()?,
-                ticket: from.some()?,
-            },
-            2 => Between::Found {
-                id: from.word()?,
-                reach: from.reach()?,
-                uid: from.half()?,
-                index: from.half()?,
-                cookie: from.word()?,
-            },
-            3 => Between::Not { id: from.word()?, why: from.why()? },
-            4 => Between::Told { id: from.word()? },
-            5 => Between::Meet { uid: from.half()?, place: from.string(place::LONGEST)? },
-            6 => Between::Met,
-            _ => return None,
-        };
-        from.end(message)
-    }
+    from.deserialize_bytes(Bounded::<LEAST, MOST>)
 }
 
 #[cfg(test)]
@@ -513,5 +367,57 @@ mod tests {
         assert_eq!(with(|reach| reach.provider = "x".repeat(17)), None);
         assert_eq!(with(|reach| reach.address.clear()), None);
         assert_eq!(with(|reach| reach.address = vec![0; ADDRESS + 1]), None);
+        let place = vec![0; place::LONGEST + 1];
+        assert_eq!(Between::parse(&Between::Meet { uid: 0, place }.bytes()), None);
+    }
+
+    #[test]
+    fn lengths_and_numbers_that_lie_are_not_understood() {
+        let meet = Between::Meet { uid: 5, place: b"door".to_vec() };
+        assert_eq!(meet.bytes(), b"\x02\0\x04\x05\x04door");
+        // As long as memory, and longer than any number; fewer bytes than there are; a number, and a kind, with a byte too many; no such kind.
+        for wrong in [
+            &b"\x02\0\x04\x05\xff\xff\xff\xff\xff\xff\xff\xff\x7fdoor"[..],
+            b"\x02\0\x04\x05\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01door",
+            b"\x02\0\x04\x05\x03door",
+            b"\x02\0\x04\x85\0\x04door",
+            b"\x02\0\x84\0\x05\x04door",
+            b"\x02\0\x06\x05\x04door",
+            b"\x02\0",
+            b"\x02",
+            b"",
+        ] {
+            assert_eq!(Between::parse(wrong), None, "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn noise_is_understood_or_not_and_never_in_two_forms() {
+        let mut seed = 1u64;
+        let mut random = || {
+            seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            seed >> 33
+        };
+        let ask = Between::Ask {
+            id: 300,
+            own: addr(1),
+            peer: addr(2),
+            reach: reach(),
+            uid: 0,
+            index: 2,
+            cookie: 3,
+            ticket: [4; 16],
+        };
+        for round in 0..20_000 {
+            let mut bytes = if round % 2 == 0 { ask.bytes() } else { ToAgent::Enrol(reach()).bytes() };
+            for _ in 0..1 + random() % 4 {
+                let at = 2 + random() as usize % (bytes.len() - 2);
+                bytes[at] = random() as u8;
+            }
+            bytes.truncate(2 + random() as usize % (2 * bytes.len()));
+            assert!(Between::parse(&bytes).is_none_or(|said| said.bytes() == bytes));
+            assert!(ToAgent::parse(&bytes).is_none_or(|said| said.bytes() == bytes));
+            assert!(FromAgent::parse(&bytes).is_none_or(|said| said.bytes() == bytes));
+        }
     }
 }

@@ -4,8 +4,9 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 bad=0
-# The floors that run inside other people's programs.
-inside=(crates/fabric/src crates/stream/src crates/sockets/src crates/preload/src)
+# What runs inside other people's programs, as ARCHITECTURE.md's table of crates says.
+inside=$(python3 scripts/structure.py inside)
+mapfile -t inside <<<"$inside"
 
 # Prints the lines of FILES that match PATTERN, without comments and without what follows #[cfg(test)].
 code() { # PATTERN FILES...
@@ -23,12 +24,14 @@ report() { # RULE FINDINGS
     printf '%s\n%s\n\n' "$1" "$2"
 }
 
-mapfile -t files < <(find "${inside[@]}" -name '*.rs' ! -path crates/fabric/src/sync.rs | sort)
+mapfile -t files < <(find "${inside[@]}" -name '*.rs' ! -path crates/fabric/src/sync.rs ! -path crates/fabric/src/model.rs | sort)
 report "Atomics come from fabric::sync, the seam that loom can replace:" \
     "$(code '(core|std)::sync::atomic' "${files[@]}")"
 report "No printing and no std I/O inside other people's programs:" \
-    "$(code '(^|[^_[:alnum:]])(e?print(ln)?|dbg)!|std::(io|fs|net|thread|process)::' "${files[@]}")"
-mapfile -t files < <(find "${inside[@]}" crates/{carrier,agent,envoy,ether,filters,via,vipl}/src -name '*.rs' ! -path crates/fabric/src/credentials.rs ! -path crates/sockets/src/interface/options.rs | sort)
+    "$(code '(^|[^_[:alnum:]])(e?print(ln)?|dbg)!|std::(io|fs|net|thread|process)::|std::[{](.*[^:_[:alnum:]])?(io|fs|net|thread|process)([^_[:alnum:]]|$)' "${files[@]}")"
+report "No allocation inside other people's programs:" \
+    "$(code '(^|[^_[:alnum:]])(alloc::|(Vec|VecDeque|String|CString|Box|Arc|Rc|HashMap|HashSet|BTreeMap|BTreeSet|OnceLock|Mutex)([^_[:alnum:]]|$)|(vec|format)!)|[.](to_vec|to_owned|to_string)[(]' "${files[@]}")"
+mapfile -t files < <(find "${inside[@]}" crates/{carrier,cluster,agent,envoy,ether,filters,via,vipl}/src -name '*.rs' ! -path crates/fabric/src/credentials.rs ! -path crates/sockets/src/interface/options.rs | sort)
 report "Users are compared in fabric::credentials alone (the overflow uid, user namespaces and root are traps):" \
     "$(code '(uid|uid[(][)]|user[(][)])([.]as_raw[(][)])? *[!=]= |[!=]= *[a-z_.:]*uid([^_[:alnum:]]|$)|SO_PEERCRED|peercred|user(::|[.])(number|uid)[^;]*[!=]=|theirs *[!=]= *uid|as_raw[(][)] *[!=]= *(uid|0)|Some[(]0[)] *[!=]= .*uid' "${files[@]}")"
 report "No file over 1500 lines; split it by what it is about:" \

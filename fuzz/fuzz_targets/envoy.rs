@@ -1,7 +1,7 @@
 //! What Virtual Interfaces of different hosts say to each other when they meet: whatever bytes come, they are understood and said again as they were, or refused.
 #![no_main]
 
-use agent::wire::{MOST, Said as _};
+use cluster::wire::{MOST, Said as _};
 use envoy::Said;
 use libfuzzer_sys::fuzz_target;
 use via::connect::understood;

@@ -2,7 +2,7 @@
 //! dropped for a reason; any text is a table or an error; any super-frame is cut up, or refused.
 #![no_main]
 
-use agent::wire::Said as _;
+use cluster::wire::Said as _;
 use ether::ethos::Own;
 use ether::far::Hello;
 use ether::frame::{EXPERIMENTAL, HEADER, Header};

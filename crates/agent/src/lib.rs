@@ -2,10 +2,10 @@
 //! another host of the cluster tells its host's agent; the agents of the two hosts, who have proved to each other that they hold the cluster's key, ask their kernels whose
 //! the two ends are, and tell each process how the other is to be reached. If an agent dies, connections that have moved do not notice; none moves meanwhile.
 //!
-//! [`wire`] is what is said, [`client`] is how a process says it (the crate `carrier` does); the agent itself (`daemon`, with the feature of that name) is `shunt agent`.
+//! [`daemon`] is `shunt agent`; [`status`] is what it says of itself. What is said, and how, is in the crate `cluster`; how a process says it in the crate `carrier`.
 #![deny(missing_docs)]
 
-pub mod client;
-#[cfg(feature = "daemon")]
 pub mod daemon;
-pub mod wire;
+mod listening;
+mod place;
+pub mod status;

@@ -8,6 +8,7 @@
 
 mod gather;
 mod links;
+mod outboxes;
 mod work;
 
 use std::net::{IpAddr, Ipv6Addr};
@@ -16,10 +17,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::{Builder, JoinHandle};
 
 use fabric::sys;
+use ofi::mutex::lock;
 use ofi::{Library, Port, manners};
 use sockets::{far, log, thread};
 
-use crate::links::{Gatekeeper, lock};
+use crate::links::Gatekeeper;
 use crate::work::Carrier;
 
 /// Lets `sockets` start a carrier when it wants one. Before the program runs, and has threads.

@@ -3,13 +3,14 @@
 use std::collections::HashMap;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
+use ofi::mutex::lock;
 use ofi::{Gate, Link, Owner};
 use sockets::far::{self, call};
 
-use crate::work;
+use crate::outboxes;
 
 /// What an agent gives to both ends of an introduction.
 pub type Ticket = [u8; 16];
@@ -121,7 +122,7 @@ impl Owner for Noting {
         }
     }
     fn waits(&self, link: &Link) {
-        work::serve_others(link);
+        outboxes::serve_others(link);
     }
     fn over(&self, _link: &Link, why: &str) {
         self.note(Told::Over(why.into()));
@@ -212,10 +213,6 @@ impl Gatekeeper {
     pub fn next(&self) -> Option<(Arc<End>, Told)> {
         lock(&self.news).pop_front()
     }
-}
-
-pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

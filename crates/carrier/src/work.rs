@@ -1,21 +1,18 @@
 //! What the carrier does, again and again, from the port's thread.
 
 use std::collections::HashMap;
-use std::ptr;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use agent::client::Client;
-use agent::wire::{FromAgent, Reach, Ticket, ToAgent};
-use fabric::Remote as _;
-use fabric::outbox::Errand;
+use cluster::client::Client;
+use cluster::wire::{FromAgent, Reach, Ticket, ToAgent};
 use ofi::port::Caller;
 use ofi::{Errands, Link, Port};
-use sockets::far::{self, Kick, Wire, call, desk, what};
+use sockets::far::{self, Kick, Wire, call, desk};
 use sockets::thread;
 
-use crate::gather::Gathered;
-use crate::links::{End, Gatekeeper, Request, Told, at_once, lock};
+use crate::links::{End, Gatekeeper, Request, Told, at_once};
+use crate::outboxes;
 
 /// How long until the agent is looked for again.
 const RETRY: Duration = Duration::from_secs(2);
@@ -25,8 +22,6 @@ const AGAIN: Duration = Duration::from_secs(10);
 const PATIENCE: Duration = Duration::from_millis(200);
 /// How soon it is looked again after what a lock, or a full companion, has kept from being done.
 const SOON: Duration = Duration::from_millis(1);
-/// Errands of one link that are done before another's turn.
-const TURN: usize = 256;
 /// So long it is looked for an END that was told. One that lies behind bytes that the program does not read it finds itself, when it reads them.
 const HEARD: Duration = Duration::from_secs(1);
 /// How long an errand may be begun and not told.
@@ -46,9 +41,6 @@ struct Standing {
     /// It has had no free slot, since when whoever waits for one is introduced again: for another link.
     full: bool,
 }
-
-/// Those whose outboxes are emptied, also in the middle of other things ([`empty_outboxes`]).
-static WIRES: Mutex<Vec<(Arc<Link>, &'static Wire)>> = Mutex::new(Vec::new());
 
 /// A kick that a peer has asked for.
 struct Owed {
@@ -138,7 +130,7 @@ impl Carrier {
         };
         let gone = self.standing.swap_remove(place);
         gone.link.close();
-        lock(&WIRES).retain(|(link, _)| !Arc::ptr_eq(link, &gone.link));
+        outboxes::remove(&gone.link);
     }
 
     fn post(&mut self, index: u32, cookie: u64) {
@@ -291,7 +283,7 @@ impl Carrier {
         );
         let Some((index, wire)) = made else { return link.close() };
         let _ = end.index.set(index);
-        lock(&WIRES).push((Arc::clone(&link), wire));
+        outboxes::add(&link, wire);
         self.standing.push(Standing {
             end,
             link,
@@ -396,70 +388,14 @@ impl Carrier {
     }
 }
 
-/// Brings what waits in the outboxes to the peers; how much that was.
-fn empty() -> usize {
-    let wires = lock(&WIRES).clone();
-    wires.iter().map(|(link, wire)| empty_one(link, wire)).sum()
-}
-
-/// Those that the carrier waits for at this moment, to send: one inside of the other.
-static WAITING: Mutex<Vec<usize>> = Mutex::new(Vec::new());
-
-/// The carrier waits to send by a link whose peer takes nothing: serves the others, whose peers and programs have no part in that.
-pub fn serve_others(waiting: &Link) {
-    if !far::is_carrier() {
-        return;
-    }
-    lock(&WAITING).push(ptr::from_ref(waiting).addr());
-    let wires = lock(&WIRES).clone();
-    for (link, wire) in wires {
-        if !lock(&WAITING).contains(&Arc::as_ptr(&link).addr()) {
-            link.progress();
-            empty_one(&link, wire);
-        }
-    }
-    lock(&WAITING).pop();
-}
-
 fn want_kick(index: u32, slot: u64) {
     if let Some(wire) = far::wire(index) {
         wire.call(call::KICK, slot);
     }
 }
 
-fn empty_one(link: &Link, wire: &Wire) -> usize {
-    // Errands that are there together go together.
-    let _held = link.hold();
-    let (mut did, mut gathered) = (0, Gathered::default());
-    while did < TURN
-        && let Some(errand) = wire.outbox.take()
-    {
-        did += 1;
-        if let Some(errand) = gathered.next(errand, link) {
-            alone(link, errand);
-        }
-    }
-    gathered.go(link);
-    did
-}
-
-/// An errand that nothing is gathered with.
-fn alone(link: &Link, Errand { what, at, value }: Errand) {
-    match what {
-        what::WORD => link.put_word(at as usize, value),
-        what::OR => {
-            link.or_word(at as usize, value);
-        }
-        what::STIMULATE => {
-            link.stimulate(at as usize, value);
-        }
-        what::CALL => link.call(at, value),
-        _ => {}
-    }
-}
-
 fn empty_outboxes() {
-    empty();
+    outboxes::empty();
 }
 
 impl Errands for Carrier {
@@ -470,7 +406,7 @@ impl Errands for Carrier {
             far::serve(self.caller.bell(), empty_outboxes);
         }
         far::disarm();
-        let mut did = self.at_the_desk() + self.with_the_agent() + self.with_the_links() + empty();
+        let mut did = self.at_the_desk() + self.with_the_agent() + self.with_the_links() + outboxes::empty();
         for standing in &self.standing {
             did += usize::from(far::answer_offers(standing.index));
         }

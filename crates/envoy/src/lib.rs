@@ -11,23 +11,24 @@
 mod line;
 mod link;
 mod means;
+mod notes;
 mod said;
 
-use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, TcpStream};
 use std::os::fd::{AsRawFd as _, OwnedFd};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use agent::daemon::channel::{self, Channel, octets};
-use agent::wire::{Between, Why};
+use cluster::channel::{self, Channel};
+use cluster::wire::{Between, Why};
 use fabric::sys;
+use host::addr::octets;
 use via::abi::Return;
 use via::cq::Until;
 use via::far::{self, Line};
 
 use crate::line::{Call, Over, listen_until};
 use crate::link::Door;
+use crate::notes::note;
 pub use crate::said::Said;
 
 /// How long a client is held up that found nobody: it will ask again at once.
@@ -137,18 +138,4 @@ fn watched(stream: TcpStream) -> TcpStream {
 fn unreachable(host: impl Into<IpAddr>, why: &str) -> Return {
     note(&format!("{}: {why}", host.into()));
     Return::NotReachable
-}
-
-/// Says something on standard error, where errors without a handler are told as well: once, as programs try again and again.
-fn note(text: &str) {
-    const MOST: usize = 100;
-    static SAID: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
-    let mut said = lock(&SAID);
-    if said.len() < MOST && said.insert(text.to_string()) {
-        eprintln!("vipl: {text}");
-    }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -5,17 +5,17 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use agent::daemon::channel::{self, Channel};
-use agent::wire::{self, Ticket};
+use cluster::channel::{self, Channel};
+use cluster::wire::{self, Ticket};
 use fabric::sys;
 use ofi::Owner;
+use ofi::mutex::lock;
 use via::abi::Return;
 use via::cq::Until;
 use via::far::{Line, Watch, Wire};
 use via::segment::FAR_BYTES as BYTES;
 
 use crate::link::{Door, End, Way, no_link};
-use crate::lock;
 use crate::means::means;
 use crate::said::{Said, words};
 

@@ -7,10 +7,11 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use agent::wire::Ticket;
+use cluster::wire::Ticket;
 use fabric::shm::Map;
 use fabric::{Remote as _, bell, sys};
 use ofi::manners::{self, Before};
+use ofi::mutex::lock;
 use ofi::port::Caller;
 use ofi::{Errands, Link, Owner, Port};
 use via::agent::Message;
@@ -18,8 +19,8 @@ use via::far::{Watch, Wire};
 use via::segment::FAR_BYTES as BYTES;
 
 use crate::means::Means;
+use crate::notes::note;
 use crate::said::ticket_of;
-use crate::{lock, note};
 
 /// How long a peer may take nothing while a thread waits to send to it.
 const PATIENCE: Duration = Duration::from_secs(4);

@@ -5,10 +5,11 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::sync::OnceLock;
 use std::{ffi::OsStr, ptr};
 
-use agent::daemon::{self, Key, channel::octets};
+use cluster::key::{self, Key};
+use host::addr::octets;
 use options::{Networks, Options};
 
-use crate::note;
+use crate::notes::note;
 
 /// By what other hosts are reached.
 pub struct Means {
@@ -32,7 +33,7 @@ pub fn means() -> Option<&'static Means> {
                 networks: options.cluster,
                 provider: options.fabric.provider(),
                 port: options.agent_port,
-                key: daemon::key_file(&options).and_then(|path| daemon::read_key(&path)),
+                key: key::file(&options).and_then(|path| key::read(&path)),
             })
         })
         .as_ref()

@@ -1,7 +1,7 @@
 //! What two processes say to each other when both have proved that they have the key: what `via` has to say, and where the link is to be had. Everything has bounds, and is
 //! checked before it is used (rule F2).
 
-use agent::wire::{self, ADDRESS, Ticket};
+use cluster::wire::{self, ADDRESS, Ticket};
 
 /// What begins each: "vipl", between hosts, and the version of everything that two ends share.
 const MAGIC: &[u8; 8] = b"vipl-f\0\x01";
@@ -66,7 +66,7 @@ pub(crate) fn ticket_of(words: &[u8]) -> Option<Ticket> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use agent::wire::Said as _;
+    use cluster::wire::Said as _;
     use proptest::prelude::*;
 
     fn said() -> Said {

@@ -1,5 +1,5 @@
 //! ETHOM between hosts of different machines. The link is one of the crate `ofi`: remote memory over whatever libfabric drives. Before it is made the two meet by TCP, at
-//! the addresses of the table, and prove to each other that they have the cluster's key, as agents do and by their code ([`agent::daemon::channel`]); then each says who it
+//! the addresses of the table, and prove to each other that they have the cluster's key, as agents do and by their code ([`cluster::channel`]); then each says who it
 //! is and where its fabric is reached ([`Hello`]). Whoever has the lower number calls, here as in memory, and then asks for the link by the ticket that both know.
 //!
 //! The TCP connection stays without a word: its end is the peer's, as a UNIX socket's is on one machine. A machine that is gone ends nothing, so both ends ask each other
@@ -17,12 +17,13 @@ use std::os::fd::{AsRawFd as _, OwnedFd, RawFd};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
-use agent::daemon::Key;
-use agent::daemon::channel::{self, Channel, octets};
-use agent::wire::{Said, Ticket};
+use cluster::channel::{self, Channel};
+use cluster::key::Key;
+use cluster::wire::{Said, Ticket};
 use fabric::shm::Map;
 use fabric::sync::{AtomicBool, AtomicU64, Ordering};
 use fabric::{Mapped as _, Remote, frames, sys};
+use host::addr::octets;
 use ofi::{Owner, Port};
 
 use crate::link::{Link, QUEUE};
@@ -635,7 +636,7 @@ mod tests {
     #[test]
     fn a_hello_is_understood_and_nothing_else_is() {
         let bytes = hello().bytes();
-        assert!(bytes.len() <= agent::wire::MOST);
+        assert!(bytes.len() <= cluster::wire::MOST);
         assert_eq!(Hello::parse(&bytes), Some(hello()));
         for len in 0..bytes.len() {
             assert_eq!(Hello::parse(&bytes[..len]), None);

@@ -3,7 +3,17 @@
 use std::ffi::c_int;
 use std::fmt;
 
-use crate::library::{Library, Missing};
+/// Why there is no libfabric; says what to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Missing(pub(crate) String);
+
+impl fmt::Display for Missing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Missing {}
 
 /// Why a domain or a link cannot be.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,15 +57,4 @@ impl From<Missing> for Error {
     fn from(missing: Missing) -> Error {
         Error::Missing(missing)
     }
-}
-
-impl Error {
-    pub(crate) fn of(library: &Library, what: &'static str, error: c_int) -> Error {
-        Error::Call { what, error, text: library.text(error) }
-    }
-}
-
-/// What a call has returned: a count, or an error below zero.
-pub(crate) fn check(library: &Library, what: &'static str, result: isize) -> Result<usize, Error> {
-    usize::try_from(result).map_err(|_| Error::of(library, what, -result as c_int))
 }

@@ -11,14 +11,15 @@ mod error;
 mod library;
 pub mod link;
 pub mod manners;
+pub mod mutex;
 mod nic;
 pub mod port;
 #[allow(missing_docs)]
 #[doc(hidden)]
 pub mod wire;
 
-pub use error::Error;
-pub use library::{Library, Missing};
+pub use error::{Error, Missing};
+pub use library::Library;
 pub use link::{Held, Link, Owner};
 pub use nic::{Found, LAST as TEST_PROVIDER, WORDS, find};
 pub use port::{Errands, Gate, Port};

@@ -3,10 +3,10 @@
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::net::IpAddr;
 use std::sync::OnceLock;
-use std::{fmt, mem, ptr};
+use std::{mem, ptr};
 
 use crate::abi::{self, Fabric, FabricAttr, Info};
-use crate::error::Error;
+use crate::error::{Error, Missing};
 
 /// The oldest that has what is used (the tcp provider has reliable-connected endpoints that write with completion data since then).
 const OLDEST: u32 = 1 << 16 | 17;
@@ -30,18 +30,6 @@ pub struct Library {
     version: u32,
 }
 
-/// Why there is none; says what to do.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Missing(String);
-
-impl fmt::Display for Missing {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for Missing {}
-
 impl Library {
     /// The one of this process.
     pub fn get() -> Result<&'static Library, Missing> {
@@ -59,6 +47,16 @@ impl Library {
         // SAFETY: it has a text for every number, which stays.
         let text = unsafe { CStr::from_ptr((self.strerror)(error)) };
         text.to_string_lossy().into_owned()
+    }
+
+    /// That this call of it failed.
+    pub(crate) fn error(&self, what: &'static str, error: c_int) -> Error {
+        Error::Call { what, error, text: self.text(error) }
+    }
+
+    /// What a call of it has returned: a count, or an error below zero.
+    pub(crate) fn check(&self, what: &'static str, result: isize) -> Result<usize, Error> {
+        usize::try_from(result).map_err(|_| self.error(what, -result as c_int))
     }
 }
 

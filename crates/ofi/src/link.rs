@@ -18,7 +18,7 @@ use std::collections::VecDeque;
 use std::ffi::{c_int, c_void};
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, OnceLock, TryLockError};
 use std::time::{Duration, Instant};
 use std::{ptr, slice};
 
@@ -26,12 +26,11 @@ use fabric::shm::Map;
 use fabric::{Mapped as _, Remote, bell, sys};
 
 use crate::abi::{self, Context, Cq, CqAttr, CqEntry, CqErrEntry, Ep, Fid, Mr, Msg, MsgRma, RmaIov};
-use crate::error::{Error, check};
-use crate::nic::{self, Asked, Key, Nic};
+use crate::error::Error;
+use crate::mutex::lock;
+use crate::nic::{self, Asked, Key, Nic, POSTED};
 use crate::wire::{self, BYTES, Batch, Heard, Item, PIECE, SHORT};
 
-/// Receive buffers that are kept posted: so many messages can be under way.
-pub(crate) const POSTED: usize = 64;
 /// Buffers for messages that the provider reads while they are under way.
 const LONG: usize = 16;
 /// The most bytes of a segment.
@@ -170,7 +169,7 @@ impl Registered {
                 ptr::null_mut(),
             )
         };
-        check(nic.library, "fi_mr_reg", result as isize)?;
+        nic.library.check("fi_mr_reg", result as isize)?;
         Ok(memory)
     }
 
@@ -218,7 +217,7 @@ impl Link {
             bell,
         };
         let library = nic.library;
-        let wrong = |what, result: c_int| check(library, what, result as isize).map(drop);
+        let wrong = |what, result: c_int| library.check(what, result as isize).map(drop);
         link.mine = Registered::new(nic, len, abi::REMOTE_WRITE)?;
         link.desk = Registered::new(nic, (POSTED + LONG) * BYTES, abi::SEND | abi::RECV)?;
         let mut attr = CqAttr {
@@ -258,7 +257,7 @@ impl Link {
             let cm = (*link.endpoint).cm;
             ((*cm).connect)(link.endpoint, (*info.first()).dest_addr, words.as_ptr().cast(), words.len())
         };
-        check(nic.library, "fi_connect", result as isize)?;
+        nic.library.check("fi_connect", result as isize)?;
         Ok(link)
     }
 
@@ -267,7 +266,7 @@ impl Link {
         let link = Link::new(nic, asked.endpoint()?, terms)?;
         // SAFETY: the endpoint is enabled, and made of the request.
         let result = unsafe { ((*(*link.endpoint).cm).accept)(link.endpoint, ptr::null(), 0) };
-        check(nic.library, "fi_accept", result as isize)?;
+        nic.library.check("fi_accept", result as isize)?;
         Ok(link)
     }
 
@@ -375,7 +374,7 @@ impl Link {
                 context,
             )
         };
-        check(self.nic.library, "fi_recv", result).map(drop)
+        self.nic.library.check("fi_recv", result).map(drop)
     }
 
     /// Which room a completion's context is.
@@ -402,7 +401,7 @@ impl Link {
                     }
                 }
                 result => {
-                    if let Err(error) = check(self.nic.library, what, result) {
+                    if let Err(error) = self.nic.library.check(what, result) {
                         self.note_end(error.to_string());
                     }
                     return;
@@ -789,9 +788,4 @@ impl Drop for Link {
         nic::close(self.endpoint.cast());
         nic::close(self.queue.cast());
     }
-}
-
-/// Locks, also what a thread that panicked has left.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -7,15 +7,17 @@ use std::ptr;
 use std::sync::{Arc, Mutex};
 
 use crate::abi::{self, Domain, Ep, Eq, EqAttr, EqCmEntry, EqErrEntry, Fabric, Fid, Info, PassiveEp};
-use crate::error::{Error, check};
+use crate::error::Error;
 use crate::library::{Infos, Library};
-use crate::link::{POSTED, lock};
+use crate::mutex::lock;
 use crate::wire::SHORT;
 
 /// The most bytes that one end can say to the other when it asks for a link; some providers have no more.
 pub const WORDS: usize = 56;
 /// The most bytes of an address, whatever provider's.
 const ADDRESS: usize = 128;
+/// Receive buffers that are kept posted: so many messages can be under way.
+pub(crate) const POSTED: usize = 64;
 /// Operations that can be under way on a link. More cost memory and make it no faster.
 const OPERATIONS: usize = 64;
 /// Providers that are not used: superseded, experimental, or on one host, where there is memory.
@@ -39,7 +41,7 @@ pub fn find(provider: Option<&str>, at: Option<IpAddr>) -> Result<Vec<Found>, Er
     let infos = match Infos::ask(library, at, wish) {
         Ok(infos) => infos,
         Err(libc::ENODATA) => return Ok(Vec::new()),
-        Err(error) => return Err(Error::of(library, "fi_getinfo", error)),
+        Err(error) => return Err(library.error("fi_getinfo", error)),
     };
     let mut found: Vec<Found> = infos
         .each()
@@ -200,7 +202,7 @@ impl Nic {
             info,
         };
         let at = nic.info.first();
-        let wrong = |what, result: c_int| check(library, what, result as isize).map(drop);
+        let wrong = |what, result: c_int| library.check(what, result as isize).map(drop);
         // SAFETY: `at` is a description from fi_getinfo(); each object is opened from one that is open, is written where it is to be, and closed by
         // Drop, also after an error here.
         unsafe {
@@ -258,7 +260,7 @@ impl Nic {
         let result = unsafe {
             ((*(*self.domain).ops).endpoint)(self.domain, info.first(), &mut endpoint, ptr::null_mut())
         };
-        check(self.library, "fi_endpoint", result as isize)?;
+        self.library.check("fi_endpoint", result as isize)?;
         Ok(endpoint)
     }
 
@@ -266,7 +268,7 @@ impl Nic {
     pub(crate) fn bind(&self, endpoint: *mut Fid) -> Result<(), Error> {
         // SAFETY: both are open.
         let result = unsafe { ((*(*endpoint).ops).bind)(endpoint, &raw mut (*self.eq).fid, 0) };
-        check(self.library, "fi_ep_bind", result as isize).map(drop)
+        self.library.check("fi_ep_bind", result as isize).map(drop)
     }
 
     /// The descriptor that is readable when there may be events, after [`Nic::may_sleep`].
@@ -335,7 +337,7 @@ pub(crate) unsafe fn descriptor(library: &'static Library, queue: *mut Fid) -> R
     let to: *mut c_void = (&raw mut fd).cast();
     // SAFETY: the caller's word.
     let result = unsafe { ((*(*queue).ops).control)(queue, abi::CONTROL_GETWAIT, to) };
-    check(library, "fi_control(FI_GETWAIT)", result as isize)?;
+    library.check("fi_control(FI_GETWAIT)", result as isize)?;
     Ok(fd)
 }
 

@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 use fabric::{bell, sys};
 
 use crate::error::Error;
-use crate::link::{Link, Owner, Terms, lock};
+use crate::link::{Link, Owner, Terms};
+use crate::mutex::lock;
 use crate::nic::{Asked, Event, Found, Key, Nic};
 
 /// What is decided of a request for a link: the bytes of our segment that the peer may write, and who has the link; `None`: it is refused.

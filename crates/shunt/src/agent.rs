@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
-use agent::client::Client;
 use agent::daemon::{self, Config};
 use clap::ArgMatches;
+use cluster::client::Client;
 use options::Options;
 
 use crate::settings;
@@ -21,7 +21,7 @@ pub fn main(matches: &ArgMatches) -> ExitCode {
     let done = match name {
         "run" => run(matches),
         "status" => status(matches.get_flag("json")),
-        _ => daemon::make_key(matches.get_one::<PathBuf>("file").expect("clap requires it")),
+        _ => cluster::key::make(matches.get_one::<PathBuf>("file").expect("clap requires it")),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -43,7 +43,7 @@ fn run(matches: &ArgMatches) -> Result<(), String> {
             "no networks: set SHUNT_CLUSTER, or `cluster` in /etc/shunt.conf, to those of the cluster".into(),
         );
     }
-    let key = daemon::read_key(&daemon::key_file(&options)?)?;
+    let key = cluster::key::read(&cluster::key::file(&options)?)?;
     let idle = matches.get_one::<u64>("idle").map(|&seconds| Duration::from_secs(seconds));
     let config = Config { networks: options.cluster, key, port: options.agent_port, idle };
     daemon::run(config, || eprintln!("shunt agent: listens on port {}", options.agent_port))
@@ -51,12 +51,12 @@ fn run(matches: &ArgMatches) -> Result<(), String> {
 
 /// The file with the key, if it is as it must be.
 pub fn key() -> Result<PathBuf, String> {
-    let path = daemon::key_file(&settings::read(std::env::vars_os()).options)?;
-    daemon::read_key(&path).map(|_| path)
+    let path = cluster::key::file(&settings::read(std::env::vars_os()).options)?;
+    cluster::key::read(&path).map(|_| path)
 }
 
 fn status(json: bool) -> Result<(), String> {
-    let report = daemon::status().map_err(|error| match error.kind() {
+    let report = agent::status::ask().map_err(|error| match error.kind() {
         io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => {
             "no agent runs here; `shunt run` starts one where `cluster` is set, or run `shunt agent run`"
                 .to_string()

@@ -55,7 +55,7 @@ fn means() -> Result<Means, String> {
     match settings.problems.into_iter().find(|problem| ours.iter().any(|name| problem.contains(name))) {
         Some(problem) => Err(problem),
         None => {
-            let key = agent::daemon::read_key(&crate::agent::key()?)?;
+            let key = cluster::key::read(&crate::agent::key()?)?;
             Ok(Means { provider: settings.options.fabric.provider(), key })
         }
     }

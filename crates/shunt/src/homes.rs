@@ -11,7 +11,8 @@ use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
 
-use sockets::conn::{Addr, Conn, path, state};
+use host::addr::Addr;
+use sockets::conn::{Conn, path, state};
 use sockets::home::{CONNS, FIRST, Header, MAGIC, NAME};
 
 use crate::reason;

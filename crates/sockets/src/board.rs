@@ -5,8 +5,8 @@
 
 use fabric::sync::{AtomicI32, AtomicU64, Ordering};
 use fabric::sys::{self, Errno};
+use host::addr::Addr;
 
-use crate::conn::Addr;
 use crate::reason::Reason;
 use crate::{descriptors, process};
 

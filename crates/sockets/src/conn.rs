@@ -13,18 +13,11 @@ use stream::transport::Ends;
 use crate::layout;
 use crate::peering::peer::Peer;
 use crate::peering::wire::{Other, Wire};
+use host::addr::Addr;
 
 mod direction;
 
 pub use direction::{Direction, Half, Held, Rx, Tx};
-
-/// An address as IPv6 has it (IPv4 is mapped), port in host order.
-#[repr(C)]
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub struct Addr {
-    pub ip: [u8; 16],
-    pub port: u16,
-}
 
 /// Where a connection stands; a Conn's `state`.
 pub mod state {

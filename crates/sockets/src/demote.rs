@@ -17,7 +17,8 @@ use crate::path::{reader, writer};
 use crate::peering::{cut, records, wire};
 use crate::reason::Reason;
 use crate::wake::{arm, fire};
-use crate::{diag, kicks, log, rendezvous, report, signals};
+use crate::{kicks, log, rendezvous, report, signals};
+use host::diag;
 use stream::spin::{ticks, ticks_of};
 
 /// Takes the connection back to tcp for good. Bytes in the ring are read from there first; nothing is waited for.

@@ -16,7 +16,8 @@ use crate::reason::Reason;
 use crate::socket::SO_COOKIE;
 use crate::table::{self, Entry};
 use crate::wake::arm;
-use crate::{descriptors, diag, link, process, report, signals};
+use crate::{descriptors, link, process, report, signals};
+use host::diag;
 
 /// Who carries on with what cannot go by tcp: the connection, its number, the locked direction, and whether the peer has ended.
 pub(crate) type Rest = fn(&'static Conn, i32, Held<'_, Rx>, bool);

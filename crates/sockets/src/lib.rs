@@ -9,7 +9,6 @@ pub mod close;
 pub mod conn;
 pub mod demote;
 pub mod descriptors;
-pub mod diag;
 pub mod epoll;
 pub mod events;
 pub mod faults;

@@ -9,9 +9,10 @@ use fabric::sync::{AtomicU32, Ordering};
 use fabric::sys;
 use options::{LogLevel, LogTarget, Options};
 
-use crate::conn::{Addr, Conn, flag};
+use crate::conn::{Conn, flag};
 use crate::reason::Reason;
 use crate::{descriptors, process, report};
+use host::addr::Addr;
 
 /// Messages below this are written: the level plus one, 0 for none.
 static WANTED: AtomicU32 = AtomicU32::new(0);

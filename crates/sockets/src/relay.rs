@@ -10,7 +10,7 @@ use fabric::Local;
 use fabric::sync::{AtomicU32, Ordering};
 use fabric::sys::{self, Errno};
 
-use crate::conn::{Addr, Conn, Held, Rx, flag, path};
+use crate::conn::{Conn, Held, Rx, flag, path};
 use crate::demote::{finish, flush};
 use crate::handover::{Rest, each_number, hand_over_with};
 use crate::layout::{self, KICKS, TCP_AT};
@@ -18,7 +18,9 @@ use crate::names::Ports;
 use crate::path::reader::unread_at_death;
 use crate::reason::Reason;
 use crate::socket::SO_COOKIE;
-use crate::{close, descriptors, diag, low_water, names, process, report};
+use crate::{close, descriptors, low_water, names, process, report};
+use host::addr::Addr;
+use host::diag;
 
 /// What a reader would get next, in this order; then what the companion brings, until its end.
 #[derive(Clone, Copy)]

@@ -4,10 +4,10 @@
 
 use fabric::sync::{AtomicU64, Ordering};
 use fabric::sys::{self, Errno};
+use host::addr::Addr;
 use options::rules::Rules;
 use options::{Ends, PathMode, Role, RuleFault};
 
-use crate::conn::Addr;
 use crate::process;
 
 static RULES: AtomicU64 = AtomicU64::new(0);

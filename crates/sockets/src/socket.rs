@@ -2,7 +2,7 @@
 
 use fabric::sys;
 
-use crate::conn::Addr;
+use host::addr::Addr;
 
 pub const SO_COOKIE: i32 = 57;
 

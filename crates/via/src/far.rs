@@ -3,20 +3,15 @@
 //! hosts ([`install`]) have none of that.
 //!
 //! Whoever waits at an address is found by the name of the UNIX socket at which he listens, as on one host: the agent of his host connects there for those who come from
-//! others, and hands their TCP connection over ([`hand_over`]).
+//! others, and hands their TCP connection over.
 
 use core::ffi::c_void;
-use std::mem::MaybeUninit;
 use std::net::Ipv4Addr;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, OnceLock};
 
 use fabric::shm::Map;
 use fabric::{Mapped as _, Remote, trip};
-use rustix::net::{
-    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags,
-    SocketType,
-};
 
 use crate::abi::Return;
 use crate::connect::user;
@@ -236,37 +231,6 @@ impl Watch {
     pub fn kick(&self) {
         agent::kick(self.vi as *mut c_void);
     }
-}
-
-/// The abstract name of a meeting place: users do not meet each other.
-pub(crate) fn name(uid: u32, place: &[u8]) -> Vec<u8> {
-    [format!("shunt-via-{uid}-").as_bytes(), place].concat()
-}
-
-/// The most bytes of what a meeting place is called between hosts.
-pub const PLACE: usize = 86;
-
-/// What is said with a connection that is handed over.
-pub(crate) const HANDED_OVER: &[u8; 8] = b"VIA-FAR\x01";
-
-/// For an agent: connects to whoever listens at a place of a user's. None if nobody does, or another user.
-pub fn knock(uid: u32, place: &[u8]) -> Option<OwnedFd> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).ok()?;
-    let address = SocketAddrUnix::new_abstract_name(&name(uid, place)).ok()?;
-    rustix::net::connect(&socket, &address).ok()?;
-    user::is(&socket, uid).then_some(socket)
-}
-
-/// Hands the connection of one who comes from another host over to him.
-pub fn hand_over(to: &OwnedFd, connection: BorrowedFd) {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut control = SendAncillaryBuffer::new(&mut space);
-    let fds = [connection];
-    control.push(SendAncillaryMessage::ScmRights(&fds));
-    let bytes = [std::io::IoSlice::new(HANDED_OVER)];
-    // Who does not get it is as one who is not there: the connection ends.
-    let _ = rustix::net::sendmsg(to, &bytes, &mut control, SendFlags::NOSIGNAL);
 }
 
 /// Whether who has connected is this host's agent, as far as that can be known: it runs as this user, or as root.

@@ -39,7 +39,7 @@ fn fabric(wanted: Fabric) -> Check {
 }
 
 fn agent() -> Check {
-    match agent::daemon::status() {
+    match agent::status::ask() {
         Ok(report) => {
             let (processes, introduced) = (report.processes, report.counts.introduced);
             Check::ok(AGENT, format!("port {}, {processes} processes, introduced {introduced}", report.port))

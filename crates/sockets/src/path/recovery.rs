@@ -11,8 +11,9 @@ use crate::conn::{Conn, Held, Rx, Tx, flag, path, state};
 use crate::layout::{KICKS, SMALL_AT, TCP_AT};
 use crate::path::{steps, writer};
 use crate::reason::Reason;
+use crate::report;
 use crate::wake::fire;
-use crate::{diag, report};
+use host::diag;
 
 impl Conn {
     /// Locks the reading direction, and ends what its last holder did not; `None` if this thread has it already, or the connection has

@@ -6,7 +6,8 @@ use crate::conn::{Conn, Tx, flag, path, state};
 use crate::layout::{self, BIG_AT, SMALL_AT, TCP_AT};
 use crate::path::steps;
 use crate::reason::Reason;
-use crate::{diag, epoll, idle, link, log, report};
+use crate::{epoll, idle, link, log, report};
+use host::diag;
 
 /// Changes the writing direction over from tcp to the ring, if both ends have agreed.
 pub(crate) fn switch(conn: &Conn, fd: i32, tx: &mut Tx) -> bool {

@@ -6,8 +6,9 @@ use fabric::sys;
 use stream::spin::{ticks, ticks_of};
 
 use super::wire::{self, desk, ring, wait_for_room};
-use crate::conn::{Addr, Conn};
+use crate::conn::Conn;
 use crate::{process, rules, signals};
+use host::addr::Addr;
 
 /// How a carrier is started and ended, how it does what waits in the outboxes, and what is done in children.
 static START: AtomicUsize = AtomicUsize::new(0);

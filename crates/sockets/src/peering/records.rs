@@ -18,7 +18,8 @@ use stream::spin::{ticks, ticks_of};
 use super::wire::call;
 use crate::conn::{Conn, Held, Rx, Tx, flag, path};
 use crate::layout::{KICKS, NOTES, RECALL_AT, SMALL_AT, TCP_AT, note};
-use crate::{diag, epoll, signals};
+use crate::{epoll, signals};
+use host::diag;
 
 pub const END: u32 = 1;
 pub const STOP: u32 = 2;

@@ -9,7 +9,7 @@ use stream::spin::ticks;
 use super::peer::Peer;
 use super::wire::{self, Wire};
 use super::{cut, desk, records};
-use crate::conn::{Addr, Conn, flag, path, state};
+use crate::conn::{Conn, flag, path, state};
 use crate::handover;
 use crate::layout::{self, FIRED, TRIP};
 use crate::link::{self, Link};
@@ -17,6 +17,7 @@ use crate::path::{reader, writer};
 use crate::reason::Reason;
 use crate::wake::fire;
 use crate::{bells, demote, epoll, kicks, log, process, rendezvous, report, table};
+use host::addr::Addr;
 
 /// Connections that a link between hosts has room for: registered memory is pinned by most providers.
 pub const SLOTS: usize = 32;

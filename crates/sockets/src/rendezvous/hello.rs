@@ -21,7 +21,8 @@ use crate::layout::{self, BELLS};
 use crate::link::{self, BY_BELL, Guard, LOUD, Link, state};
 use crate::peering::peer::Peer;
 use crate::reason::Reason;
-use crate::{bells, descriptors, diag, epoll, report};
+use crate::{bells, descriptors, epoll, report};
+use host::diag;
 
 /// What is passed in a hand-shake.
 #[repr(C)]
@@ -79,7 +80,7 @@ impl Hello {
 pub fn open(conn: &'static Conn, other: &Post, own_token: u64) -> Result<u32, Reason> {
     let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     let (own, peer) = conn.addresses();
-    let record = diag::lookup(peer, own).map_err(|_| Reason::Unproved)?;
+    let record = descriptors::made(|| diag::lookup(peer, own)).map_err(|_| Reason::Unproved)?;
     let socket =
         descriptors::made(|| sys::socket(libc::AF_UNIX, kind, 0)).map_err(|_| Reason::NoDescriptors)?;
     let socket = descriptors::hide(socket);
@@ -225,7 +226,7 @@ fn prove(socket: i32) -> Result<Proof, Reason> {
     let (user, pid) = User::at(socket).ok_or(Reason::Unproved)?;
     let conn = posted_conn(hello.index, hello.yours).ok_or(Reason::Unpaired)?;
     let (own, peer) = conn.addresses();
-    let record = diag::lookup(peer, own).map_err(|_| Reason::Unproved)?;
+    let record = descriptors::made(|| diag::lookup(peer, own)).map_err(|_| Reason::Unproved)?;
     if record.cookie != hello.mine || !credentials::is_of(record.uid, user) || is_shut_out(user) {
         return Err(Reason::Unproved);
     }

@@ -18,7 +18,8 @@ use crate::layout::{self, ACCEPTED, CANCELLED, NARROWED, REFUSED, STATE, note};
 use crate::link::{self, Link};
 use crate::reason::Reason;
 use crate::wake::arm;
-use crate::{descriptors, diag, epoll, log, narrow, process, report};
+use crate::{descriptors, epoll, log, narrow, process, report};
+use host::diag;
 
 static SERVE_DUE: AtomicU64 = AtomicU64::new(0);
 
@@ -416,7 +417,7 @@ fn proved(conn: &Conn, link: &Link, cookie: u64) -> bool {
     }
     let (own, peer) = conn.addresses();
     User::of(link.peer_uid.load(Ordering::Relaxed)).is_some_and(|user| {
-        diag::lookup(peer, own)
+        descriptors::made(|| diag::lookup(peer, own))
             .is_ok_and(|record| record.cookie == cookie && credentials::is_of(record.uid, user))
     })
 }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use fabric::shm::Map;
 use fabric::sync::AtomicBool;
 use fabric::{hints, sys};
+use host::place::{HANDED_OVER, LONGEST, Name};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
@@ -54,7 +55,7 @@ impl Line {
     pub(super) fn accept(came: Came) -> Result<Option<(Line, Heard)>, Return> {
         let until = Until::after(PATIENCE_MS);
         let Came { socket, bytes, mut fds } = came;
-        if bytes != far::HANDED_OVER {
+        if bytes != HANDED_OVER {
             let heard = near(&bytes, fds).filter(|_| user::is_own(&socket));
             return Ok(heard.map(|heard| (Line::Near(socket), heard)));
         }
@@ -224,13 +225,14 @@ pub(super) fn place(what: u8, parts: &[&[u8]]) -> Vec<u8> {
         place.push(part.len() as u8);
         place.extend_from_slice(part);
     }
-    debug_assert!(place.len() <= far::PLACE);
+    debug_assert!(place.len() <= LONGEST);
     place
 }
 
 /// The abstract name of one of this user's.
 pub(super) fn name(place: &[u8]) -> Vec<u8> {
-    far::name(sys::geteuid(), place)
+    let name = Name::of(sys::geteuid(), place).expect("places are short enough");
+    name.as_bytes().to_vec()
 }
 
 #[cfg(test)]
@@ -244,7 +246,10 @@ mod tests {
         let long = Address::new(&[255; ADDRESS], &[255; MAX_DISCRIMINATOR]).unwrap();
         let parts = [long.host(), long.discriminator(), long.host(), long.discriminator()];
         let place = place(b'p', &parts);
-        assert!(place.len() <= far::PLACE);
-        assert!(SocketAddrUnix::new_abstract_name(&far::name(u32::MAX, &place)).is_ok());
+        assert!(place.len() <= LONGEST);
+        assert!(
+            Name::of(u32::MAX, &place)
+                .is_some_and(|name| SocketAddrUnix::new_abstract_name(name.as_bytes()).is_ok())
+        );
     }
 }

@@ -11,11 +11,6 @@ pub(crate) fn is_own(socket: impl AsFd) -> bool {
     at(socket).is_some_and(|(peer, _)| own == Some(peer))
 }
 
-/// Whether it is user number `uid`.
-pub(crate) fn is(socket: impl AsFd, uid: u32) -> bool {
-    at(socket).is_some_and(|(peer, _)| credentials::is_of(uid, peer))
-}
-
 /// Whether it is this process's user, or root: this host's agent, as far as that can be known.
 pub(crate) fn is_kin(socket: impl AsFd) -> bool {
     credentials::is_kin(socket.as_fd().as_raw_fd())
@@ -40,7 +35,6 @@ mod tests {
         let (one, _other) = UnixStream::pair().unwrap();
         let known = User::own().is_some();
         assert_eq!((is_own(&one), is_kin(&one)), (known, known));
-        assert!(!is(&one, fabric::sys::geteuid() + 1));
         assert_eq!(process(&one), known.then(std::process::id));
     }
 }

@@ -6,10 +6,10 @@ use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 
 use fabric::credentials::{self, User};
 
-use crate::wire::{FromAgent, MOST, ToAgent};
+use crate::wire::{FromAgent, MOST, REPORT, Said as _, ToAgent};
 
 /// The address of the agent of a user: it serves that user's processes; root's serves all users'.
-pub(crate) fn address(uid: u32) -> (libc::sockaddr_un, libc::socklen_t) {
+pub fn address(uid: u32) -> (libc::sockaddr_un, libc::socklen_t) {
     // SAFETY: all zeroes is a valid sockaddr_un.
     let mut address: libc::sockaddr_un = unsafe { mem::zeroed() };
     address.sun_family = libc::AF_UNIX as libc::sa_family_t;
@@ -21,7 +21,7 @@ pub(crate) fn address(uid: u32) -> (libc::sockaddr_un, libc::socklen_t) {
 }
 
 /// A new socket of the kind that is used, non-blocking.
-pub(crate) fn socket() -> io::Result<OwnedFd> {
+pub fn socket() -> io::Result<OwnedFd> {
     let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     // SAFETY: no memory is passed.
     let fd = unsafe { libc::socket(libc::AF_UNIX, kind, 0) };
@@ -32,7 +32,8 @@ pub(crate) fn socket() -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-pub(crate) fn send(socket: &OwnedFd, bytes: &[u8]) -> io::Result<()> {
+/// Sends a message.
+pub fn send(socket: &OwnedFd, bytes: &[u8]) -> io::Result<()> {
     let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
     // SAFETY: a slice of so many bytes.
     let sent = unsafe { libc::send(socket.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), flags) };
@@ -40,7 +41,7 @@ pub(crate) fn send(socket: &OwnedFd, bytes: &[u8]) -> io::Result<()> {
 }
 
 /// A message of at most so many bytes; `None`: none is there now. Of one that is longer the rest is lost, and the end is told as an error.
-pub(crate) fn receive(socket: &OwnedFd, to: &mut [u8]) -> io::Result<Option<usize>> {
+pub fn receive(socket: &OwnedFd, to: &mut [u8]) -> io::Result<Option<usize>> {
     // SAFETY: a slice of so many bytes.
     let got = unsafe {
         libc::recv(socket.as_raw_fd(), to.as_mut_ptr().cast(), to.len(), libc::MSG_DONTWAIT | libc::MSG_TRUNC)
@@ -111,7 +112,7 @@ impl Client {
         let mut poll = libc::pollfd { fd: self.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         // SAFETY: an array of one.
         unsafe { libc::poll(&mut poll, 1, 5000) };
-        let mut bytes = vec![0; 1 << 20];
+        let mut bytes = vec![0; REPORT];
         match receive(&self.socket, &mut bytes)?.and_then(|len| FromAgent::parse(&bytes[..len])) {
             Some(FromAgent::Status(report)) => Ok(report),
             _ => Err(io::ErrorKind::InvalidData.into()),

@@ -1,12 +1,10 @@
 //! What an agent says of itself: `shunt agent status`.
 
 use std::collections::BTreeMap;
-use std::fmt;
-use std::net::Ipv6Addr;
+use std::{fmt, io};
 
+use cluster::client::Client;
 use serde::{Deserialize, Serialize};
-
-use super::Agent;
 
 /// What has happened since it began.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -58,29 +56,10 @@ pub struct Report {
     pub counts: Counts,
 }
 
-fn name(ip: [u8; 16]) -> String {
-    let ip = Ipv6Addr::from(ip);
-    ip.to_ipv4_mapped().map_or(ip.to_string(), |v4| v4.to_string())
-}
-
-impl Agent {
-    pub(super) fn report(&self) -> Report {
-        let agents = self.channels.values().take(1000).map(|channel| Other {
-            address: name(channel.ip),
-            state: if channel.is_open() { "open" } else { "opening" }.into(),
-            outgoing: channel.outgoing,
-        });
-        let away = self.away.iter().take(1000).map(|(&ip, (why, _))| (name(ip), why.text().into()));
-        Report {
-            port: self.config.port,
-            // Whoever asks is not one.
-            processes: self.processes.values().filter(|process| process.reach.is_some()).count(),
-            posted: self.posts.len(),
-            agents: agents.collect(),
-            away: away.collect(),
-            counts: self.counts.clone(),
-        }
-    }
+/// What the agent of this user's says of itself.
+pub fn ask() -> io::Result<Report> {
+    let report = Client::connect()?.status()?;
+    serde_json::from_slice(&report).map_err(io::Error::other)
 }
 
 impl fmt::Display for Report {

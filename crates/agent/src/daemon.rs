@@ -5,30 +5,24 @@
 //! half posted already, or remembers the question until it is. Of the two processes one will ask the other for a link (the one with the smaller name): it is told last, so that
 //! the other expects it.
 
-pub mod channel;
-mod key;
-mod status;
-
 use std::collections::HashMap;
 use std::io;
-use std::net::{Ipv6Addr, SocketAddr, TcpListener};
+use std::net::{Ipv6Addr, TcpListener};
 use std::os::fd::{AsFd as _, AsRawFd as _, FromRawFd as _, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
+use cluster::channel::{Channel, End};
+use cluster::client;
+use cluster::key::Key;
+use cluster::wire::{Between, FromAgent, MOST, Reach, Said as _, Ticket, ToAgent, Why};
 use fabric::credentials::{self, User};
 use fabric::sys;
+use host::addr::{Addr, octets};
+use host::diag;
 use options::Networks;
-use socket2::{Domain, Protocol, Socket, Type};
-use sockets::conn::Addr;
-use sockets::diag;
-use via::far;
 
-use crate::client;
-use crate::wire::{Between, FromAgent, MOST, Reach, Ticket, ToAgent, Why};
-use channel::{Channel, End, octets};
-pub use key::{Key, file as key_file, make as make_key, read as read_key};
-use status::Counts;
-pub use status::Report;
+use crate::status::{Counts, Other, Report};
+use crate::{listening, place};
 
 /// The most processes that are served, ends that one may post, and agents that are talked to.
 const PROCESSES: usize = 4096;
@@ -122,12 +116,12 @@ struct Agent {
 
 /// Runs the agent until it has been idle for long enough; `ready` is called when it listens.
 pub fn run(config: Config, ready: impl FnOnce()) -> Result<(), String> {
-    let local = local().map_err(|error| match error.kind() {
+    let local = listening::local().map_err(|error| match error.kind() {
         io::ErrorKind::AddrInUse => "an agent of this user runs here already".to_string(),
         _ => format!("UNIX socket: {error}"),
     })?;
     let port = config.port;
-    let listener = listen(port).map_err(|error| match error.kind() {
+    let listener = listening::to_agents(port).map_err(|error| match error.kind() {
         io::ErrorKind::AddrInUse => {
             format!("port {port} is in use (another user's agent?); set SHUNT_AGENT_PORT on all hosts")
         }
@@ -150,44 +144,6 @@ pub fn run(config: Config, ready: impl FnOnce()) -> Result<(), String> {
     };
     ready();
     agent.serve()
-}
-
-/// What the agent of this user's says of itself.
-pub fn status() -> io::Result<Report> {
-    let report = client::Client::connect()?.status()?;
-    serde_json::from_slice(&report).map_err(io::Error::other)
-}
-
-fn local() -> io::Result<OwnedFd> {
-    let socket = client::socket()?;
-    let (address, len) = client::address(sys::geteuid());
-    // SAFETY: an address of so many bytes.
-    let done = unsafe {
-        libc::bind(socket.as_raw_fd(), (&raw const address).cast(), len) == 0
-            && libc::listen(socket.as_raw_fd(), 512) == 0
-    };
-    if done { Ok(socket) } else { Err(io::Error::last_os_error()) }
-}
-
-/// For IPv4 and IPv6; for IPv4 alone where there is no other.
-fn listen(port: u16) -> io::Result<TcpListener> {
-    let open = |domain, address: SocketAddr| {
-        let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;
-        if domain == Domain::IPV6 {
-            socket.set_only_v6(false)?;
-        }
-        socket.set_reuse_address(true)?;
-        socket.set_nonblocking(true)?;
-        socket.bind(&address.into())?;
-        socket.listen(512)?;
-        io::Result::Ok(TcpListener::from(socket))
-    };
-    match open(Domain::IPV6, SocketAddr::from((Ipv6Addr::UNSPECIFIED, port))) {
-        Err(error) if error.kind() != io::ErrorKind::AddrInUse => {
-            open(Domain::IPV4, SocketAddr::from(([0, 0, 0, 0], port)))
-        }
-        done => done,
-    }
 }
 
 /// Who is to be looked at.
@@ -485,7 +441,7 @@ impl Agent {
     fn meet(&mut self, id: Id, uid: u32, place: &[u8]) {
         self.needed = Instant::now();
         let Some(mut channel) = self.channels.remove(&id) else { return };
-        let there = credentials::acts_for(uid).then(|| far::knock(uid, place)).flatten();
+        let there = credentials::acts_for(uid).then(|| place::knock(uid, place)).flatten();
         let Some(there) = there else {
             if channel.say(Between::Not { id: 0, why: Why::Nobody }).is_ok() {
                 self.channels.insert(id, channel);
@@ -495,14 +451,13 @@ impl Agent {
         self.counts.met += 1;
         // It says nothing before it has heard that.
         if channel.say(Between::Met).is_ok() {
-            far::hand_over(&there, channel.stream().as_fd());
+            place::hand_over(&there, channel.stream().as_fd());
         }
     }
 
     fn agent_is_gone(&mut self, id: Id, end: End) {
         let Some(gone) = self.channels.remove(&id) else { return };
-        let ip = Ipv6Addr::from(gone.ip);
-        let (name, known) = (ip.to_ipv4_mapped().map_or(ip.to_string(), |v4| v4.to_string()), gone.is_open());
+        let (name, known) = (name(gone.ip), gone.is_open());
         match end {
             End::Gone => {}
             End::WrongKey => {
@@ -591,6 +546,30 @@ impl Agent {
         );
         self.say(channel, Between::Told { id });
     }
+
+    /// How it is.
+    fn report(&self) -> Report {
+        let agents = self.channels.values().take(1000).map(|channel| Other {
+            address: name(channel.ip),
+            state: if channel.is_open() { "open" } else { "opening" }.into(),
+            outgoing: channel.outgoing,
+        });
+        let away = self.away.iter().take(1000).map(|(&ip, (why, _))| (name(ip), why.text().into()));
+        Report {
+            port: self.config.port,
+            // Whoever asks is not one.
+            processes: self.processes.values().filter(|process| process.reach.is_some()).count(),
+            posted: self.posts.len(),
+            agents: agents.collect(),
+            away: away.collect(),
+            counts: self.counts.clone(),
+        }
+    }
+}
+
+fn name(ip: [u8; 16]) -> String {
+    let ip = Ipv6Addr::from(ip);
+    ip.to_ipv4_mapped().map_or(ip.to_string(), |v4| v4.to_string())
 }
 
 fn ticket() -> Ticket {

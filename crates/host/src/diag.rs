@@ -3,8 +3,7 @@
 
 use fabric::sys::{self, Errno};
 
-use crate::conn::Addr;
-use crate::descriptors;
+use crate::addr::Addr;
 
 /// The kernel's record of a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -13,10 +12,10 @@ pub struct Record {
     pub uid: u32,
 }
 
-/// Looks up the established TCP socket whose own address is `own` and whose peer is `peer`.
+/// Looks up the established TCP socket whose own address is `own` and whose peer is `peer`. It takes a descriptor for a moment: `Err(EMFILE)` if there is none.
 pub fn lookup(own: Addr, peer: Addr) -> Result<Record, Errno> {
     let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
-    let fd = descriptors::made(|| sys::socket(libc::AF_NETLINK, kind, libc::NETLINK_SOCK_DIAG))?;
+    let fd = sys::socket(libc::AF_NETLINK, kind, libc::NETLINK_SOCK_DIAG)?;
     let result = ask(fd, own, peer);
     sys::close(fd);
     result

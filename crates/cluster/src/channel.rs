@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use snow::{Builder, HandshakeState, TransportState};
 use socket2::{Domain, Protocol, Socket, Type};
 
-use super::key::Key;
+use crate::key::Key;
 use crate::wire::{Between, MOST, Said};
 
 const PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
@@ -60,14 +60,6 @@ pub struct Channel<M = Between> {
     since: Instant,
     /// When something was last said.
     pub used: Instant,
-}
-
-/// An address as IPv6 has it.
-pub fn octets(ip: IpAddr) -> [u8; 16] {
-    match ip {
-        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
-        IpAddr::V6(v6) => v6.octets(),
-    }
 }
 
 impl<M: Said> Channel<M> {

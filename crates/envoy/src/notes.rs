@@ -1,0 +1,16 @@
+//! What users are told of connections that are not made.
+
+use std::collections::BTreeSet;
+use std::sync::Mutex;
+
+use ofi::mutex::lock;
+
+/// Says something on standard error, where errors without a handler are told as well: once, as programs try again and again.
+pub fn note(text: &str) {
+    const MOST: usize = 100;
+    static SAID: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+    let mut said = lock(&SAID);
+    if said.len() < MOST && said.insert(text.to_string()) {
+        eprintln!("vipl: {text}");
+    }
+}

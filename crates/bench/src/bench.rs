@@ -1,106 +1,13 @@
-//! `shunt bench`: the session that measurements run in, latency and throughput, and the order of everything.
+//! `shunt bench`: what is measured in which order, what is made of the results, and the exit status.
 
-use crate::cli::{BenchOptions, FabricOptions};
+use crate::cli::BenchOptions;
 use crate::error::{self, Error, Result};
-use crate::ether::{self, Lan};
 use crate::host::{self, Cpus};
-use crate::pairs::{self, Ends, Setting, number};
-use crate::results::{Place, Results, Side, Target, Unit};
-use crate::temp::TempDir;
-use crate::{apps, filters, find, footprint, ftp, idle, never, ofi, plot, report, rpc, signals, via};
+use crate::results::Results;
+use crate::session::{Session, progress};
+use crate::{apps, ether, filters, find, footprint, ftp, idle, messages, never, ofi, plot, report, rpc, via};
 use serde_json::{Value, json};
-use std::net::Ipv4Addr;
-use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-
-/// What all measurements of a run share.
-pub struct Session {
-    pub library: Option<PathBuf>,
-    pub libexec: PathBuf,
-    pub temp: TempDir,
-    pub cpus: Cpus,
-    pub rounds: usize,
-    pub duration: f64,
-    pub results: Results,
-    /// Ethernets between two namespaces, while these are measured.
-    pub lan: Option<Lan>,
-    /// What is between the hosts, or stands for it, while that is measured.
-    pub far: Option<FabricOptions>,
-}
-
-/// Where the ends of a connection are: the address of the server, and the network namespaces if not this one.
-pub struct Wire {
-    pub address: Ipv4Addr,
-    pub server: Option<PathBuf>,
-    pub client: Option<PathBuf>,
-    /// Words before the server's program, where it is on another host.
-    pub before: Vec<String>,
-}
-
-impl Wire {
-    pub const LOOPBACK: Wire =
-        Wire { address: Ipv4Addr::LOCALHOST, server: None, client: None, before: Vec::new() };
-}
-
-impl Session {
-    pub fn new(rounds: usize, duration: f64) -> Result<Session> {
-        signals::catch();
-        let mut results = Results::default();
-        let library = find::library();
-        if library.is_none() {
-            results.skip("Shunt", find::NO_LIBRARY);
-        }
-        let libexec = find::libexec().unwrap_or_default();
-        Ok(Session {
-            library,
-            libexec,
-            temp: TempDir::new()?,
-            cpus: Cpus::choose(),
-            rounds,
-            duration,
-            results,
-            lan: None,
-            far: None,
-        })
-    }
-
-    /// The library to put in front of this side's programs.
-    pub fn library_for(&self, side: Side) -> Option<&Path> {
-        self.library.as_deref().filter(|_| side.is_accelerated())
-    }
-
-    /// Loopback, unless the side is an Ethernet or another host is measured.
-    pub fn wire(&self, side: Side) -> Wire {
-        if let Some(far) = self.far.as_ref().filter(|_| side != Side::Unix) {
-            return Wire { address: far.at, before: far.remote.clone(), ..Wire::LOOPBACK };
-        }
-        let wire = self.lan.as_ref().and_then(|lan| lan.wire(side));
-        wire.unwrap_or(Wire::LOOPBACK)
-    }
-
-    /// Without the library there is no Shunt to measure; all else still is.
-    pub fn sides(&self, wanted: &[Side]) -> Vec<Side> {
-        wanted.iter().copied().filter(|s| !s.is_accelerated() || self.library.is_some()).collect()
-    }
-
-    /// Takes what one measurement gave, or notes why there is nothing. Only an interruption ends the run.
-    pub fn record<T>(&mut self, what: &str, outcome: Result<T>) -> Result<Option<T>> {
-        match outcome {
-            Ok(value) => Ok(Some(value)),
-            Err(Error::Interrupted) => Err(Error::Interrupted),
-            Err(error) => {
-                eprintln!("  {what}: {error}");
-                self.results.skip(what, error);
-                Ok(None)
-            }
-        }
-    }
-}
-
-/// Progress goes to stderr: stdout is for results.
-pub fn progress(text: std::fmt::Arguments) {
-    eprintln!("{text}");
-}
 
 pub fn run(options: &BenchOptions) -> ExitCode {
     let mut session = match Session::new(options.rounds, options.duration) {
@@ -184,8 +91,8 @@ fn group(session: &mut Session, what: &str, options: &BenchOptions) -> Result<()
         session.libexec = find::libexec()?;
     }
     match what {
-        "latency" => latency(session),
-        "throughput" => throughput(session),
+        "latency" => messages::latency(session),
+        "throughput" => messages::throughput(session),
         "apps" => apps::measure(session, &options.apps),
         ftp::GROUP => ftp::measure(session),
         rpc::GROUP => rpc::measure(session),
@@ -198,72 +105,4 @@ fn group(session: &mut Session, what: &str, options: &BenchOptions) -> Result<()
         "idle" => idle::measure(session, options.connections),
         other => Err(Error::Failed(format!("nothing is called {other}"))),
     }
-}
-
-/// Round trips of 64 bytes.
-fn latency(session: &mut Session) -> Result<()> {
-    let forms: [(&str, &[&str], Target); 2] = [
-        ("64 B blocking", &["--size", "64"], Target::over_tcp(50.0).and_of_raw(1.0 / 3.0)),
-        ("64 B epoll", &["--size", "64", "--epoll"], Target::over_tcp(30.0)),
-    ];
-    let sides = session.sides(&[Side::Tcp, Side::Shunt, Side::Unix, Side::Raw]);
-    for round in 0..session.rounds {
-        progress(format_args!("latency: round {} of {}", round + 1, session.rounds));
-        for (row, args, target) in forms {
-            for side in Side::turns(&sides, round) {
-                let result = match side {
-                    Side::Raw => pairs::raw(session, "latency", session.cpus, session.duration, &[]),
-                    _ => pairs::run(session, "pingpong", setting(session, side), args, &[]),
-                };
-                let Some(result) = session.record(&format!("latency {row} {}", side.title()), result)? else {
-                    continue;
-                };
-                let place = Place { group: "latency", row, side, round };
-                for (name, key) in [("p50", "p50_ns"), ("p99", "p99_ns"), ("mean", "mean_ns")] {
-                    let target = if name == "p50" { target } else { Target::NONE };
-                    session.results.add(&place, name, Unit::Time, target, number(&result, key)?);
-                }
-            }
-        }
-    }
-    Ok(())
-}
-
-/// Messages one way.
-fn throughput(session: &mut Session) -> Result<()> {
-    let large = Target::over_tcp(2.5).and_of_raw(0.8);
-    let sizes = [
-        ("64 B", "64", Target::over_tcp(20.0)),
-        ("4 KB", "4096", Target::NONE),
-        ("64 KB", "65536", large),
-        ("1 MB", "1048576", large),
-    ];
-    let sides = session.sides(&[Side::Tcp, Side::Shunt, Side::Unix, Side::Raw]);
-    for round in 0..session.rounds {
-        progress(format_args!("throughput: round {} of {}", round + 1, session.rounds));
-        for (row, size, target) in sizes {
-            for side in Side::turns(&sides, round) {
-                let args = ["--size", size];
-                let result = match side {
-                    Side::Raw => pairs::raw(session, "bandwidth", session.cpus, session.duration, &args),
-                    _ => pairs::run(session, "stream", setting(session, side), &args, &[]),
-                };
-                let Some(result) = session.record(&format!("throughput {row} {}", side.title()), result)?
-                else {
-                    continue;
-                };
-                let place = Place { group: "throughput", row, side, round };
-                let results = &mut session.results;
-                let messages = number(&result, "messages_per_second")?;
-                results.add(&place, "messages", Unit::PerSecond, target, messages);
-                let bytes = number(&result, "bytes_per_second")?;
-                results.add(&place, "bytes", Unit::BytesPerSecond, Target::NONE, bytes);
-            }
-        }
-    }
-    Ok(())
-}
-
-fn setting(session: &Session, side: Side) -> Setting {
-    Setting { side, ends: Ends::Both, cpus: session.cpus, seconds: session.duration, options: &[] }
 }

@@ -114,6 +114,9 @@ ENVIRONMENT
   Other SHUNT_* options reach the measured programs.
 ";
 
+/// The name of the demo's plot where none is given.
+pub const PLOT: &str = "shunt-demo.png";
+
 pub const DEMO_HELP: &str = "\
 usage: shunt demo [--plot FILE.png | DIR] [--duration S]
 
@@ -257,7 +260,7 @@ fn text(value: OsString) -> Result<String, String> {
 }
 
 pub fn parse_demo(args: &[OsString]) -> Result<Parsed<DemoOptions>, String> {
-    let mut options = DemoOptions { plot: PathBuf::from(crate::demo::PLOT), duration: 1.5 };
+    let mut options = DemoOptions { plot: PathBuf::from(PLOT), duration: 1.5 };
     let mut args = Args::new(args);
     while let Some(word) = args.word()? {
         match word.as_str() {

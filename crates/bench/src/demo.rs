@@ -2,14 +2,14 @@
 //! under Shunt in turns, as a table with bars and as a picture.
 
 use crate::apps::{self, App, Run, redis::Redis};
-use crate::bench::{Session, progress};
-use crate::cli::DemoOptions;
+use crate::cli::{DemoOptions, PLOT};
 use crate::error::{Error, Result};
 use crate::find;
 use crate::host::Cpus;
 use crate::pairs::Ends;
 use crate::plot;
 use crate::results::{Place, Results, Side, Target, Unit};
+use crate::session::{Session, progress};
 use std::fmt::Write;
 use std::fs::OpenOptions;
 use std::io;
@@ -19,15 +19,13 @@ use std::process::ExitCode;
 const ROUNDS: usize = 3;
 const BAR: usize = 40;
 const GROUP: &str = "demo";
-/// The name of the plot where none is given.
-pub const PLOT: &str = "shunt-demo.png";
 
 pub fn run(options: &DemoOptions) -> ExitCode {
     let outcome = place(&options.plot).and_then(|picture| {
         let mut session = Session::new(ROUNDS, options.duration)?;
         measure(&mut session)?;
         print!("{}", table(&session.results, session.cpus, has_utf8()));
-        plot::demo(&session.results, &picture)?;
+        plot::demo(&session.results, title, &picture)?;
         println!("\nPlot: {}", picture.display());
         Ok(())
     });
@@ -90,7 +88,7 @@ fn measure(session: &mut Session) -> Result<()> {
     Ok(())
 }
 
-pub fn title(side: Side) -> &'static str {
+fn title(side: Side) -> &'static str {
     if side == Side::Shunt { "with Shunt" } else { "plain TCP" }
 }
 

@@ -1,11 +1,11 @@
 //! `shunt bench footprint`: what a program carries because it runs under Shunt, as more than it would without: descriptors, addresses, memory, threads,
 //! and the time of its start. Each has a budget.
 
-use crate::bench::{Session, progress};
 use crate::error::{Result, failed};
 use crate::pairs::{self, Ends, Pair, Setting};
 use crate::process::Launch;
 use crate::results::{Place, Side, Target, Unit};
+use crate::session::{Session, progress};
 use crate::usage;
 use std::fs;
 use std::time::{Duration, Instant};

@@ -4,11 +4,11 @@
 //! The rate of a transfer is what the client says. Each transfer has a data connection of its own, and writes a new file.
 
 use crate::apps::{Address, Run, Server, accepting_at, free_port};
-use crate::bench::{Session, progress};
 use crate::error::{Error, Result, failed};
 use crate::find;
 use crate::pairs::Ends;
 use crate::results::{Place, Side, Target, Unit};
+use crate::session::{Session, progress};
 use crate::stats;
 use crate::temp::TempDir;
 use std::fs::File;

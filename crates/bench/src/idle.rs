@@ -1,10 +1,10 @@
 //! `shunt bench idle`: one epoll server with many connections, of which only a few are active. Does the crowd slow them
 //! down, and what does each idle connection hold in memory?
 
-use crate::bench::{Session, progress};
 use crate::error::{Error, Result, failed};
 use crate::pairs::{self, Ends, Pair, Setting, number};
 use crate::results::{Place, Side, Target, Unit};
+use crate::session::{Session, progress};
 use crate::usage;
 use serde_json::Value;
 use std::time::Duration;

@@ -2,13 +2,13 @@
 //! connections too short to be worth it, requests now and then, and no requests at all. Each cell is a ratio to plain TCP.
 
 use crate::apps::{self, App, Run};
-use crate::bench::{Session, progress};
 use crate::error::Result;
 use crate::host::Cpus;
 use crate::idle;
 use crate::pairs::{self, Ends, Setting, number};
 use crate::report::NEVER_SLOWER;
 use crate::results::{Place, Side, Target, Unit};
+use crate::session::{Session, progress};
 use serde_json::Value;
 
 pub const GROUP: &str = "never-slower";

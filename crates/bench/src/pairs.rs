@@ -1,12 +1,12 @@
 //! Runs a measuring program of `bench/programs` as a pair, server and client, and reads the JSON lines they print.
 
-use crate::bench::Session;
 use crate::error::{Error, Result, failed};
 use crate::find;
 use crate::host::Cpus;
 use crate::ofi::exchange;
 use crate::process::{Launch, Process};
 use crate::results::Side;
+use crate::session::Session;
 use serde_json::Value;
 use std::path::Path;
 use std::time::Duration;

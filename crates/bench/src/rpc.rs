@@ -1,10 +1,10 @@
 //! `shunt bench rpc`: calls of an empty remote procedure whose argument is a string, after figure 10 of the SOVIA paper. Server and
 //! client are what rpcgen makes of a few lines, with libtirpc as it is installed.
 
-use crate::bench::{Session, progress};
 use crate::error::{Error, Result};
 use crate::pairs::{self, Ends, Setting, number};
 use crate::results::{Place, Side, Target, Unit};
+use crate::session::{Session, progress};
 
 pub const GROUP: &str = "rpc";
 

@@ -2,10 +2,10 @@
 //! latency (table 1), bandwidth (figure 6), and one completion queue with many Virtual Interfaces (figure 7); and sockets over it, as the SOVIA
 //! paper measures them, with one optimisation after the other (figure 9).
 
-use crate::bench::{Session, progress};
 use crate::error::{Error, Result};
 use crate::pairs::{self, Ends, Setting, number};
 use crate::results::{Place, Side, Target, Unit};
+use crate::session::{Session, progress};
 use serde_json::Value;
 use std::ops::RangeInclusive;
 

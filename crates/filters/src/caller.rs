@@ -4,73 +4,27 @@
 //! When a process of the group is lost, the units of work that were under way fail (or are run again, if they may be), the process is started
 //! again, and everybody begins a new attempt at the plan; units that were waiting go on then.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
+use std::collections::BTreeSet;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
-use std::thread::{self, JoinHandle};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::copy::State;
 use crate::error::Failure;
-use crate::group::{Status, Traced, UnitOptions};
-use crate::hello::Reception;
-use crate::launch::{Launcher, Local, Process};
-use crate::layout::{CALLER, CopyId, Plan};
-use crate::messages::{self, Door, FromWorker, Hello, ToWorker, Transport, VERSION};
-use crate::session::Factory;
-use crate::stats::Figures;
-use crate::unit::{Part, Shared};
+use crate::event::Event;
+use crate::launch::Launcher as _;
+use crate::layout::CALLER;
+use crate::messages::{self, Door, FromWorker, Hello, ToWorker, VERSION};
+use crate::unit::Part;
 use crate::worker::{self, Control, Ticket};
 
+mod knowledge;
 mod seen;
 mod units;
 
-use seen::Asked;
-use units::UnitState;
-
-/// What comes to the thread.
-pub enum Event {
-    /// A worker has said hello.
-    Came(usize, Control, Hello),
-    /// A worker says something: which one, its incarnation, what.
-    Said(usize, u64, FromWorker),
-    /// Its connection has ended.
-    Gone(usize, u64),
-    /// The program appends a unit of work.
-    Append { uow: u64, params: Vec<u8>, options: UnitOptions, shared: Arc<Shared> },
-    /// It wants one to fail, unless that has ended.
-    Cancel(u64, Failure),
-    /// It wants to see how things are.
-    Status(Sender<Status>),
-    /// It wants what was recorded.
-    Spans(Sender<Vec<Traced>>),
-    /// It has no use for the group any more.
-    Close,
-}
-
-#[derive(Default)]
-struct Worker {
-    process: Option<Box<dyn Process>>,
-    control: Option<Control>,
-    hello: Option<Hello>,
-    /// How many processes it has had: what one that is gone has said does not count.
-    incarnation: u64,
-    /// What it said last of its figures.
-    figures: Vec<Figures>,
-    states: Vec<(CopyId, State, u64)>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Phase {
-    /// Not all workers have said hello.
-    Gathering,
-    /// Not all have said that they are ready.
-    Linking,
-    /// Units of work run.
-    Running,
-}
+pub use knowledge::{Caller, Starting, Terms};
+use knowledge::{Phase, UnitState, Worker};
 
 /// How long a broken connection is taken for what comes before the news of a loss.
 const SUSPICION: Duration = Duration::from_millis(400);
@@ -81,95 +35,7 @@ const STARTS: u32 = 3;
 /// How long workers may take to say hello, and to link up.
 const START_PATIENCE: Duration = Duration::from_secs(60);
 
-/// What is settled before a group starts.
-pub struct Terms {
-    /// What runs where.
-    pub plan: Arc<Plan>,
-    /// How buffers go.
-    pub transport: Transport,
-    /// How many units of work may be under way at once.
-    pub window: usize,
-    /// Whether spans are recorded.
-    pub trace: bool,
-    /// The secret of the group.
-    pub token: String,
-    /// At which of this host's addresses workers reach it.
-    pub address: IpAddr,
-}
-
-/// How workers come into being.
-pub struct Starting {
-    /// What starts processes on hosts.
-    pub launcher: Box<dyn Launcher>,
-    /// What starts them beside this one.
-    pub beside: Local,
-    /// Where they say hello.
-    pub reception: Reception,
-    /// What the caller's own worker makes filters with.
-    pub factory: Arc<dyn Factory>,
-}
-
-/// The thread's knowledge.
-pub struct Caller {
-    terms: Terms,
-    starting: Starting,
-    events: Sender<Event>,
-    workers: Vec<Worker>,
-    /// The caller's own worker.
-    here: Option<JoinHandle<()>>,
-    epoch: u64,
-    phase: Phase,
-    ready: BTreeSet<usize>,
-    /// When the phase must have ended.
-    deadline: Option<Instant>,
-    units: BTreeMap<u64, UnitState>,
-    /// Units that are done, that have failed.
-    counted: [usize; 2],
-    losses: u64,
-    failed_starts: u32,
-    ended: Vec<u64>,
-    spans: Vec<Traced>,
-    /// Figures of processes that are gone, and of attempts that are over.
-    old: Vec<Figures>,
-    asked: Vec<Asked>,
-    asked_number: u64,
-    started: Option<Sender<Result<(), Failure>>>,
-    /// Why there is no going on.
-    over: Option<Failure>,
-}
-
 impl Caller {
-    /// Of a group that has not begun; `started` is told how that went.
-    pub fn new(
-        terms: Terms,
-        starting: Starting,
-        events: Sender<Event>,
-        started: Sender<Result<(), Failure>>,
-    ) -> Caller {
-        Caller {
-            workers: terms.plan.workers.iter().map(|_| Worker::default()).collect(),
-            ended: vec![0; terms.plan.all().count()],
-            terms,
-            starting,
-            events,
-            here: None,
-            epoch: 0,
-            phase: Phase::Gathering,
-            ready: BTreeSet::new(),
-            deadline: None,
-            units: BTreeMap::new(),
-            counted: [0; 2],
-            losses: 0,
-            failed_starts: 0,
-            spans: Vec::new(),
-            old: Vec::new(),
-            asked: Vec::new(),
-            asked_number: 0,
-            started: Some(started),
-            over: None,
-        }
-    }
-
     /// Does what comes, until the group is closed or cannot go on.
     pub fn run(mut self, inbox: &Receiver<Event>) {
         self.gather();
@@ -392,15 +258,6 @@ impl Caller {
             trace: self.terms.trace,
         };
         self.say_to_all(&message);
-    }
-
-    fn say_to_all(&mut self, message: &ToWorker) {
-        for worker in &mut self.workers {
-            if let Some(control) = &mut worker.control {
-                // One that is gone is noticed by the thread that reads.
-                let _ = messages::send(control, message);
-            }
-        }
     }
 
     fn said(&mut self, worker: usize, message: FromWorker) {

@@ -17,7 +17,8 @@ use crate::listener::Listener;
 use crate::outlet::Draft;
 use crate::output::{Output, Waiting, With};
 use crate::running::{Flag, Running, Until};
-use crate::wake::{Habit, Wake};
+use crate::sleeper::{Habit, Sleeper};
+use crate::wake::Wake;
 
 /// A filter (section 4.2): resources are made in `init` and released in `finalize`, for each unit of work; in between `process` reads
 /// streams and writes streams. It has a thread of its own, so it may take as long as it likes.
@@ -82,7 +83,7 @@ pub struct Context {
     copies: usize,
     inputs: Vec<Input>,
     outputs: Vec<Output>,
-    wake: Wake,
+    sleeper: Sleeper,
     habit: Habit,
     running: Arc<Running>,
     reporter: Box<dyn Reporter>,
@@ -111,7 +112,7 @@ impl Context {
             copies,
             inputs,
             outputs,
-            wake,
+            sleeper: Sleeper::new(wake),
             habit: Habit::default(),
             running: Arc::new(Running::new(0, Vec::new(), Arc::new(Flag::default()))),
             reporter,
@@ -122,7 +123,7 @@ impl Context {
 
     /// While it waits, the copy reads these links, too.
     pub(crate) fn helps(&mut self, listeners: &Arc<[Arc<Listener>]>) {
-        self.wake.helps(listeners);
+        self.sleeper.helps(listeners);
     }
 
     /// Which copy this is, from 0.
@@ -236,7 +237,7 @@ impl Context {
             return Err(self.no_such("output", place, count));
         }
         let until = Until::Cancelled(&self.running);
-        let waiting = Waiting { wake: &self.wake, habit: &mut self.habit, until };
+        let waiting = Waiting { sleeper: &self.sleeper, habit: &mut self.habit, until };
         Ok((&mut self.outputs[place], waiting))
     }
 
@@ -254,8 +255,8 @@ impl Context {
                 Found::Nothing => {}
             }
             let before = ticks();
-            let Context { inputs, running, wake, habit, .. } = self;
-            wake.wait(habit, None, || {
+            let Context { inputs, running, sleeper, habit, .. } = self;
+            sleeper.wait(habit, None, || {
                 let ready = match only {
                     Some(at) => inputs[at].has_news(uow),
                     None => inputs.iter().any(|input| input.has_news(uow)),
@@ -296,8 +297,8 @@ impl Context {
                 if self.inputs[at].drain(uow)? {
                     break;
                 }
-                let Context { inputs, wake, habit, running, .. } = self;
-                wake.wait(habit, None, || inputs[at].has_news(uow) || running.is_aborted());
+                let Context { inputs, sleeper, habit, running, .. } = self;
+                sleeper.wait(habit, None, || inputs[at].has_news(uow) || running.is_aborted());
                 if running.is_aborted() {
                     return Err(Error::Cancelled);
                 }
@@ -310,7 +311,7 @@ impl Context {
         for output in &mut self.outputs {
             // Consumers wait for this, cancelled or not.
             let until = Until::Aborted(&self.running);
-            output.end_of_work(&mut Waiting { wake: &self.wake, habit: &mut self.habit, until })?;
+            output.end_of_work(&mut Waiting { sleeper: &self.sleeper, habit: &mut self.habit, until })?;
         }
         Ok(())
     }

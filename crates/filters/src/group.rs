@@ -3,18 +3,17 @@
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
 
-use crate::caller::{Caller, Event, Starting, Terms};
-use crate::copy::{Span, State};
+use crate::caller::{Caller, Starting, Terms};
 use crate::error::Failure;
+use crate::event::Event;
 use crate::hello::Reception;
 use crate::launch::{Launcher, Local};
 use crate::layout::{Layout, Placement, Plan};
 use crate::messages::Transport;
 use crate::session::Factory;
-use crate::stats::Figures;
-use crate::unit::{Shared, Unit};
+use crate::status::{Status, Traced};
+use crate::unit::{Shared, Unit, UnitOptions};
 
 /// How a group is made.
 pub struct Options {
@@ -34,63 +33,6 @@ pub struct Options {
 
 /// See [`Options::window`]: ends of units of work need room in the queues.
 pub const WINDOW_MOST: usize = 16;
-
-/// How a unit of work is run.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct UnitOptions {
-    /// How long it may take from being appended; it fails then.
-    pub timeout: Option<Duration>,
-    /// How often it is run again after a process was lost. If not 0, its partial results are handed out at its end only, as those of an attempt that
-    /// was lost must not be.
-    pub reruns: usize,
-}
-
-/// What a copy was doing, and when.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Traced {
-    /// The copy, as people name it.
-    pub copy: String,
-    /// Its host.
-    pub host: String,
-    /// Its place among all copies.
-    pub index: usize,
-    /// The unit of work.
-    pub uow: u64,
-    /// What and when.
-    pub span: Span,
-}
-
-/// What is to be seen of a group from outside.
-#[derive(Debug, Clone, Default)]
-pub struct Status {
-    /// What the copies do.
-    pub copies: Vec<CopyStatus>,
-    /// What has gone by which stream.
-    pub figures: Vec<Figures>,
-    /// Units of work that are done, have failed, are under way, wait.
-    pub units: [usize; 4],
-    /// How often processes were lost.
-    pub losses: u64,
-}
-
-/// What one copy does.
-#[derive(Debug, Clone)]
-pub struct CopyStatus {
-    /// The copy, as people name it.
-    pub name: String,
-    /// Its host, by the launcher's name.
-    pub host: String,
-    /// The machine's own name.
-    pub machine: String,
-    /// Its process.
-    pub pid: u32,
-    /// What it does; `None` if that is not known.
-    pub state: Option<State>,
-    /// In which unit of work.
-    pub uow: u64,
-    /// How many it has ended.
-    pub ended: u64,
-}
 
 /// A filter group that runs.
 pub struct Group {
@@ -143,7 +85,12 @@ impl Group {
         if self.events.send(append).is_err() {
             shared.end(Err(Failure::Closed("the group is closed".into())));
         }
-        Unit::new(uow, shared, self.events.clone())
+        let events = self.events.clone();
+        let cancel = move || {
+            // A group that is closed has cancelled it already.
+            let _ = events.send(Event::Cancel(uow, Failure::Cancelled));
+        };
+        Unit::new(uow, shared, Arc::new(cancel))
     }
 
     /// What runs where.

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
-use crate::caller::Event;
 use crate::door::{PATIENCE, answer_each};
+use crate::event::Event;
 use crate::messages::{self, Hello};
 use crate::running::Flag;
 use crate::worker::Control;

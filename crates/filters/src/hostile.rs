@@ -19,8 +19,9 @@ use crate::outlet::{Geometry, Outlet};
 use crate::output::{Output, Target, Waiting, With};
 use crate::ring;
 use crate::running::{Flag, Running, Until};
+use crate::sleeper::{Habit, Sleeper};
 use crate::stats::{Got, Sent};
-use crate::wake::{Habit, Wake};
+use crate::wake::Wake;
 
 const SIZE: usize = 32;
 const CREDITS: usize = 4;
@@ -89,7 +90,8 @@ pub fn write(bytes: &[u8]) {
         if output.would_wait(&meta) {
             continue;
         }
-        let mut waiting = Waiting { wake: &wake, habit: &mut habit, until: Until::Cancelled(&running) };
+        let sleeper = Sleeper::new(wake.clone());
+        let mut waiting = Waiting { sleeper: &sleeper, habit: &mut habit, until: Until::Cancelled(&running) };
         output.write(&[7; 8], With::default(), &mut waiting).expect("there is a credit");
         assert!(counts.iter().all(|count| count.most.value() <= CREDITS as u64));
     }

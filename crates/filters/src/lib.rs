@@ -2,9 +2,9 @@
 //! *filters* that exchange *buffers* over *streams*, one *unit of work* after another.
 //!
 //! Read in this order: [`layout`] (what connects to what, and what runs where), [`flow`] (credits and policies), `memory`, `outlet`, `ring`
-//! and `wake` (what the processes of one host share), `output` and `input` (the two ends of a stream), [`copy`] (a filter at
-//! work), `link`, `listener` and `door` (between processes without memory in common), `session` (all of one process), `worker`, `caller` and `group` (all
-//! of them together); and [`sim`] (the same in virtual time).
+//! and `wake` (what the processes of one host share), `link`, `stand`, `listener` and `door` (between processes without memory in
+//! common), `sleeper` (how a copy waits), `output` and `input` (the two ends of a stream), [`copy`] (a filter at work), `session` (all of one
+//! process), `worker`, `status`, `unit`, `event`, `caller` and `group` (all of them together); and [`sim`] (the same in virtual time).
 #![warn(missing_docs)]
 
 /// What the tutorial says about Rust is compiled and run.
@@ -20,6 +20,8 @@ pub mod copy;
 mod door;
 #[cfg(not(loom))]
 pub mod error;
+#[cfg(not(loom))]
+mod event;
 #[cfg(not(loom))]
 pub mod flow;
 #[cfg(not(loom))]
@@ -58,7 +60,13 @@ mod show;
 #[cfg(not(loom))]
 pub mod sim;
 #[cfg(not(loom))]
+mod sleeper;
+#[cfg(not(loom))]
+mod stand;
+#[cfg(not(loom))]
 pub mod stats;
+#[cfg(not(loom))]
+mod status;
 #[cfg(not(loom))]
 mod unit;
 #[cfg(not(loom))]
@@ -73,7 +81,7 @@ pub use door::library_is_at;
 #[cfg(not(loom))]
 pub use error::{Error, Failure};
 #[cfg(not(loom))]
-pub use group::{CopyStatus, Group, Options, Status, Traced, UnitOptions, WINDOW_MOST};
+pub use group::{Group, Options, WINDOW_MOST};
 #[cfg(not(loom))]
 pub use input::{Buffer, Found};
 #[cfg(not(loom))]
@@ -93,6 +101,8 @@ pub use registry::{Registry, spec};
 #[cfg(not(loom))]
 pub use session::Factory;
 #[cfg(not(loom))]
-pub use unit::{Next, Part, Unit};
+pub use status::{CopyStatus, Status, Traced};
+#[cfg(not(loom))]
+pub use unit::{Next, Part, Unit, UnitOptions};
 #[cfg(not(loom))]
 pub use worker::{TICKET, Ticket, serve};

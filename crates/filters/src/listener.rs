@@ -17,9 +17,9 @@ use stream::spin::{ticks, ticks_of};
 use crate::link::{Frame, Incoming, Link};
 use crate::memory::NOTE_MOST;
 use crate::outlet::Outlet;
-use crate::output::Stand;
 use crate::ring::{self, Entry, Kind, Place};
 use crate::running::Flag;
+use crate::stand::Stand;
 use crate::wake::Wake;
 
 /// How long the thread naps first, and at most, in nanoseconds.

@@ -13,8 +13,9 @@ use crate::memory::NOTE_MOST;
 use crate::outlet::{Draft, Outlet, Slots};
 use crate::ring::{Entry, Kind, Place, Writer};
 use crate::running::Until;
+use crate::sleeper::{Habit, Sleeper};
 use crate::stats::Sent;
-use crate::wake::{Habit, Wake};
+use crate::wake::Wake;
 
 /// A function that says which copy of the consumer gets a buffer, for [`Policy::User`]. It sees what is known of the buffer, and of the copies.
 pub trait Chooser: Send {
@@ -61,8 +62,8 @@ pub struct Output {
 
 /// What a copy waits with.
 pub struct Waiting<'a> {
-    /// Its word.
-    pub wake: &'a Wake,
+    /// What sleeps on its word.
+    pub sleeper: &'a Sleeper,
     /// What it has learned of waiting.
     pub habit: &'a mut Habit,
     /// Until when.
@@ -121,7 +122,7 @@ impl Output {
         // Nobody wakes it: see `Drop` of buffers.
         while draft.is_none() && !waiting.until.is_over() {
             let look = Instant::now() + SLOT_LOOK;
-            waiting.wake.wait(waiting.habit, Some(look), || {
+            waiting.sleeper.wait(waiting.habit, Some(look), || {
                 draft = self.slots.reserve();
                 draft.is_some() || waiting.until.is_over()
             });
@@ -277,9 +278,9 @@ impl Output {
                 Choice::WaitForAny => None,
             };
             let before = ticks();
-            let Waiting { wake, habit, until } = waiting;
+            let Waiting { sleeper, habit, until } = waiting;
             let all = 0..self.targets.len();
-            wake.wait(habit, None, || {
+            sleeper.wait(habit, None, || {
                 match whom {
                     Some(whom) => self.learn(whom),
                     None => all.clone().for_each(|to| self.learn(to)),
@@ -303,9 +304,9 @@ impl Output {
         if matches!(self.targets[to], Target::Link(_)) || self.writers[to].has_room(self.outlet.words()) {
             return Ok(());
         }
-        let Waiting { wake, habit, until } = waiting;
+        let Waiting { sleeper, habit, until } = waiting;
         let (writer, words) = (&mut self.writers[to], self.outlet.words());
-        wake.wait(habit, None, || writer.has_room(words) || until.is_over());
+        sleeper.wait(habit, None, || writer.has_room(words) || until.is_over());
         if self.writers[to].has_room(self.outlet.words()) { Ok(()) } else { Err(Error::Cancelled) }
     }
 
@@ -323,49 +324,5 @@ impl Output {
         if self.waited > 0 {
             counts.blocked.add(std::mem::take(&mut self.waited));
         }
-    }
-}
-
-/// Where whoever receives for a consumer writes what it received: the outlet that stands for the one of a producer without memory in common.
-#[derive(Debug)]
-pub struct Stand {
-    outlet: Arc<Outlet>,
-    slots: Slots,
-    writers: Vec<Writer>,
-}
-
-impl Stand {
-    /// For the consumer's copies, so many.
-    pub fn new(outlet: Arc<Outlet>, consumers: usize) -> Stand {
-        let geometry = *outlet.geometry();
-        Stand {
-            slots: Slots::new(Arc::clone(&outlet)),
-            outlet,
-            writers: (0..consumers).map(|to| Writer::new(geometry.queue(to), geometry.capacity)).collect(),
-        }
-    }
-
-    /// A slot to receive into; none if consumers hold on to all that there are addresses for.
-    pub fn reserve(&mut self) -> Option<Draft> {
-        self.slots.reserve()
-    }
-
-    /// See [`Slots::hand_over`].
-    pub fn hand_over(&mut self, draft: Draft) -> usize {
-        self.slots.hand_over(draft)
-    }
-
-    /// Publishes an entry. False if its queue is full, which a producer that keeps to its credits never makes it.
-    pub fn put(&mut self, to: usize, entry: &Entry) -> bool {
-        let room = self.writers[to].has_room(self.outlet.words());
-        if room {
-            self.writers[to].put(self.outlet.words(), entry);
-        }
-        room
-    }
-
-    /// The measures of its buffers.
-    pub fn shape(&self) -> crate::memory::Shape {
-        self.outlet.geometry().shape
     }
 }

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use crate::group::Status;
 use crate::stats::Figures;
+use crate::status::Status;
 
 const HEAD: [&str; 13] = [
     "stream", "from", "to", "way", "buffers", "bytes", "unack", "most", "blocked", "idle", "p50", "p99",

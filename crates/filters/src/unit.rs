@@ -1,11 +1,9 @@
 //! A unit of work as whoever appended it sees it: a future with partial results.
 
 use std::collections::VecDeque;
-use std::sync::mpsc::Sender;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::caller::Event;
 use crate::error::Failure;
 
 /// A partial result.
@@ -17,12 +15,22 @@ pub struct Part {
     pub data: Vec<u8>,
 }
 
+/// How a unit of work is run.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct UnitOptions {
+    /// How long it may take from being appended; it fails then.
+    pub timeout: Option<Duration>,
+    /// How often it is run again after a process was lost. If not 0, its partial results are handed out at its end only, as those of an attempt that
+    /// was lost must not be.
+    pub reruns: usize,
+}
+
 /// A unit of work that was appended. Dropping it changes nothing: it goes on.
 #[derive(Clone)]
 pub struct Unit {
     id: u64,
     shared: Arc<Shared>,
-    events: Sender<Event>,
+    cancel: Arc<dyn Fn() + Send + Sync>,
 }
 
 #[derive(Debug, Default)]
@@ -64,8 +72,8 @@ pub enum Next {
 }
 
 impl Unit {
-    pub(crate) fn new(id: u64, shared: Arc<Shared>, events: Sender<Event>) -> Unit {
-        Unit { id, shared, events }
+    pub(crate) fn new(id: u64, shared: Arc<Shared>, cancel: Arc<dyn Fn() + Send + Sync>) -> Unit {
+        Unit { id, shared, cancel }
     }
 
     /// Its number: 1 is the group's first.
@@ -108,8 +116,7 @@ impl Unit {
 
     /// Cancels it, unless it has ended.
     pub fn cancel(&self) {
-        // A group that is closed has cancelled it already.
-        let _ = self.events.send(Event::Cancel(self.id, Failure::Cancelled));
+        (self.cancel)();
     }
 
     /// Calls `what`, in a thread of the group's, when there is a new partial result or it has ended: once. At once if that is so already.

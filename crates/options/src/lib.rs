@@ -18,9 +18,11 @@
 
 mod kind;
 mod networks;
+mod parse;
 mod problem;
 mod read;
 pub mod rules;
+mod settings;
 mod table;
 mod text;
 
@@ -29,7 +31,6 @@ pub use networks::Networks;
 pub use problem::{Fault, Problem, Source};
 pub use read::{ConfigFiles, config_files, find, from_environ, rule_files};
 pub use rules::{Ends, Role, Rule, RuleFault};
-pub use table::{
-    Fabric, LogLevel, LogTarget, Opt, Options, PathMode, Profile, RuleSource, Scope, Stream, TABLE,
-};
+pub use settings::{Fabric, LogLevel, LogTarget, PathMode, Profile, RuleSource, Stream};
+pub use table::{Opt, Options, Scope, TABLE};
 pub use text::{Bytes, LongText, Text};

@@ -3,8 +3,8 @@
 use core::fmt;
 
 use crate::kind::Kind;
-use crate::read::suggestion;
 use crate::rules::RuleFault;
+use crate::table::{Opt, TABLE};
 use crate::text::{LongText, Shown, Text};
 
 /// Something in the environment or in a file that was not understood. The option keeps the value it had before.
@@ -105,34 +105,38 @@ impl fmt::Display for Problem<'_> {
     }
 }
 
-/// What a value must be, to end a sentence with.
-impl fmt::Display for Kind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match *self {
-            Kind::Choice(choices) | Kind::ChoiceOrPath(choices) => {
-                let path = matches!(self, Kind::ChoiceOrPath(_));
-                for (i, choice) in choices.iter().enumerate() {
-                    let last = i + 1 == choices.len() && !path;
-                    f.write_str(if i == 0 {
-                        ""
-                    } else if last {
-                        " or "
-                    } else {
-                        ", "
-                    })?;
-                    f.write_str(choice.name)?;
-                }
-                f.write_str(if path { " or the absolute path of a file" } else { "" })
-            }
-            Kind::Number { min, max, unit, auto } => {
-                write!(f, "{}{min} to {max} {unit}", if auto { "auto, or " } else { "" })
-            }
-            Kind::Switch => f.write_str("on or off"),
-            Kind::Path => f.write_str("an absolute path"),
-            Kind::Networks => {
-                f.write_str("up to 16 networks, like 10.1.0.0/16 or fd00::/8, with commas between them")
-            }
-            Kind::Rules => f.write_str("rules, with ; between them, or the absolute path of a file of rules"),
+/// The option that someone probably meant by `name`, spelled as it is spelled at `source`.
+fn suggestion(source: Source, name: &[u8]) -> Option<&'static str> {
+    let prefix = if source == Source::Env { "SHUNT_" } else { "" };
+    let written = name.strip_prefix(prefix.as_bytes()).unwrap_or(name);
+    let spelled = |opt: &'static Opt| if source == Source::Env { opt.env } else { opt.name };
+    let mut nearest: Option<(usize, &'static str)> = None;
+    for known in TABLE.iter().filter(|opt| opt.is_public()).map(spelled) {
+        let letters = &known.as_bytes()[prefix.len()..];
+        let begun = written.len() >= 3 && letters.starts_with(written);
+        let far = if begun { 0 } else { distance(written, letters) };
+        if far <= letters.len() / 3 && nearest.is_none_or(|(best, _)| far < best) {
+            nearest = Some((far, known));
         }
     }
+    nearest.map(|(_, known)| known)
+}
+
+/// How many letters must be added, dropped or replaced to make one name of the other; large if either is long.
+fn distance(a: &[u8], b: &[u8]) -> usize {
+    const LONGEST: usize = 40;
+    if a.len() > LONGEST || b.len() > LONGEST {
+        return usize::MAX;
+    }
+    let mut row: [usize; LONGEST + 1] = core::array::from_fn(|i| i);
+    for (i, from) in a.iter().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, to) in b.iter().enumerate() {
+            let replaced = diagonal + usize::from(from != to);
+            diagonal = row[j + 1];
+            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[b.len()]
 }

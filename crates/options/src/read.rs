@@ -3,8 +3,9 @@
 
 use crate::kind::Kind;
 use crate::problem::{Fault, Problem, Source};
-use crate::table::{Opt, Options, RuleSource, TABLE};
-use crate::text::Text;
+use crate::settings::RuleSource;
+use crate::table::{Opt, Options, TABLE};
+use crate::text::{Text, without_comment};
 
 /// The paths of the configuration files to read, the weakest first; see [`config_files`].
 pub type ConfigFiles = [Option<Text>; 2];
@@ -54,23 +55,6 @@ pub fn from_environ<'a>(
         }
     }
     options
-}
-
-/// The option that someone probably meant by `name`, spelled as it is spelled at `source`.
-pub(crate) fn suggestion(source: Source, name: &[u8]) -> Option<&'static str> {
-    let prefix = if source == Source::Env { "SHUNT_" } else { "" };
-    let written = name.strip_prefix(prefix.as_bytes()).unwrap_or(name);
-    let spelled = |opt: &'static Opt| if source == Source::Env { opt.env } else { opt.name };
-    let mut nearest: Option<(usize, &'static str)> = None;
-    for known in TABLE.iter().filter(|opt| opt.is_public()).map(spelled) {
-        let letters = &known.as_bytes()[prefix.len()..];
-        let begun = written.len() >= 3 && letters.starts_with(written);
-        let far = if begun { 0 } else { distance(written, letters) };
-        if far <= letters.len() / 3 && nearest.is_none_or(|(best, _)| far < best) {
-            nearest = Some((far, known));
-        }
-    }
-    nearest.map(|(_, known)| known)
 }
 
 /// Variables of the command and of the Python package, which say nothing to the library.
@@ -161,12 +145,6 @@ fn read_file(options: &mut Options, path: Option<Text>, content: &[u8], problem:
     }
 }
 
-/// A `#` opens a comment at the start of a line or after a space: a path may hold one.
-pub(crate) fn without_comment(line: &[u8]) -> &[u8] {
-    let opens = |&i: &usize| line[i] == b'#' && (i == 0 || line[i - 1].is_ascii_whitespace());
-    &line[..(0..line.len()).find(opens).unwrap_or(line.len())]
-}
-
 fn set(
     options: &mut Options,
     opt: &Opt,
@@ -184,23 +162,4 @@ fn set(
             problem(Problem { source, name, value, fault });
         }
     }
-}
-
-/// How many letters must be added, dropped or replaced to make one name of the other; large if either is long.
-fn distance(a: &[u8], b: &[u8]) -> usize {
-    const LONGEST: usize = 40;
-    if a.len() > LONGEST || b.len() > LONGEST {
-        return usize::MAX;
-    }
-    let mut row: [usize; LONGEST + 1] = core::array::from_fn(|i| i);
-    for (i, from) in a.iter().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, to) in b.iter().enumerate() {
-            let replaced = diagonal + usize::from(from != to);
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[b.len()]
 }

@@ -14,9 +14,8 @@ use core::net::{Ipv4Addr, Ipv6Addr};
 use core::ops::RangeInclusive;
 use core::str::FromStr;
 
-use crate::read::without_comment;
-use crate::table::PathMode;
-use crate::text::{Shown, Text};
+use crate::settings::PathMode;
+use crate::text::{Shown, Text, without_comment};
 
 /// The rules in the content of a file, one a line; what is not understood in its place.
 pub fn in_file(content: &[u8]) -> Rules<'_> {

@@ -111,3 +111,9 @@ fn show(bytes: &[u8], f: &mut fmt::Formatter<'_>) -> fmt::Result {
     }
     Ok(())
 }
+
+/// A `#` opens a comment at the start of a line or after a space: a path may hold one.
+pub(crate) fn without_comment(line: &[u8]) -> &[u8] {
+    let opens = |&i: &usize| line[i] == b'#' && (i == 0 || line[i - 1].is_ascii_whitespace());
+    &line[..(0..line.len()).find(opens).unwrap_or(line.len())]
+}

@@ -2,7 +2,7 @@
 
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use filters::With;
 use pyo3::exceptions::{PyBufferError, PyValueError};
@@ -10,7 +10,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-use crate::context::Context;
+use crate::lent::Lent;
 
 fn locked<T>(place: &Mutex<T>) -> MutexGuard<'_, T> {
     place.lock().unwrap_or_else(PoisonError::into_inner)
@@ -173,7 +173,7 @@ unsafe fn fill(
 #[pyclass(frozen, weakref, module = "shunt._native")]
 pub struct Draft {
     inner: Mutex<Option<filters::Draft>>,
-    context: Py<Context>,
+    lent: Arc<Lent>,
     output: usize,
     size: usize,
     with: Mutex<(Option<usize>, u64, Vec<u8>)>,
@@ -181,9 +181,9 @@ pub struct Draft {
 }
 
 impl Draft {
-    pub fn new(draft: filters::Draft, size: usize, context: Py<Context>, output: usize) -> Draft {
+    pub fn new(draft: filters::Draft, size: usize, lent: Arc<Lent>, output: usize) -> Draft {
         let with = Mutex::new((None, 0, Vec::new()));
-        Draft { inner: Mutex::new(Some(draft)), context, output, size, with, views: AtomicUsize::new(0) }
+        Draft { inner: Mutex::new(Some(draft)), lent, output, size, with, views: AtomicUsize::new(0) }
     }
 
     fn take(&self) -> PyResult<filters::Draft> {
@@ -243,8 +243,7 @@ impl Draft {
     fn send(&self, py: Python) -> PyResult<()> {
         let draft = self.take()?;
         let (len, key, note) = locked(&self.with).clone();
-        let context = self.context.get();
-        context.send(py, self.output, draft, len.unwrap_or(self.size), With { key, note: &note })
+        self.lent.send(py, self.output, draft, len.unwrap_or(self.size), With { key, note: &note })
     }
 
     /// Gives it back unsent.

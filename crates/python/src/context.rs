@@ -1,105 +1,24 @@
 //! What a filter in Python sees of the runtime, and the filter as the runtime sees it.
 
-use std::ptr;
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use filters::flow::{Account, Meta};
 use filters::{Error, Filter, Found, With};
 use pyo3::buffer::PyBuffer;
-use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use crate::buffer::{Buffer, Draft};
-use crate::{caught, raised};
-
-/// The runtime's context, while it is lent to a filter; null at other times.
-struct Lent(*mut filters::Context);
-
-// SAFETY: only used under the mutex, and only while the thread that has the context waits in the filter's own call.
-unsafe impl Send for Lent {}
+use crate::errors::caught;
+use crate::lent::Lent;
 
 /// The runtime, for one copy of a filter: valid while one of the filter's methods runs.
 #[pyclass(frozen, module = "shunt._native")]
 pub struct Context {
-    lent: Mutex<Lent>,
-    /// Set by `lend`: which unit of work, and what it is about.
+    lent: Arc<Lent>,
+    /// Set before each call: which unit of work, and what it is about.
     uow: Mutex<(u64, Py<PyBytes>)>,
-}
-
-impl Context {
-    /// Does something with the context.
-    fn with<T>(&self, what: impl FnOnce(&mut filters::Context) -> Result<T, Error>) -> Result<T, Gone> {
-        Self::using(&mut self.lent.lock().unwrap_or_else(PoisonError::into_inner), what)
-    }
-
-    fn using<T>(
-        lent: &mut MutexGuard<Lent>,
-        what: impl FnOnce(&mut filters::Context) -> Result<T, Error>,
-    ) -> Result<T, Gone> {
-        if lent.0.is_null() {
-            return Err(Gone::Away);
-        }
-        // SAFETY: `PyFilter::call` set it to a context that it keeps borrowed until it has set it to null again, for which it needs the lock
-        // that the guard stands for.
-        what(unsafe { &mut *lent.0 }).map_err(Gone::Error)
-    }
-
-    /// The same without the interpreter's lock, for what may wait.
-    fn waiting<T: Send>(
-        &self,
-        py: Python,
-        what: impl FnOnce(&mut filters::Context) -> Result<T, Error> + Send,
-    ) -> PyResult<T> {
-        Ok(py.detach(|| self.with(what))?)
-    }
-
-    /// The same with it, for what does not wait. Another thread of the filter's may be waiting with the context: then this waits for that, without
-    /// the lock.
-    fn quick<T: Send>(
-        &self,
-        py: Python,
-        what: impl FnOnce(&mut filters::Context) -> Result<T, Error> + Send,
-    ) -> PyResult<T> {
-        match self.lent.try_lock() {
-            Ok(mut lent) => Ok(Self::using(&mut lent, what)?),
-            Err(TryLockError::Poisoned(lent)) => Ok(Self::using(&mut lent.into_inner(), what)?),
-            Err(TryLockError::WouldBlock) => self.waiting(py, what),
-        }
-    }
-
-    /// Sends a draft.
-    pub fn send(
-        &self,
-        py: Python,
-        output: usize,
-        draft: filters::Draft,
-        len: usize,
-        with: With,
-    ) -> PyResult<()> {
-        let meta = Meta { key: with.key, len, note: with.note };
-        if self.quick(py, |context| context.would_wait(output, &meta))? {
-            self.waiting(py, |context| context.send(output, draft, len, with))
-        } else {
-            self.quick(py, |context| context.send(output, draft, len, with))
-        }
-    }
-}
-
-enum Gone {
-    Away,
-    Error(Error),
-}
-
-impl From<Gone> for PyErr {
-    fn from(gone: Gone) -> PyErr {
-        match gone {
-            Gone::Away => PyRuntimeError::new_err(
-                "a filter's streams can be used only while its init, process or finalize runs",
-            ),
-            Gone::Error(error) => raised(error),
-        }
-    }
 }
 
 #[pymethods]
@@ -112,7 +31,7 @@ impl Context {
         let streams = |defs: &mut dyn Iterator<Item = &filters::layout::StreamDef>| {
             defs.map(|def| (def.name.clone(), def.buffer_size)).collect()
         };
-        Ok(self.with(|context| {
+        Ok(self.lent.with(|context| {
             let (inputs, outputs) = (streams(&mut context.inputs()), streams(&mut context.outputs()));
             Ok((
                 context.rank(),
@@ -140,18 +59,18 @@ impl Context {
     /// Whether the unit of work is not wanted any more.
     #[getter]
     fn cancelled(&self) -> PyResult<bool> {
-        Ok(self.with(|context| Ok(context.uow().is_cancelled()))?)
+        Ok(self.lent.with(|context| Ok(context.uow().is_cancelled()))?)
     }
 
     /// The next buffer, of any input or of one; None at the end of the unit of work.
     #[pyo3(signature = (input=None))]
     fn read(&self, py: Python, input: Option<usize>) -> PyResult<Option<Buffer>> {
-        match self.quick(py, |context| context.try_read(input))? {
+        match self.lent.quick(py, |context| context.try_read(input))? {
             Found::Buffer(buffer) => return Ok(Some(Buffer::new(buffer))),
             Found::End => return Ok(None),
             Found::Nothing => {}
         }
-        let read = self.waiting(py, |context| match input {
+        let read = self.lent.waiting(py, |context| match input {
             Some(input) => context.read_from(input),
             None => context.read(),
         });
@@ -164,11 +83,11 @@ impl Context {
         let size =
             |context: &filters::Context| context.outputs().nth(output).map_or(0, |def| def.buffer_size);
         let (draft, size) =
-            match context.quick(py, |context| Ok((context.try_reserve(output)?, size(context))))? {
+            match context.lent.quick(py, |context| Ok((context.try_reserve(output)?, size(context))))? {
                 (Some(draft), size) => (draft, size),
-                (None, size) => (context.waiting(py, |context| context.reserve(output))?, size),
+                (None, size) => (context.lent.waiting(py, |context| context.reserve(output))?, size),
             };
-        Ok(Draft::new(draft, size, slf.clone().unbind(), output))
+        Ok(Draft::new(draft, size, Arc::clone(&context.lent), output))
     }
 
     /// Writes bytes to an output.
@@ -201,7 +120,7 @@ impl Context {
     /// Hands a partial result to whoever appended the unit of work.
     fn emit(&self, py: Python, data: &[u8]) -> PyResult<()> {
         let data = data.to_vec();
-        self.waiting(py, |context| context.emit(data))
+        self.lent.waiting(py, |context| context.emit(data))
     }
 }
 
@@ -213,14 +132,14 @@ impl Context {
             context.outputs().nth(output).is_some_and(|def| bytes.len() <= def.buffer_size)
         };
         let now = |context: &mut filters::Context| Ok(fits(context) && !context.would_wait(output, &meta)?);
-        if bytes.len() <= LONG && self.quick(py, now)? {
+        if bytes.len() <= LONG && self.lent.quick(py, now)? {
             // There may be no slot, though there is a credit: consumers may hold on to buffers.
-            if let Some(mut draft) = self.quick(py, |context| context.try_reserve(output))? {
+            if let Some(mut draft) = self.lent.quick(py, |context| context.try_reserve(output))? {
                 draft.bytes()[..bytes.len()].copy_from_slice(bytes);
-                return self.quick(py, |context| context.send(output, draft, bytes.len(), with));
+                return self.lent.quick(py, |context| context.send(output, draft, bytes.len(), with));
             }
         }
-        self.waiting(py, |context| context.write_to(output, bytes, with))
+        self.lent.waiting(py, |context| context.write_to(output, bytes, with))
     }
 }
 
@@ -234,10 +153,7 @@ pub struct PyFilter {
 
 impl PyFilter {
     pub fn new(py: Python, object: Py<PyAny>) -> PyResult<PyFilter> {
-        let context = Context {
-            lent: Mutex::new(Lent(ptr::null_mut())),
-            uow: Mutex::new((0, PyBytes::new(py, &[]).unbind())),
-        };
+        let context = Context { lent: Arc::default(), uow: Mutex::new((0, PyBytes::new(py, &[]).unbind())) };
         Ok(PyFilter { object, context: Py::new(py, context)? })
     }
 
@@ -251,10 +167,9 @@ impl PyFilter {
                     *uow = (context.uow().id, PyBytes::new(py, &context.uow().params).unbind());
                 }
             }
-            *lent.lent.lock().unwrap_or_else(PoisonError::into_inner) = Lent(context);
-            let result = self.object.bind(py).call_method1(method, (self.context.bind(py),));
-            // Waits, without the interpreter's lock, for a thread of the filter's own that still uses it.
-            py.detach(|| *lent.lent.lock().unwrap_or_else(PoisonError::into_inner) = Lent(ptr::null_mut()));
+            let result = lent
+                .lent
+                .lend(py, context, || self.object.bind(py).call_method1(method, (self.context.bind(py),)));
             result.map(drop).map_err(|error| caught(py, error))
         })
     }

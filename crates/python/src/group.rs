@@ -14,7 +14,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
 use crate::context::{PyChooser, PyFilter};
-use crate::{Told, caught, told};
+use crate::errors::{Told, caught, told};
 
 fn wrong(error: impl ToString) -> PyErr {
     PyValueError::new_err(error.to_string())

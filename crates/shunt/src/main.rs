@@ -9,6 +9,7 @@ mod generate;
 mod help;
 mod homes;
 mod library;
+mod path;
 mod program;
 mod python;
 mod reason;

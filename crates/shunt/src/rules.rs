@@ -10,7 +10,7 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use options::rules::{self, FILE_MAX, Unusable};
 use options::{Options, Role, Rule, RuleSource, Text};
 
-use crate::settings::path_of;
+use crate::path::path_of;
 
 /// The rules that hold in an environment.
 pub struct Rules {

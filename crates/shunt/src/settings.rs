@@ -1,13 +1,13 @@
 //! The options as the library will read them: from an environment, and from the configuration files that it leads to. What
 //! is wrong in them is said here, where someone is looking, and not only in the library's log.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::io::ErrorKind;
-use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
-use std::path::PathBuf;
+use std::os::unix::ffi::OsStringExt as _;
 
-use options::{Options, Problem, RuleSource, Text};
+use options::{Options, Problem, RuleSource};
 
+use crate::path::path_of;
 use crate::rules::Rules;
 
 /// What holds in an environment.
@@ -60,9 +60,4 @@ pub fn read(env: impl Iterator<Item = (OsString, OsString)>) -> Settings {
         Ok(rules) => ([problems, wrong_rules].concat(), Ok(rules)),
     };
     Settings { options, problems, rules }
-}
-
-/// A path of the options, as std has them.
-pub fn path_of(text: &Text) -> PathBuf {
-    OsStr::from_bytes(text.as_bytes()).into()
 }

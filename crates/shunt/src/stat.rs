@@ -8,52 +8,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::ArgMatches;
-use serde::Serialize;
 
-use crate::homes::read_homes;
-
-/// A process that runs under Shunt.
-#[derive(Debug, Serialize)]
-pub struct ProcessStat {
-    pub pid: u32,
-    /// The name, as ps shows it.
-    pub comm: String,
-    /// The process with which connections inherited by fork() are shown.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub shared_with: Option<u32>,
-    pub connections: Vec<ConnStat>,
-}
-
-/// One of its connections.
-#[derive(Debug, Serialize)]
-pub struct ConnStat {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub fd: Option<i32>,
-    pub local: Option<SocketAddr>,
-    pub peer: Option<SocketAddr>,
-    /// The path of what it sends: `tcp`, `ring 16K`, `ring 256K`, or `via`.
-    pub tx: &'static str,
-    /// The path of what it receives.
-    pub rx: &'static str,
-    /// Why it is, or one of its directions is, on TCP.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub reason: Option<String>,
-    /// Bytes received, and sent, by memory.
-    pub bytes_in: u64,
-    pub bytes_out: u64,
-    /// Bytes received by memory that the program has not read, if both ends may be looked into.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub unread: Option<u64>,
-    /// Wake-ups of the other end: by a byte on the companion, by an eventfd, by a note for its epoll set.
-    pub kicks: u64,
-    pub bells: u64,
-    pub hints: u64,
-    /// Waits that ended while spinning.
-    pub spins_won: u64,
-    /// Waits that spun in vain.
-    pub spins_lost: u64,
-    pub sleeps: u64,
-}
+use crate::homes::{ConnStat, ProcessStat, read_homes};
 
 pub fn main(matches: &ArgMatches) -> ExitCode {
     let pids: Vec<u32> = matches.get_many("pid").unwrap_or_default().copied().collect();

@@ -1,10 +1,10 @@
 //! memcached with one thread, under memtier_benchmark where it is installed, else under libmemcached's memcaslap, which Debian 12
 //! has: it tells latencies by powers of two.
 
-use super::{Address, App, Load, Run, Server, Workload, accepting, is_root, new_address};
-use crate::bench::Session;
+use super::app::{Address, App, Load, Run, Server, Workload, accepting, is_root, new_address};
 use crate::error::{Error, Result, failed};
 use crate::find;
+use crate::session::Session;
 use serde_json::Value;
 use std::path::Path;
 

@@ -1,9 +1,9 @@
 //! nginx with one worker that serves a small file, under wrk: 50 connections that stay open, or a new one for each request.
 
-use super::{Address, App, Load, Run, Server, Workload, accepting, free_port, is_root};
-use crate::bench::Session;
+use super::app::{Address, App, Load, Run, Server, Workload, accepting, free_port, is_root};
 use crate::error::{Error, Result, failed};
 use crate::find;
+use crate::session::Session;
 
 #[derive(Default)]
 pub struct Nginx;

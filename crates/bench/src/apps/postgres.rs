@@ -1,13 +1,13 @@
 //! PostgreSQL under `pgbench -S`: one SELECT by primary key for each transaction, over 8 connections. The database is made
 //! once in a temporary directory, by and for a user that is not root.
 
-use super::{Address, App, Load, Run, Server, Workload, free_port, unprivileged};
-use crate::bench::Session;
+use super::app::{Address, App, Load, Run, Server, Workload, free_port, unprivileged};
 use crate::error::{Error, Result, failed};
 use crate::find;
 use crate::pairs::readable_copy;
 use crate::process::{Launch, User};
 use crate::results::Side;
+use crate::session::Session;
 use crate::stats;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};

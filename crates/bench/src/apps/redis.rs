@@ -1,9 +1,9 @@
 //! redis-server under redis-benchmark: GET and SET over 50 connections, one request under way on each.
 
-use super::{Address, App, Load, Rates, Run, Server, Workload, accepting, new_address};
-use crate::bench::Session;
+use super::app::{Address, App, Load, Rates, Run, Server, Workload, accepting, new_address};
 use crate::error::{Error, Result};
 use crate::find;
+use crate::session::Session;
 
 #[derive(Default)]
 pub struct Redis {

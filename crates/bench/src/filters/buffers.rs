@@ -6,13 +6,13 @@
 //! as some have more threads than one.
 
 use super::running::{self, Running, Start};
-use crate::bench::{Session, progress};
 use crate::error::{Error, Result};
 use crate::find;
 use crate::host::Cpus;
 use crate::pairs::{self, Ends, Setting, number};
 use crate::process::Launch;
 use crate::results::{Place, Side, Target, Unit};
+use crate::session::{Session, progress};
 use filters::StreamOptions;
 use serde_json::Value;
 use std::time::Duration;

@@ -1,15 +1,13 @@
 //! One column of the tables: all that is known of both transports in 2003, or of both on this machine, simulated or measured.
 
-use super::figure::How;
-use super::measured;
-use crate::bench::{Session, progress};
+use super::measured::{self, PARTS};
+use crate::figure::How;
 use crate::results::Side;
+use crate::session::{Session, progress};
 use filters::flow::Policy;
 use filters::sim::Profile;
 use filters::sim::paper::{self, BlockTimes, COMPUTATION, Way};
 
-/// Parts of an image in figures 28 and 29.
-pub const PARTS: [u64; 3] = [1, 8, 64];
 /// How slow the slow node of figure 31 is.
 pub const FACTORS: [u64; 10] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10];
 /// The one of them for which a whole image is simulated.

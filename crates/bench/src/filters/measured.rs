@@ -4,10 +4,10 @@
 
 use super::buffers;
 use super::running::{self, Running, Start};
-use crate::bench::{Session, progress};
 use crate::error::{Error, Result};
 use crate::pairs::{self, Ends, Setting, number};
 use crate::results::{Place, Side, Target, Unit};
+use crate::session::{Session, progress};
 use crate::stats;
 use filters::StreamOptions;
 use filters::sim::paper::{BlockTimes, IMAGE, ZOOM};
@@ -36,6 +36,8 @@ const SOONER: Target = Target { over_tcp: Some(4.9), ..Target::NONE };
 const WIDER: Target = Target { over_tcp: Some(1.5), ..Target::NONE };
 /// Blocks that filters are measured with.
 pub const BLOCKS: [u64; 5] = [1024, 4096, 16384, 65536, 262_144];
+/// Parts of an image in figures 28 and 29.
+pub const PARTS: [u64; 3] = [1, 8, 64];
 /// Of ten queries, how many are complete ones: the average grows in a straight line in between.
 pub const COMPLETE: [u64; 3] = [0, 5, 10];
 
@@ -125,7 +127,7 @@ pub fn pipeline(session: &mut Session) -> Result<()> {
                     session.results.add(&place, PARTIAL, Unit::Time, Target::NONE, partial);
                 }
             }
-            for parts in super::column::PARTS {
+            for parts in PARTS {
                 let row = of_parts(parts);
                 let outcome = queries_of(session, side, parts);
                 let what = format!("{PIPELINE} {row} ({})", side.title());

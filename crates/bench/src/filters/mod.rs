@@ -5,18 +5,16 @@
 
 mod buffers;
 mod column;
-mod figure;
 mod figures;
 mod measured;
 mod meter;
 mod running;
 mod unequal;
 
-pub use figure::{Claim, Figure, How, Hue, Mark, Panel, Scale};
 pub use running::serve_if_asked;
 
-use crate::bench::{Session, progress};
 use crate::error::Result;
+use crate::session::{Session, progress};
 use column::Column;
 
 pub const GROUP: &str = "filters";

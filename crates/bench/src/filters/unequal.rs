@@ -5,12 +5,12 @@
 //! with two of them beside a producer the machine's two would be shared among three; one that sleeps is as late as its piece takes, on a busy machine, too. A sleep is
 //! until a point in time (a piece's beginning and its length), so waking up late is not added up.
 
-use super::figure::{Figure, How, Hue, Mark, Panel, Row, Scale, Series};
 use super::measured;
 use super::running::{self, Running, Start};
-use crate::bench::{Session, progress};
 use crate::error::{Error, Result};
+use crate::figure::{Figure, How, Hue, Mark, Panel, Row, Scale, Series};
 use crate::results::{Place, Side, Target, Unit};
+use crate::session::{Session, progress};
 use filters::flow::Policy;
 use filters::sim::{self, Cost, Pace, Profile, Setup};
 use filters::{Layout, Placement, StreamOptions};

@@ -3,11 +3,11 @@
 
 pub mod exchange;
 
-use crate::bench::{Session, progress};
 use crate::error::{Error, Result, failed};
 use crate::pairs::{self, Ends, Setting, number};
 use crate::process::{Launch, Output};
 use crate::results::{Place, Side, Target, Unit};
+use crate::session::{Session, progress};
 use crate::{cli::FabricOptions, find};
 use serde_json::{Value, json};
 use std::collections::HashMap;

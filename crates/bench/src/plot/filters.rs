@@ -3,7 +3,7 @@
 
 use super::canvas::{Area, Axis, FAINT, INK, drawing, font, font_at, heading, picture};
 use crate::error::Result;
-use crate::filters::{Claim, Figure, How, Hue, Mark, Panel, Scale};
+use crate::figure::{Claim, Figure, How, Hue, Mark, Panel, Scale};
 use crate::results::Unit;
 use plotters::coord::Shift;
 use plotters::prelude::*;

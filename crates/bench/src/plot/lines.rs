@@ -2,7 +2,7 @@
 //! Remote procedure calls: their time against the size of the argument. VIPL: time and rate against size, rate against connections.
 
 use super::canvas::{Area, Axis, FAINT, INK, drawing, font, heading, picture};
-use super::colour;
+use super::colour::colour;
 use crate::error::Result;
 use crate::results::{Metric, Side, Unit};
 use plotters::prelude::*;

@@ -2,6 +2,7 @@
 
 mod bars;
 mod canvas;
+mod colour;
 mod dots;
 mod filters;
 mod lines;
@@ -11,39 +12,8 @@ use crate::results::{Metric, Results, Side, Unit};
 use crate::stats::Summary;
 use crate::{ether, ofi, via};
 use bars::{Bars, Series};
-use plotters::style::RGBColor;
+use colour::colour;
 use std::path::{Path, PathBuf};
-
-/// Colours that people who do not see red and green alike still tell apart.
-fn colour(side: Side) -> RGBColor {
-    match side {
-        Side::Tcp => RGBColor(127, 127, 127),
-        Side::Shunt => RGBColor(213, 94, 0),
-        Side::Unix => RGBColor(86, 160, 211),
-        Side::Ofi => RGBColor(213, 94, 0),
-        Side::FiPingpong => RGBColor(0, 60, 150),
-        Side::FiWrites => RGBColor(0, 120, 90),
-        Side::FiMessages => RGBColor(170, 51, 119),
-        Side::Raw | Side::Copy => RGBColor(0, 120, 90),
-        Side::Via => RGBColor(170, 51, 119),
-        Side::Sovia => RGBColor(230, 171, 2),
-        Side::Filters | Side::OnDemand => RGBColor(213, 94, 0),
-        Side::FiltersShunt => RGBColor(230, 171, 2),
-        Side::FiltersTcp | Side::RoundRobin => RGBColor(127, 127, 127),
-        Side::ZmqTcp => RGBColor(86, 160, 211),
-        Side::ZmqIpc => RGBColor(0, 60, 150),
-        Side::Dask => RGBColor(170, 51, 119),
-        Side::Ray => RGBColor(0, 120, 90),
-        Side::Ethom => RGBColor(213, 94, 0),
-        Side::Ethos => RGBColor(230, 171, 2),
-        Side::Veth => RGBColor(127, 127, 127),
-        Side::Vxlan => RGBColor(60, 60, 60),
-        Side::Tinc => RGBColor(86, 160, 211),
-        Side::Fastd => RGBColor(0, 120, 90),
-        Side::Vde => RGBColor(170, 51, 119),
-        Side::Socat => RGBColor(0, 60, 150),
-    }
-}
 
 /// A plot for each group that was measured; says which files it wrote.
 pub fn draw_all(results: &Results, directory: &Path) -> Result<Vec<PathBuf>> {
@@ -101,8 +71,8 @@ fn captions(results: &Results, group: &str) -> String {
     results.captions.iter().filter(of_it).map(|(_, caption)| caption.as_str()).collect()
 }
 
-/// The picture of `shunt demo`.
-pub fn demo(results: &Results, file: &Path) -> Result<()> {
+/// The picture of `shunt demo`, with these names of its sides.
+pub fn demo(results: &Results, title: fn(Side) -> &'static str, file: &Path) -> Result<()> {
     let metrics: Vec<&Metric> = results.metrics.iter().filter(|m| m.name == "requests").collect();
     let best = metrics
         .iter()
@@ -110,7 +80,7 @@ pub fn demo(results: &Results, file: &Path) -> Result<()> {
         .map(|s| s.median)
         .fold(0.0, f64::max);
     let series = [Side::Tcp, Side::Shunt].map(|side| Series {
-        name: crate::demo::title(side).into(),
+        name: title(side).into(),
         colour: colour(side),
         values: metrics.iter().map(|m| m.summary(side)).collect(),
     });

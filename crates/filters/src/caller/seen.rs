@@ -4,17 +4,10 @@ use std::collections::BTreeSet;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
-use super::Caller;
-use crate::group::{CopyStatus, Status};
+use super::knowledge::{Asked, Caller};
 use crate::messages::ToWorker;
 use crate::stats::Figures;
-
-/// Somebody who has asked.
-pub(super) struct Asked {
-    pub(super) answer: Sender<Status>,
-    pub(super) missing: BTreeSet<usize>,
-    pub(super) until: Instant,
-}
+use crate::status::{CopyStatus, Status};
 
 impl Caller {
     pub(super) fn ask(&mut self, answer: Sender<Status>) {

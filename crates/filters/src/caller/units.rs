@@ -1,31 +1,13 @@
 //! The units of work of a group, from being appended to their ends.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
-use std::time::Instant;
 
-use super::{Caller, Phase};
+use super::knowledge::{Caller, Phase};
 use crate::copy::Span;
 use crate::error::Failure;
-use crate::group::{Traced, UnitOptions};
 use crate::layout::CopyId;
 use crate::messages::ToWorker;
-use crate::unit::Shared;
-
-/// What is known of one.
-pub(super) struct UnitState {
-    pub(super) params: Vec<u8>,
-    pub(super) options: UnitOptions,
-    pub(super) shared: Arc<Shared>,
-    pub(super) deadline: Option<Instant>,
-    /// Copies that have not ended their part; `None` if it has not begun.
-    pub(super) open: Option<BTreeSet<CopyId>>,
-    pub(super) cancelled: bool,
-    /// A failure that may turn out to be the loss of a process, and until when that is waited for.
-    pub(super) suspected: Option<(Failure, Instant)>,
-    /// How often it may still be run again.
-    pub(super) reruns: usize,
-}
+use crate::status::Traced;
 
 impl Caller {
     pub(super) fn done(&mut self, uow: u64, copy: CopyId, spans: Vec<Span>) {

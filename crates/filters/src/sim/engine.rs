@@ -3,7 +3,8 @@
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 
-use super::{CopyTimes, Outcome, Pace, Setup, Step, UnitTimes, What};
+use super::outcome::{CopyTimes, Outcome, Step, UnitTimes, What};
+use super::setup::{Pace, Setup, Unit};
 use crate::flow::{Choice, Flow, Meta};
 use crate::layout::CopyId;
 
@@ -416,7 +417,7 @@ fn made_by(setup: &Setup, id: CopyId) -> BTreeMap<usize, VecDeque<Waiting>> {
         return BTreeMap::new();
     }
     let copies = setup.plan.count(id.filter);
-    let of_unit = |unit: &super::Unit| {
+    let of_unit = |unit: &Unit| {
         let blocks = unit.blocks.iter().enumerate();
         let own = blocks.filter(|(block, _)| (unit.first + block) % copies == id.rank);
         own.map(|(block, &bytes)| (Buffer { block: block as u64, bytes }, None)).collect()

@@ -6,7 +6,8 @@ use std::path::Path;
 
 use rustix::fs::Access;
 
-use super::Check;
+use super::check::Check;
+use crate::path::path_of;
 use crate::settings::{self, Settings};
 
 const NAME: &str = "board";
@@ -21,7 +22,7 @@ pub fn checks() -> Vec<Check> {
             "correct them; `shunt help options` lists what there is",
         ),
     };
-    vec![settings, look_at(&settings::path_of(&options.board))]
+    vec![settings, look_at(&path_of(&options.board))]
 }
 
 fn look_at(path: &Path) -> Check {

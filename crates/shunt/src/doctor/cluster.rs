@@ -2,7 +2,7 @@
 
 use options::Fabric;
 
-use super::Check;
+use super::check::Check;
 use crate::settings;
 
 const FABRIC: &str = "fabric";

@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt as _;
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::process::Resource;
 
-use super::Check;
+use super::check::Check;
 use crate::library;
 
 /// What /dev/shm should have left for the board. Rings are not there: they are in memory files.

@@ -8,7 +8,8 @@ use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 
 use rustix::event::EventfdFlags;
 
-use super::{Check, diag};
+use super::check::Check;
+use super::diag;
 
 pub fn checks() -> Vec<Check> {
     let mut checks = vec![eventfd(), unix_socket(), sock_diag(), seccomp(), io_uring()];

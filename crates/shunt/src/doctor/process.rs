@@ -3,9 +3,9 @@
 use std::fs;
 use std::time::Duration;
 
-use super::Check;
+use super::check::Check;
 use super::kernel::status_field;
-use crate::stat::ConnStat;
+use crate::homes::ConnStat;
 use crate::{homes, library};
 
 const NAME: &str = "process";

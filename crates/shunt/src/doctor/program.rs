@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 
-use super::Check;
+use super::check::Check;
 use crate::program::{self, NotRunnable, Obstacle};
 
 const NAME: &str = "program";

@@ -10,7 +10,7 @@ use options::rules::program_name;
 use options::{PathMode, Role};
 use serde::Serialize;
 
-use super::Check;
+use super::check::Check;
 use crate::program;
 use crate::rules::Rules;
 use crate::settings::{self, Settings};

@@ -1,8 +1,8 @@
 //! Figure 31: how long fast nodes wait beside a slow one, by round-robin as the paper has it, and demand-driven, which is our extension.
 
-use super::{BOTH, Columns, FAST, distance, each, farthest, panels, ratio};
+use super::parts::{BOTH, Columns, FAST, distance, each, farthest, panels, ratio};
+use crate::figure::{CLAN, Claim, Figure, How, Hue, Mark, Panel, Row, SIMULATED, Scale, Series};
 use crate::filters::column::{Column, FACTORS, Known, WHOLE};
-use crate::filters::figure::{CLAN, Claim, Figure, How, Hue, Mark, Panel, Row, SIMULATED, Scale, Series};
 use crate::results::Unit;
 use filters::flow::Policy;
 use filters::sim::paper;

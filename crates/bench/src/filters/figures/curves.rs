@@ -1,8 +1,8 @@
 //! Figures 19 and 20: latency and bandwidth of both transports, of which everything else is made.
 
-use super::{Columns, FAST, each, ratio};
+use super::parts::{Columns, FAST, each, ratio};
+use crate::figure::{COLUMNS, Claim, Figure, How, Hue, Mark, Panel, Row, Scale, Series, Values};
 use crate::filters::column::Column;
-use crate::filters::figure::{COLUMNS, Claim, Figure, How, Hue, Mark, Panel, Row, Scale, Series, Values};
 use crate::results::Unit;
 use filters::sim::Profile;
 

@@ -1,9 +1,9 @@
 //! Figures 24 to 27: what one kind of query takes while the other is guaranteed. TCP needs large blocks for many complete updates, and small ones for soon
 //! partial ones; fast sockets are asked twice, with the blocks that TCP has chosen, and with blocks of their own.
 
-use super::{Columns, distance, each, farthest, notes, panels, ratio, work};
+use super::parts::{Columns, distance, each, farthest, notes, panels, ratio, work};
+use crate::figure::{CLAN, Claim, Figure, Hue, Mark, Panel, Row, SIMULATED, Scale, Series};
 use crate::filters::column::{Column, Known};
-use crate::filters::figure::{CLAN, Claim, Figure, Hue, Mark, Panel, Row, SIMULATED, Scale, Series};
 use crate::results::Unit;
 use filters::sim::paper::{self, BlockTimes, COMPUTATION};
 

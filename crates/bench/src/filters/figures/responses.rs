@@ -1,8 +1,9 @@
 //! Figures 28 and 29: the average response time to a mixture of zoom queries and complete ones, for images that are cut into more or fewer parts.
 
-use super::{BOTH, Columns, distance, each, farthest, notes, panels, work};
-use crate::filters::column::{Known, PARTS};
-use crate::filters::figure::{CLAN, Claim, Figure, How, Hue, Mark, Panel, Row, Scale, Series};
+use super::parts::{BOTH, Columns, distance, each, farthest, notes, panels, work};
+use crate::figure::{CLAN, Claim, Figure, How, Hue, Mark, Panel, Row, Scale, Series};
+use crate::filters::column::Known;
+use crate::filters::measured::PARTS;
 use crate::results::Unit;
 use filters::sim::paper::{self, COMPUTATION, Way};
 

@@ -2,14 +2,11 @@
 //! high-speed networks": latency and throughput against message size, as NPtcp measures them (figures 10 and 11), and what the processors do
 //! meanwhile (figures 12 and 13). And, as the SOVIA paper did with its LAN emulation, TCP over ETHOM beside Shunt's sockets.
 
-mod lan;
-
-pub use lan::Lan;
-
-use crate::bench::{Session, progress};
 use crate::error::{Error, Result};
+use crate::lan::Lan;
 use crate::pairs::{self, Ends, Setting, number};
 use crate::results::{Place, Side, Target, Unit};
+use crate::session::{Session, progress};
 use crate::{apps, ftp, rpc, usage};
 use serde_json::Value;
 use std::time::Instant;
@@ -99,7 +96,7 @@ fn join(session: &mut Session, group: &str, mtu: u32, sides: &[Side]) -> Result<
     let Some(mut lan) = session.record(group, made)? else { return Ok(Vec::new()) };
     let mut joined = Vec::new();
     for side in sides {
-        let outcome = lan.join(session, *side);
+        let outcome = lan.join(session.temp.path(), *side);
         if session.record(&format!("{group} {}", side.title()), outcome)?.is_some() {
             joined.push(*side);
         }

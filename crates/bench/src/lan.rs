@@ -1,11 +1,11 @@
 //! Two hosts, and the Ethernets between them: network namespaces, joined by a wire (a pair of veths), over which everything goes that
 //! wants a network below it.
 
-use crate::bench::{Session, Wire};
 use crate::error::{Error, Result, failed};
 use crate::find;
 use crate::process::{Launch, Process};
 use crate::results::Side;
+use crate::wire::Wire;
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -139,7 +139,7 @@ impl Lan {
     }
 
     /// Joins both hosts by one more Ethernet, and proves by pings that frames of the whole MTU cross it.
-    pub fn join(&mut self, session: &Session, side: Side) -> Result<()> {
+    pub fn join(&mut self, temp: &Path, side: Side) -> Result<()> {
         match side {
             Side::Veth => self.cable(side.key(), &self.mtu.to_string())?,
             Side::Vxlan => {
@@ -151,10 +151,10 @@ impl Lan {
                     ))?;
                 }
             }
-            Side::Ethom | Side::Ethos => self.shunt(session, side)?,
-            Side::Tinc => self.tinc(session)?,
-            Side::Fastd => self.fastd(session)?,
-            Side::Vde => self.vde(session)?,
+            Side::Ethom | Side::Ethos => self.shunt(temp, side)?,
+            Side::Tinc => self.tinc(temp)?,
+            Side::Fastd => self.fastd(temp)?,
+            Side::Vde => self.vde(temp)?,
             Side::Socat => {
                 for (host, other) in both(&self.hosts) {
                     let tap = "TUN,tun-type=tap,tun-name=socat,iff-no-pi,iff-up";
@@ -201,9 +201,9 @@ impl Lan {
     }
 
     /// `shunt ether run` with the defaults of its table.
-    fn shunt(&mut self, session: &Session, side: Side) -> Result<()> {
+    fn shunt(&mut self, temp: &Path, side: Side) -> Result<()> {
         let command = find::command()?;
-        let directory = session.temp.path().join(format!("{}-{}", side.key(), self.mtu));
+        let directory = temp.join(format!("{}-{}", side.key(), self.mtu));
         let table = directory.with_extension("toml");
         let mut text = format!(
             "directory = {:?}\n[net.{}]\ndriver = {:?}\nmtu = {}\n",
@@ -229,9 +229,9 @@ impl Lan {
     }
 
     /// tinc as a switch, with neither cipher nor digest.
-    fn tinc(&mut self, session: &Session) -> Result<()> {
+    fn tinc(&mut self, temp: &Path) -> Result<()> {
         let name = |host: &Host| format!("host{}", host.number);
-        let directories = HOSTS.map(|number| session.temp.path().join(format!("tinc-{}-{number}", self.mtu)));
+        let directories = HOSTS.map(|number| temp.join(format!("tinc-{}-{number}", self.mtu)));
         for ((host, other), directory) in both(&self.hosts).into_iter().zip(&directories) {
             let config = format!(
                 "Name = {}\nMode = switch\nDeviceType = tap\nInterface = tinc\nConnectTo = {}\nAddressFamily = ipv4\n",
@@ -268,7 +268,7 @@ impl Lan {
     }
 
     /// fastd with its method that neither encrypts nor signs.
-    fn fastd(&mut self, session: &Session) -> Result<()> {
+    fn fastd(&mut self, temp: &Path) -> Result<()> {
         let mut keys = Vec::new();
         for host in &self.hosts {
             let output = host.launch("fastd", "fastd")?.args(["--generate-key"]).run(PATIENCE)?;
@@ -289,7 +289,7 @@ impl Lan {
                 keys[1 - at].1,
                 wire(other.number)
             );
-            let file = session.temp.path().join(format!("fastd-{}-{at}.conf", self.mtu));
+            let file = temp.join(format!("fastd-{}-{at}.conf", self.mtu));
             std::fs::write(&file, config).map_err(failed("cannot configure fastd"))?;
             let process = host.launch("fastd", "fastd")?.args(["-c"]).args([&file]).start()?;
             self.programs.push((Side::Fastd, process));
@@ -298,8 +298,8 @@ impl Lan {
     }
 
     /// A switch of VDE, and a cable from each host to it.
-    fn vde(&mut self, session: &Session) -> Result<()> {
-        let socket = session.temp.path().join(format!("vde-{}", self.mtu));
+    fn vde(&mut self, temp: &Path) -> Result<()> {
+        let socket = temp.join(format!("vde-{}", self.mtu));
         let switch =
             Launch::new(find::program("vde_switch", "vde2")?).args(["-s"]).args([&socket]).start()?;
         let end = Instant::now() + PATIENCE;
@@ -320,6 +320,7 @@ impl Lan {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::temp::TempDir;
 
     /// As root only, as the tests of `shunt ether` are.
     #[test]
@@ -327,13 +328,13 @@ mod tests {
         if !crate::apps::is_root() {
             return;
         }
-        let session = Session::new(1, 0.1).unwrap();
+        let temp = TempDir::new().unwrap();
         let mut lan = Lan::new(1450).unwrap();
-        lan.join(&session, Side::Veth).unwrap();
+        lan.join(temp.path(), Side::Veth).unwrap();
         let wire = lan.wire(Side::Veth).unwrap();
         assert_ne!(wire.server, wire.client);
         assert!(lan.wire(Side::Tcp).is_none() && lan.wire(Side::Shunt).is_none());
-        let error = lan.join(&session, Side::Raw).unwrap_err();
+        let error = lan.join(temp.path(), Side::Raw).unwrap_err();
         assert!(error.to_string().contains("not an Ethernet"), "{error}");
         let places = [wire.server.unwrap(), wire.client.unwrap()];
         assert!(places.iter().all(|place| place.exists()));

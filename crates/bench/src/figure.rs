@@ -1,7 +1,7 @@
 //! A figure of the paper, as a table and as a picture: what the paper says, beside what was simulated and what was measured. No value goes without
 //! the word which of the two it is.
 
-use crate::results::Unit;
+use crate::unit::Unit;
 use serde_json::{Value, json};
 
 /// How a value came about.

@@ -1,0 +1,18 @@
+//! Where measurements take place.
+
+use std::net::Ipv4Addr;
+use std::path::PathBuf;
+
+/// Where the ends of a connection are: the address of the server, and the network namespaces if not this one.
+pub struct Wire {
+    pub address: Ipv4Addr,
+    pub server: Option<PathBuf>,
+    pub client: Option<PathBuf>,
+    /// Words before the server's program, where it is on another host.
+    pub before: Vec<String>,
+}
+
+impl Wire {
+    pub const LOOPBACK: Wire =
+        Wire { address: Ipv4Addr::LOCALHOST, server: None, client: None, before: Vec::new() };
+}

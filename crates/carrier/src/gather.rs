@@ -8,8 +8,8 @@ use std::ops::Range;
 use fabric::Remote;
 use fabric::outbox::Errand;
 use ofi::Link;
-use sockets::far::what;
 use sockets::layout;
+use sockets::peering::wire::what;
 
 /// The most bytes that go at once: half of the ring that they go into, so that its reader has something to do meanwhile.
 const MOST: usize = layout::BIG / 2;

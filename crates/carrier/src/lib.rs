@@ -1,5 +1,5 @@
 //! The carrier: a thread of a program under Shunt that has connections to other hosts. It makes links (`ofi`) with the processes there that this host's agent introduces, and
-//! brings what the program's threads put into their outboxes (`sockets::far`) to the peers' memory. It is started when the first connection is posted whose other end may be
+//! brings what the program's threads put into their outboxes (`sockets::peering::wire`) to the peers' memory. It is started when the first connection is posted whose other end may be
 //! in the cluster; a program that has none has no such thread, and never opens libfabric.
 //!
 //! It is the only thread of the library. What it may do follows from that: it waits for no lock that a thread of the program may hold, as that thread may be waiting for
@@ -19,16 +19,18 @@ use std::thread::{Builder, JoinHandle};
 use fabric::sys;
 use ofi::mutex::lock;
 use ofi::{Library, Port, manners};
-use sockets::{far, log, thread};
+use sockets::peering::desk;
+use sockets::peering::remote;
+use sockets::{log, thread};
 
 use crate::links::Gatekeeper;
 use crate::work::Carrier;
 
 /// Lets `sockets` start a carrier when it wants one. Before the program runs, and has threads.
 pub fn offer() {
-    if far::is_asked_for() {
+    if desk::is_asked_for() {
         manners::ask_for_them();
-        far::offer_carrier(start, stop, manners::forked);
+        desk::offer_carrier(start, stop, manners::forked);
     }
 }
 
@@ -49,7 +51,7 @@ fn start() {
     // Signals are for the program's own threads.
     let blocked = sys::block_signals(u64::MAX);
     let started = Builder::new().name("shunt-carrier".into()).spawn(|| {
-        far::note("opens libfabric");
+        remote::note("opens libfabric");
         // A panic has been noted.
         let done = std::panic::catch_unwind(open).unwrap_or_else(|_| Err("see above".into()));
         if let Err(why) = done {
@@ -64,7 +66,7 @@ fn start() {
 }
 
 fn none(why: impl std::fmt::Display) {
-    far::unavailable();
+    desk::unavailable();
     log::note(options::LogLevel::Warn, format_args!("no connections between hosts: {why}"));
 }
 
@@ -86,8 +88,8 @@ fn open_port() -> Result<(), String> {
     std::panic::set_hook(Box::new(|panic| {
         log::note(options::LogLevel::Warn, format_args!("please report this: {panic}"));
     }));
-    let provider = far::provider();
-    let at = far::first_address().map(address).ok_or("it is over already")?;
+    let provider = remote::provider();
+    let at = desk::first_address().map(address).ok_or("it is over already")?;
     let found = ofi::find(provider, Some(at)).map_err(|error| error.to_string())?;
     let found = found
         .iter()
@@ -114,13 +116,13 @@ fn stop() {
     if let Some(opening) = opening {
         let _ = opening.join();
     }
-    far::leave();
+    remote::leave();
     // What libfabric closes is its own.
     thread::be_ours(true);
     let port = lock(&PORT).take();
     drop(port);
     thread::be_ours(false);
-    far::serve_no_more();
+    remote::serve_no_more();
 }
 
 /// As the standard library has it.

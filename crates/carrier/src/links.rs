@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use ofi::mutex::lock;
 use ofi::{Gate, Link, Owner};
-use sockets::far::{self, call};
+use sockets::peering::remote;
+use sockets::peering::wire::call;
 
 use crate::outboxes;
 
@@ -110,7 +111,7 @@ impl Owner for Noting {
         match self.0.index.get() {
             None => self.note(Told::Fired(offset, held)),
             Some(&index) => {
-                if let Some(slot) = far::fired(index, offset, held) {
+                if let Some(slot) = remote::fired(index, offset, held) {
                     self.note(Told::WantsKick(slot));
                 }
             }
@@ -141,11 +142,11 @@ pub fn at_once(link: &Link, index: u32, what: u64, value: u64) -> bool {
     match what {
         call::ECHO => link.call(call::ECHOED, value),
         call::ECHOED => {
-            if let Some(wire) = far::wire(index) {
+            if let Some(wire) = remote::wire(index) {
                 wire.echoed(value);
             }
         }
-        call::KICKED => far::kicked(index, value),
+        call::KICKED => remote::kicked(index, value),
         _ => return false,
     }
     true
@@ -194,13 +195,13 @@ impl Gatekeeper {
     pub fn gate(&self) -> Gate {
         let keeper = self.clone();
         Box::new(move |words| {
-            let request = Request::parse(words).filter(|request| request.to == far::token())?;
+            let request = Request::parse(words).filter(|request| request.to == remote::token())?;
             let invited = lock(&keeper.tickets).remove(&request.ticket)?;
             if invited.process != request.from || invited.since.elapsed() > GOOD {
                 return None;
             }
             let (_, owner) = keeper.end(invited.process, invited.uid, false, request.ticket);
-            Some((far::SEGMENT, owner))
+            Some((remote::SEGMENT, owner))
         })
     }
 

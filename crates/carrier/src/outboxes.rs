@@ -7,7 +7,7 @@ use fabric::Remote as _;
 use fabric::outbox::Errand;
 use ofi::Link;
 use ofi::mutex::lock;
-use sockets::far::{self, Wire, what};
+use sockets::peering::wire::{self, Wire, what};
 
 use crate::gather::Gathered;
 
@@ -38,7 +38,7 @@ static WAITING: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 
 /// The carrier waits to send by a link whose peer takes nothing: serves the others, whose peers and programs have no part in that.
 pub fn serve_others(waiting: &Link) {
-    if !far::is_carrier() {
+    if !wire::is_carrier() {
         return;
     }
     lock(&WAITING).push(ptr::from_ref(waiting).addr());

@@ -8,7 +8,9 @@ use cluster::client::Client;
 use cluster::wire::{FromAgent, Reach, Ticket, ToAgent};
 use ofi::port::Caller;
 use ofi::{Errands, Link, Port};
-use sockets::far::{self, Kick, Wire, call, desk};
+use sockets::peering::desk;
+use sockets::peering::remote::{self, Kick};
+use sockets::peering::wire::{self, Wire, call, task};
 use sockets::thread;
 
 use crate::links::{End, Gatekeeper, Request, Told, at_once};
@@ -53,7 +55,7 @@ struct Owed {
 impl Owed {
     /// Whether there is nothing to be done for it until the peer has answered. Not if somebody had the connection when the answer came: no other comes.
     fn waits(&self) -> bool {
-        self.echo.is_some_and(|echo| far::wire(self.index).is_some_and(|wire| !wire.has_echoed(echo)))
+        self.echo.is_some_and(|echo| remote::wire(self.index).is_some_and(|wire| !wire.has_echoed(echo)))
     }
 }
 
@@ -105,19 +107,19 @@ impl Carrier {
     /// What is to be done that is not of one link.
     fn at_the_desk(&mut self) -> usize {
         let mut did = 0;
-        while let Some(errand) = far::next() {
+        while let Some(errand) = desk::next() {
             did += 1;
             let index = errand.at as u32;
             match errand.what {
-                desk::POST => {
+                task::POST => {
                     self.posted.insert(index, errand.value);
                     self.post(index, errand.value);
                 }
-                desk::WITHDRAW if self.posted.get(&index) == Some(&errand.value) => {
+                task::WITHDRAW if self.posted.get(&index) == Some(&errand.value) => {
                     self.posted.remove(&index);
                     self.say(&ToAgent::Withdraw { index, cookie: errand.value });
                 }
-                desk::RELEASE => self.forget(errand.at),
+                task::RELEASE => self.forget(errand.at),
                 _ => {}
             }
         }
@@ -135,7 +137,7 @@ impl Carrier {
 
     fn post(&mut self, index: u32, cookie: u64) {
         if self.enrolled
-            && let Some((own, peer)) = far::posted(index, cookie)
+            && let Some((own, peer)) = remote::posted(index, cookie)
         {
             self.say(&ToAgent::Post { index, cookie, own, peer });
         }
@@ -167,7 +169,7 @@ impl Carrier {
             self.tried = Some(Instant::now());
             self.agent = Client::connect().ok();
             let (provider, address) = (self.provider.clone(), self.caller.address().to_vec());
-            self.say(&ToAgent::Enrol(Reach { process: far::token(), provider, address }));
+            self.say(&ToAgent::Enrol(Reach { process: remote::token(), provider, address }));
         }
         if self.again.is_some_and(|since| since.elapsed() >= AGAIN) {
             self.post_all();
@@ -193,10 +195,10 @@ impl Carrier {
                 self.post_all();
             }
             FromAgent::Introduced { index, cookie, reach, uid, peer_index, peer_cookie, ticket } => {
-                far::introduced(index, cookie, reach.process, peer_index, peer_cookie);
+                remote::introduced(index, cookie, reach.process, peer_index, peer_cookie);
                 self.keeper.invite(ticket, reach.process, uid);
                 // One of the two asks for a link, if there is none that has room.
-                if far::token() < reach.process && !self.has_room(reach.process) {
+                if remote::token() < reach.process && !self.has_room(reach.process) {
                     self.ask(&reach, uid, ticket);
                 }
             }
@@ -205,7 +207,7 @@ impl Carrier {
                     // It may be otherwise later.
                     self.again = self.again.or(Some(Instant::now()));
                 }
-                far::refused(index, cookie, why.text());
+                remote::refused(index, cookie, why.text());
             }
             FromAgent::Status(_) => {}
         }
@@ -215,14 +217,16 @@ impl Carrier {
         let asked = self.asked.values().any(|(end, _)| end.process == process);
         asked
             || self.standing.iter().any(|standing| {
-                standing.end.process == process && !standing.wire.is_over() && !far::is_full(standing.index)
+                standing.end.process == process
+                    && !standing.wire.is_over()
+                    && !remote::is_full(standing.index)
             })
     }
 
     fn ask(&mut self, reach: &Reach, uid: u32, ticket: Ticket) {
         let (end, owner) = self.keeper.end(reach.process, uid, true, ticket);
-        let request = Request { ticket, from: far::token(), to: reach.process }.bytes();
-        match self.caller.connect(&reach.address, &request, far::SEGMENT, owner) {
+        let request = Request { ticket, from: remote::token(), to: reach.process }.bytes();
+        match self.caller.connect(&reach.address, &request, remote::SEGMENT, owner) {
             Ok(link) => {
                 self.asked.insert(end.number, (end, link));
             }
@@ -232,7 +236,7 @@ impl Carrier {
 
     /// A link cannot be made. Whoever waits for it is introduced once more, later.
     fn no_link(&mut self, why: &str) {
-        far::note(format_args!("no link: {why}"));
+        remote::note(format_args!("no link: {why}"));
         self.again = self.again.or(Some(Instant::now()));
     }
 
@@ -244,7 +248,7 @@ impl Carrier {
             match (told, end.index.get().copied()) {
                 (Told::Ready, _) => self.stands(end),
                 (Told::Fired(offset, held), Some(index)) => {
-                    if let Some(slot) = far::fired(index, offset, held) {
+                    if let Some(slot) = remote::fired(index, offset, held) {
                         want_kick(index, slot);
                     }
                 }
@@ -253,8 +257,8 @@ impl Carrier {
                 (Told::Over(why), index) => {
                     self.asked.remove(&end.number);
                     if let Some(index) = index {
-                        far::note(format_args!("a link is over: {why}"));
-                        far::over(index);
+                        remote::note(format_args!("a link is over: {why}"));
+                        remote::over(index);
                     } else {
                         self.no_link(&why);
                     }
@@ -271,10 +275,10 @@ impl Carrier {
             None => self.caller.links().into_iter().find(|link| link.number() == end.number),
         };
         let Some(link) = link else { return };
-        let Some(shadow) = link.shadow().filter(|shadow| shadow.len() == far::SEGMENT) else {
+        let Some(shadow) = link.shadow().filter(|shadow| shadow.len() == remote::SEGMENT) else {
             return link.close();
         };
-        let made = far::linked(
+        let made = remote::linked(
             (end.process, end.uid),
             (link.mine(), shadow),
             end.opened,
@@ -316,9 +320,9 @@ impl Carrier {
     fn kick(&mut self) -> usize {
         let before = self.owed.len();
         self.owed.retain_mut(|owed| {
-            let Some(wire) = far::wire(owed.index) else { return false };
+            let Some(wire) = remote::wire(owed.index) else { return false };
             match owed.echo {
-                None => match far::kick(owed.index, owed.slot) {
+                None => match remote::kick(owed.index, owed.slot) {
                     Kick::Counted => {
                         wire.call(call::KICKED, owed.slot);
                         owed.echo = Some(wire.ask());
@@ -330,7 +334,7 @@ impl Carrier {
                         false
                     }
                 },
-                Some(echo) if wire.has_echoed(echo) => far::pay(owed.index, owed.slot) == Kick::Later,
+                Some(echo) if wire.has_echoed(echo) => remote::pay(owed.index, owed.slot) == Kick::Later,
                 Some(_) => !wire.is_over(),
             }
         });
@@ -357,7 +361,7 @@ impl Carrier {
     fn look_for_full(&mut self) {
         let mut newly = false;
         for standing in &mut self.standing {
-            let full = far::is_full(standing.index);
+            let full = remote::is_full(standing.index);
             newly |= full && !standing.full;
             standing.full = full;
         }
@@ -379,17 +383,17 @@ impl Carrier {
                 standing.link.close();
             }
             if !standing.cut {
-                standing.cut = far::cut(standing.index);
+                standing.cut = remote::cut(standing.index);
             }
         }
         if over {
-            far::sweep();
+            remote::sweep();
         }
     }
 }
 
 fn want_kick(index: u32, slot: u64) {
-    if let Some(wire) = far::wire(index) {
+    if let Some(wire) = remote::wire(index) {
         wire.call(call::KICK, slot);
     }
 }
@@ -403,17 +407,17 @@ impl Errands for Carrier {
         if !self.serving {
             self.serving = true;
             thread::be_ours(true);
-            far::serve(self.caller.bell(), empty_outboxes);
+            wire::serve(self.caller.bell(), empty_outboxes);
         }
-        far::disarm();
+        wire::disarm();
         let mut did = self.at_the_desk() + self.with_the_agent() + self.with_the_links() + outboxes::empty();
         for standing in &self.standing {
-            did += usize::from(far::answer_offers(standing.index));
+            did += usize::from(remote::answer_offers(standing.index));
         }
         did += self.kick();
-        self.recalled.retain(|&(index, slot)| far::attend(index, slot) == far::Attended::Later);
+        self.recalled.retain(|&(index, slot)| remote::attend(index, slot) == remote::Attended::Later);
         self.ends.retain(|&(index, slot, until)| {
-            far::hear(index, slot) == far::Attended::Later && Instant::now() < until
+            remote::hear(index, slot) == remote::Attended::Later && Instant::now() < until
         });
         self.look_for_stuck();
         self.look_for_full();
@@ -422,13 +426,13 @@ impl Errands for Carrier {
     }
 
     fn may_sleep(&mut self) -> bool {
-        far::arm();
+        wire::arm();
         let idle = self.standing.iter().all(|standing| standing.wire.outbox.stuck().is_none());
-        idle && !far::has_errands() && !self.keeper.has_news() && self.owed.iter().all(Owed::waits)
+        idle && !desk::has_errands() && !self.keeper.has_news() && self.owed.iter().all(Owed::waits)
     }
 
     fn gone(&mut self, why: &str) {
-        far::note(format_args!("the device is gone, and connections stay on tcp: {why}"));
+        remote::note(format_args!("the device is gone, and connections stay on tcp: {why}"));
         self.gone = true;
         self.agent_is_gone();
         self.asked.clear();

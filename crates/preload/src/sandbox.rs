@@ -2,9 +2,10 @@
 //! know may end it, and ours are not in its author's list. So its connections go back to tcp first, and then nothing of it is ours.
 
 use core::ffi::{c_int, c_uint};
+use sockets::peering::desk;
 use sockets::reason::Reason;
 use sockets::table::{self, Entry};
-use sockets::{epoll, far, fork, process, relay, renounce};
+use sockets::{epoll, fork, process, relay, renounce};
 
 use crate::next::hooks;
 use crate::rights;
@@ -32,7 +33,7 @@ fn end(reason: Reason) {
     // Others may hold these connections; we no longer do, as after exec.
     fork::leave();
     // A filter may hold for all threads.
-    far::stop();
+    desk::stop();
     table::for_each(|fd, _| {
         table::swap(fd, Entry::None);
     });

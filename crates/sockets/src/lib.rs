@@ -31,10 +31,6 @@ mod outcome;
 mod overdue;
 pub mod path;
 pub mod peering;
-/// As one, for the carrier.
-pub mod far {
-    pub use crate::peering::{desk::*, remote::*, wire::*};
-}
 pub mod poll;
 mod proc;
 pub mod process;

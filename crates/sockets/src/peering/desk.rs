@@ -5,7 +5,7 @@ use fabric::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use fabric::sys;
 use stream::spin::{ticks, ticks_of};
 
-use super::wire::{self, desk, ring, wait_for_room};
+use super::wire::{self, ring, task, wait_for_room};
 use crate::conn::Conn;
 use crate::{process, rules, signals};
 use host::addr::Addr;
@@ -90,13 +90,13 @@ pub(crate) fn post(conn: &Conn, index: u32) {
     if WANTED.compare_exchange(NOT_YET, ASKED, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
         ASKED_AT.store(ticks(), Ordering::Release);
     }
-    tell_desk(desk::POST, index, conn.cookie.load(Ordering::Relaxed));
+    tell_desk(task::POST, index, conn.cookie.load(Ordering::Relaxed));
 }
 
 /// It is not to be introduced any more.
 pub(crate) fn withdraw(conn: &Conn, index: u32) {
     if desk().is_some() && conn.far.is_posted() {
-        tell_desk(desk::WITHDRAW, index, conn.cookie.load(Ordering::Relaxed));
+        tell_desk(task::WITHDRAW, index, conn.cookie.load(Ordering::Relaxed));
     }
 }
 
@@ -113,7 +113,7 @@ fn tell_desk(what: u64, index: u32, cookie: u64) {
 /// Nobody uses a link any more, the carrier's with this number.
 pub(crate) fn release(number: u64) {
     if let Some(desk) = desk() {
-        desk.post(Errand { what: desk::RELEASE, at: number, value: 0 }, wait_for_room);
+        desk.post(Errand { what: task::RELEASE, at: number, value: 0 }, wait_for_room);
         ring();
     }
 }

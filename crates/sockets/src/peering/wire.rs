@@ -286,7 +286,7 @@ pub(crate) fn has_carrier() -> bool {
 }
 
 /// What is to be done that is not of one link.
-pub mod desk {
+pub mod task {
     /// A connection (its index among the posted, its cookie) may have its other end on another host.
     pub const POST: u64 = 1;
     /// It is no longer to be introduced.

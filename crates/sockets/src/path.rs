@@ -4,5 +4,6 @@ pub(crate) mod reader;
 pub(crate) mod recall;
 pub(crate) mod recovery;
 pub(crate) mod room;
+mod rules;
 pub(crate) mod steps;
 pub(crate) mod writer;

@@ -1,5 +1,7 @@
 //! What a reader does that has recalled what is unread in its ring, decided by what it sees and nothing else: no system call, no memory that
-//! others write, no clock. Its shell is in [`crate::handover`].
+//! others write, no clock. Its shell is `handover.rs`; the model (`crates/model/tests/recall.rs`) compiles this file, and switches its rules off one by one.
+
+use super::rules::{self, Rule};
 
 /// How long a peer gets that is in a call of ours, or about to be.
 pub(crate) const PEER_NS: u64 = 1_000_000;
@@ -94,15 +96,18 @@ impl Recall {
         let empty = self.written == self.read;
         let ahead = self.is_ahead();
         // No kick is on the way. With nothing unread, whatever the writer does later, it will find the recall and send it by tcp.
-        let settled = self.quiet && on_ring && self.kicks == self.kicks_taken;
+        let quiet = self.quiet || rules::off(Rule::Quiet);
+        let taken = self.kicks == self.kicks_taken || rules::off(Rule::KicksTaken);
+        let settled = quiet && on_ring && taken;
         // It sends by tcp what it has put into the ring, behind what is unread of tcp, and no kick stands between.
-        let sends = self.quiet && ahead && self.by_tcp == Some(self.read) && self.kicks == 0;
+        let sends = quiet && ahead && self.by_tcp == Some(self.read) && self.kicks == 0;
         let silent = self.by_tcp.is_none();
         // Between hosts it says so among the bytes of tcp, which must not be taken for the program's.
-        if settled && empty && silent && !self.far || sends || self.reads == Reads::Last {
+        let nothing = empty || rules::off(Rule::NothingUnread);
+        if settled && nothing && silent && !self.far || sends || self.reads == Reads::Last {
             return Next::ByTcp;
         }
-        if self.quiet && (settled || ahead) && silent && !self.ended && !self.tried && self.waited > PEER_NS {
+        if quiet && (settled || ahead) && silent && !self.ended && !self.tried && self.waited > PEER_NS {
             return Next::SendForPeer;
         }
         if self.far && on_ring && !self.ended && silent {

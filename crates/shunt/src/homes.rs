@@ -339,7 +339,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let young_client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let conn = |fd: u32, now| {
-            let conn = sockets::home::take().unwrap();
+            let conn = sockets::home::take(|_| ()).unwrap();
             conn.reset();
             conn.fd.store(fd, Relaxed);
             conn.pid.store(std::process::id(), Relaxed);

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # `make test`: everything that must pass, stage by stage. A failing stage does not stop those that do not need it; the end
-# names what failed and counts the tests.
+# names what failed and what did not run, counts the tests, and lists the stages, the longest first.
 #
 #   TEST_ONLY="habits clippy" scripts/test.sh     only these stages (nothing is installed then)
 #   PYTEST_ARGS="-k epoll" TEST_ONLY=blackbox ...
@@ -15,13 +15,25 @@ cargo=scripts/cargo
 DENY_VERSION=0.20.2
 
 passed=0 failed=0 skipped=0
-failures=() skips=() times=()
+failures=() skips=() times=() ran=()
 only=" ${TEST_ONLY:-} "
 
 main() {
     mkdir -p "$logs"
-    stage bootstrap "what is missing" scripts/bootstrap.sh test
-    need bootstrap
+    if [ -z "${STAGES_BEFORE-}" ]; then
+        stage bootstrap "what is missing" scripts/bootstrap.sh test
+        need bootstrap
+        # What follows sees the packages that are in build/root only.
+        export STAGES_BEFORE="$(declare -p times failures skips passed failed skipped ran | sed 's/^declare /&-g /'); SECONDS=$SECONDS"
+        exec scripts/tests-root.sh enter scripts/test.sh
+    fi
+    eval "$STAGES_BEFORE"
+    unset STAGES_BEFORE
+    everything
+    finish
+}
+
+everything() {
     stage formatting "rustfmt" formatting
     stage habits "rules that no compiler checks" scripts/check-habits.sh
     stage clippy "clippy, warnings are errors" clippy
@@ -48,7 +60,7 @@ main() {
     asked far && stage far "connections between hosts, programs as well" far
     asked qemu && stage qemu "guests under QEMU, all of it" qemu
     asked conformance && stage conformance "foreign suites in three modes, all of them" conformance
-    finish
+    return 0
 }
 
 formatting() {
@@ -241,6 +253,7 @@ stage() {
     shift 2
     [ "$only" = "  " ] || asked "$name" || return 0
     log=$logs/$name.log
+    ran+=("$name")
     : >"$logs/skips"
     printf '\n=== %s: %s\n' "$name" "$what"
     # A subshell with -e of its own: `if` and `||` would switch it off inside the functions.
@@ -294,11 +307,31 @@ what_failed() {
         }'
 }
 
+# One line of what did not run, with the reason, from what tests/conftest.py says in the stages' logs. Tests of a file are one name.
+not_run() {
+    local stage logs_of=()
+    for stage in ${ran[@]+"${ran[@]}"}; do logs_of+=("$logs/$stage.log"); done
+    sed 's/\x1b\[[0-9;]*m//g' ${logs_of[@]+"${logs_of[@]}"} /dev/null | awk '
+        /^NOT RUN / {
+            split($3, part, "::")
+            sub(/^.*\//, "", part[1]); sub(/\.py$/, "", part[1])
+            match($0, /(\]|[^ ]): /)
+            name = part[1] ": " substr($0, RSTART + RLENGTH)
+            if (!times[name]++) order[++n] = name
+            all++
+        }
+        END {
+            printf "not run: %d%s", all, n ? " (" : ""
+            for (i = 1; i <= n; i++) printf "%s%s%s", i == 1 ? "" : ", ", order[i], (times[order[i]] == 1 ? "" : " x " times[order[i]])
+            print n ? ")" : ""
+        }'
+}
+
 finish() {
     local stage status=0
     for stage in ${failures[@]+"${failures[@]}"}; do what_failed "$stage"; done
-    printf '\n=== stages\n'
-    printf '%s\n' "${times[@]-nothing ran}"
+    printf '\n=== stages, the longest first: %d s in all\n' "$SECONDS"
+    printf '%s\n' "${times[@]-nothing ran}" | sort -k 2,2nr
     [ ${#skips[@]} = 0 ] || printf 'NOT CHECKED HERE: %s\n' "${skips[@]}"
     if [ ${#failures[@]} != 0 ]; then
         printf 'FAILED: %s (logs in build/logs)\n' "${failures[*]}"
@@ -307,6 +340,7 @@ finish() {
         status=1
     fi
     printf '%d passed, %d failed, %d skipped\n' "$passed" "$failed" "$skipped"
+    not_run
     exit $status
 }
 

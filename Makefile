@@ -33,7 +33,7 @@ unitdir   := $(DESTDIR)$(PREFIX)/lib/systemd/system
 usersdir  := $(DESTDIR)$(PREFIX)/lib/sysusers.d
 docdir    := $(DESTDIR)$(PREFIX)/share/doc/shunt
 
-.PHONY: help build programs demo test bench wheel install uninstall models fuzz soak ether-soak conformance qemu perturb switched-off checked far check fmt fresh dist clean
+.PHONY: help build programs demo quick test bench wheel install uninstall models fuzz soak ether-soak conformance qemu perturb switched-off checked far check fmt fresh dist clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -58,6 +58,9 @@ programs: # the programs that `shunt bench` runs
 wheel: ## the Python package, in build/wheels
 	@scripts/bootstrap.sh test
 	@scripts/tests-root.sh enter scripts/wheel.sh
+
+quick: ## what says most in under four minutes, for while you work: formatting, habits, lints, unit, short models, sockets and Redis under Shunt
+	@scripts/test.sh quick
 
 test: ## everything that CI runs: habits, lints, unit, black-box, short models and fuzzers (TEST_ONLY=stage for one)
 	@scripts/test.sh

@@ -1,7 +1,7 @@
 # The one entrance. `make help` lists what there is: the lines with two hashes below.
 #
 # Every target first installs what it lacks (scripts/bootstrap.sh says what and why), so that a fresh machine needs nothing
-# but git, make and the network.
+# but git, make and the network. What only tests need goes into build/root (scripts/tests-root.sh).
 
 SHELL   := /bin/sh
 PREFIX  ?= /usr/local
@@ -33,7 +33,7 @@ unitdir   := $(DESTDIR)$(PREFIX)/lib/systemd/system
 usersdir  := $(DESTDIR)$(PREFIX)/lib/sysusers.d
 docdir    := $(DESTDIR)$(PREFIX)/share/doc/shunt
 
-.PHONY: help build programs demo test bench wheel install uninstall models fuzz soak ether-soak conformance qemu perturb switched-off checked far check fmt fresh dist clean
+.PHONY: help build programs demo quick test bench wheel install uninstall models fuzz soak ether-soak conformance qemu perturb switched-off checked far check fmt fresh dist clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -57,7 +57,10 @@ programs: # the programs that `shunt bench` runs
 
 wheel: ## the Python package, in build/wheels
 	@scripts/bootstrap.sh test
-	@scripts/wheel.sh
+	@scripts/tests-root.sh enter scripts/wheel.sh
+
+quick: ## what says most in under four minutes, for while you work: formatting, habits, lints, unit, short models, sockets and Redis under Shunt
+	@scripts/test.sh quick
 
 test: ## everything that CI runs: habits, lints, unit, black-box, short models and fuzzers (TEST_ONLY=stage for one)
 	@scripts/test.sh
@@ -103,7 +106,7 @@ perturb: build ## all black-box tests and PERTURB_SECONDS of soak, with threads 
 
 switched-off: ## switches one mechanism after the other off, and holds its tests to failing (MECHANISMS="exec fork" for some)
 	@scripts/bootstrap.sh test
-	@build/venv/bin/python tests/switched_off.py $(MECHANISMS)
+	@scripts/tests-root.sh enter build/venv/bin/python tests/switched_off.py $(MECHANISMS)
 
 checked: build ## all of VIPL's tests under valgrind and AddressSanitizer (one of each program under valgrind in make test)
 	@scripts/bootstrap.sh test
@@ -160,5 +163,6 @@ fresh: ## proves that a machine with nothing installed can `make demo` and `make
 	@scripts/fresh.sh
 
 clean: ## removes everything that was built
+	scripts/tests-root.sh remove
 	rm -rf target build fuzz/target fuzz/corpus fuzz/artifacts
 	find tests bench -name __pycache__ -type d -prune -exec rm -rf {} +

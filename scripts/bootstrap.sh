@@ -15,12 +15,18 @@
 # Nothing is installed that is already here, every package is named with its reason first, no package is removed, and
 # services that packages bring (redis, nginx, ...) are not started. It asks nothing. What it cannot do, it prints as
 # the command for you to run.
+#
+# What only tests need (test, conformance) is not installed on this machine but in build/root (scripts/tests-root.sh says how), unless
+# BOOTSTRAP=install asks for that, as CI does on a machine that nobody else uses. Where neither is possible, tests that lack something
+# say that they did not run.
 set -eu
 
 ROOT=$(cd "$(dirname "$0")/.." && pwd)
 . "$ROOT/scripts/toolchain.sh"
 
 wanted=          # packages to install
+lacking=         # packages that tests need and that can be had nowhere
+tests_root=no    # whether those are installed in build/root
 updated=         # apt-get update was done
 SUDO=
 POLICY=/usr/sbin/policy-rc.d
@@ -32,25 +38,47 @@ main() {
         case $group in
         build) need_build ;;
         demo) need_build; need_demo ;;
-        test) need_build; need_demo; need_fuzz; need_test ;;
-        conformance) need_build; need_demo; need_fuzz; need_test; need_listed tests/conformance/packages.txt ;;
+        test) need_build; need_here need_test ;;
+        conformance) need_build; need_here need_test; need_here need_listed tests/conformance/packages.txt ;;
+        venv) ;;
         fuzz) need_build; need_fuzz ;;
         ftp) need_build; need_ftp ;;
         rpc) need_build; need_rpc ;;
         ether) need_build; need_ether; need_ftp; need_rpc ;;
         ofi) need_build; need_ofi ;;
         filters) need_build; need_filters ;;
-        *) fail "unknown group '$group' (build, demo, ftp, rpc, ether, ofi, filters, test, conformance, fuzz)" ;;
+        *) fail "unknown group '$group' (build, demo, ftp, rpc, ether, ofi, filters, quick, test, conformance, fuzz)" ;;
         esac
     done
     install_wanted
     toolchain_dir >/dev/null || fail "a Rust compiler >= $MIN_RUST is still missing after the installation"
     for group in "$@"; do
         case $group in
-        test | conformance) python_environment ;;
+        test | conformance)
+            [ $tests_root = no ] || "$ROOT/scripts/tests-root.sh" install "$group" || fail "this failed (see above); BOOTSTRAP=install puts packages on this machine"
+            [ -z "$lacking" ] || say "without build/root, which takes root and a kernel that lets it mount, tests that need these do not run:$lacking
+  BOOTSTRAP=install would install them on this machine."
+            [ -n "${PACKAGES_ONLY-}" ] || "$ROOT/scripts/tests-root.sh" enter "$ROOT/scripts/bootstrap.sh" venv
+            ;;
+        venv) python_environment ;;
         filters) bench_environment ;;
         esac
     done
+}
+
+# need_here COMMAND...: calls one of these for what only tests need: its packages are installed here, or in build/root, or nowhere.
+need_here() {
+    if [ "${BOOTSTRAP-}" = install ]; then
+        "$@"
+    elif "$ROOT/scripts/tests-root.sh" possible; then
+        tests_root=yes
+    else
+        # Without it there would be no test at all.
+        need_python
+        before=$wanted
+        "$@"
+        lacking=$lacking${wanted#"$before"} wanted=$before
+    fi
 }
 
 need_build() {
@@ -101,6 +129,8 @@ need_fuzz() {
 }
 
 need_test() {
+    need_demo
+    need_fuzz
     need_python
     need_rustfmt
     [ -x /usr/bin/python3 ] || apt_update # its version is a part of a package's name
@@ -210,7 +240,7 @@ become_root() {
 
 install_wanted() {
     [ -n "$wanted" ] || return 0
-    command="apt-get install -y --no-install-recommends --no-remove$wanted"
+    command="apt-get install -y --no-install-recommends $([ -n "${MAY_REMOVE-}" ] || echo --no-remove)$wanted"
     command -v apt-get >/dev/null 2>&1 || fail "this system has no apt; please install what these Debian packages hold:$wanted"
     become_root || fail "not root, and no sudo that works without a terminal. Please run as root:
 

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # `make test`: everything that must pass, stage by stage. A failing stage does not stop those that do not need it; the end
-# names what failed and counts the tests.
+# names what failed and what did not run, counts the tests, and lists the stages, the longest first.
 #
+#   scripts/test.sh quick                         `make quick`: what says most in under four minutes
 #   TEST_ONLY="habits clippy" scripts/test.sh     only these stages (nothing is installed then)
 #   PYTEST_ARGS="-k epoll" TEST_ONLY=blackbox ...
 #   TEST_JOBS=1                                   black-box tests one after the other
@@ -15,13 +16,47 @@ cargo=scripts/cargo
 DENY_VERSION=0.20.2
 
 passed=0 failed=0 skipped=0
-failures=() skips=() times=()
+failures=() skips=() times=() ran=()
 only=" ${TEST_ONLY:-} "
 
 main() {
     mkdir -p "$logs"
-    stage bootstrap "what is missing" scripts/bootstrap.sh test
-    need bootstrap
+    local list=${1:-everything}
+    if [ -z "${STAGES_BEFORE-}" ]; then
+        stage bootstrap "what is missing" scripts/bootstrap.sh test
+        need bootstrap
+        # What follows sees the packages that are in build/root only.
+        export STAGES_BEFORE="$(declare -p times failures skips passed failed skipped ran | sed 's/^declare /&-g /'); SECONDS=$SECONDS"
+        exec scripts/tests-root.sh enter scripts/test.sh "$list"
+    fi
+    eval "$STAGES_BEFORE"
+    unset STAGES_BEFORE
+    case $list in
+    everything) everything ;;
+    quick) quick ;;
+    *) echo "scripts/test.sh: no such list of stages: $list (everything, quick)" >&2; exit 2 ;;
+    esac
+    finish
+}
+
+# What one runs while working, built with the profile `fast`.
+quick() {
+    # The same crates in each stage, so that what they share is compiled once. The Python package is for make test.
+    export CARGO_PROFILE=fast
+    crates="--workspace --exclude python --exclude model"
+    stage formatting "rustfmt" formatting
+    stage habits "rules that no compiler checks" scripts/check-habits.sh
+    stage clippy "clippy, warnings are errors" clippy
+    # shellcheck disable=SC2086 # words
+    stage build "build, profile fast" "$cargo" build --profile fast --locked $crates
+    need build
+    stage unit "cargo test, without examples in comments" unit --lib --bins --tests
+    stage models "loom, short form" env MODELS=loom scripts/models.sh
+    [ ! -d crates/sim ] || stage simulator "the simulator, 20 s" "$cargo" run --profile fast --locked -p sim -- --seconds 20
+    stage blackbox "pytest tests, a part of them, under Shunt" quick_blackbox
+}
+
+everything() {
     stage formatting "rustfmt" formatting
     stage habits "rules that no compiler checks" scripts/check-habits.sh
     stage clippy "clippy, warnings are errors" clippy
@@ -48,7 +83,7 @@ main() {
     asked far && stage far "connections between hosts, programs as well" far
     asked qemu && stage qemu "guests under QEMU, all of it" qemu
     asked conformance && stage conformance "foreign suites in three modes, all of them" conformance
-    finish
+    return 0
 }
 
 formatting() {
@@ -58,7 +93,8 @@ formatting() {
 
 clippy() {
     have_subcommand clippy clippy || return 0
-    "$cargo" clippy --locked --workspace --all-targets -- -D warnings
+    # shellcheck disable=SC2086 # words
+    "$cargo" clippy --profile "${CARGO_PROFILE:-dev}" --locked ${crates:---workspace} --all-targets -- -D warnings
 }
 
 # Advisories need the network at each run and fail when the world changes; `make check` asks for them.
@@ -113,7 +149,8 @@ install_check() {
 
 # Without the tests of crates/model: the stage models runs them, with the same bounds.
 unit() {
-    "$cargo" test --locked --workspace --exclude model --no-fail-fast
+    # shellcheck disable=SC2086 # words
+    "$cargo" test --profile "${CARGO_PROFILE:-test}" --locked ${crates:---workspace --exclude model} --no-fail-fast "$@"
 }
 
 # The examples and the tutorial run where nothing is but the wheel and what it declares to need.
@@ -136,6 +173,16 @@ filters() {
 # The soak and the deaths run here, too, in their short form.
 blackbox() {
     side_by_side
+}
+
+# Each behaviour of sockets once, exec, sets of descriptors, and one server as people run it; without what measures, or takes long for its kind.
+quick_blackbox() {
+    export SHUNT_LIB=$target/fast/libshunt.so SHUNT_COMMAND=$target/fast/shunt
+    make --no-print-directory -s -C tests/apps OUT="$PWD/build/apps"
+    local beside=()
+    [ "$(id -u)" != 0 ] || beside=(-n "${TEST_JOBS:-$(($(nproc) + 1))}")
+    PYTEST_PATHS="tests/test_sockets.py tests/test_exec.py tests/test_sets.py tests/test_redis.py" \
+        python_tests --modes shunt -m "not alone" ${beside[@]+"${beside[@]}"} -k "${QUICK_TESTS-not idle and not benchmark and not save and not many-many and not small_buffers and not peek_beyond}"
 }
 
 # Other users are only there for root; what they attack is only there in mode shunt.
@@ -241,6 +288,7 @@ stage() {
     shift 2
     [ "$only" = "  " ] || asked "$name" || return 0
     log=$logs/$name.log
+    ran+=("$name")
     : >"$logs/skips"
     printf '\n=== %s: %s\n' "$name" "$what"
     # A subshell with -e of its own: `if` and `||` would switch it off inside the functions.
@@ -294,11 +342,31 @@ what_failed() {
         }'
 }
 
+# One line of what did not run, with the reason, from what tests/conftest.py says in the stages' logs. Tests of a file are one name.
+not_run() {
+    local stage logs_of=()
+    for stage in ${ran[@]+"${ran[@]}"}; do logs_of+=("$logs/$stage.log"); done
+    sed 's/\x1b\[[0-9;]*m//g' ${logs_of[@]+"${logs_of[@]}"} /dev/null | awk '
+        /^NOT RUN / {
+            split($3, part, "::")
+            sub(/^.*\//, "", part[1]); sub(/\.py$/, "", part[1])
+            match($0, /(\]|[^ ]): /)
+            name = part[1] ": " substr($0, RSTART + RLENGTH)
+            if (!times[name]++) order[++n] = name
+            all++
+        }
+        END {
+            printf "not run: %d%s", all, n ? " (" : ""
+            for (i = 1; i <= n; i++) printf "%s%s%s", i == 1 ? "" : ", ", order[i], (times[order[i]] == 1 ? "" : " x " times[order[i]])
+            print n ? ")" : ""
+        }'
+}
+
 finish() {
     local stage status=0
     for stage in ${failures[@]+"${failures[@]}"}; do what_failed "$stage"; done
-    printf '\n=== stages\n'
-    printf '%s\n' "${times[@]-nothing ran}"
+    printf '\n=== stages, the longest first: %d s in all\n' "$SECONDS"
+    printf '%s\n' "${times[@]-nothing ran}" | sort -k 2,2nr
     [ ${#skips[@]} = 0 ] || printf 'NOT CHECKED HERE: %s\n' "${skips[@]}"
     if [ ${#failures[@]} != 0 ]; then
         printf 'FAILED: %s (logs in build/logs)\n' "${failures[*]}"
@@ -307,7 +375,8 @@ finish() {
         status=1
     fi
     printf '%d passed, %d failed, %d skipped\n' "$passed" "$failed" "$skipped"
+    not_run
     exit $status
 }
 
-main
+main "$@"

@@ -1,6 +1,5 @@
 """Languages with socket layers of their own: Node (libuv), Java (blocking, NIO, channels), Go (no libc at all), Ruby, PHP."""
 
-import shutil
 import signal
 import subprocess
 
@@ -24,8 +23,7 @@ def test_node(r, same_as_plain, need):
 @pytest.fixture(scope="session")
 def java_classes(tmp_path_factory):
     out = tmp_path_factory.mktemp("java")
-    assert shutil.which("javac"), "javac is not installed: see tests/packages.txt"
-    subprocess.run(["javac", "-d", out, SOURCES / "java/Echo.java"], check=True)
+    subprocess.run([system.program("javac"), "-d", out, SOURCES / "java/Echo.java"], check=True)
     return out
 
 
@@ -57,10 +55,10 @@ def test_java_channels_with_nio(r, same_as_plain, need, java_classes):
 @pytest.fixture(scope="session")
 def go_program(tmp_path_factory):
     out = tmp_path_factory.mktemp("go") / "echo"
-    assert shutil.which("go"), "go is not installed: see tests/packages.txt"
+    go = system.program("go")
     # Whoever comes second finds Go's own libraries compiled in its cache.
     with system.building(modes.ROOT / "build/go"):
-        subprocess.run(["go", "build", "-o", out, SOURCES / "go/main.go"], check=True)
+        subprocess.run([go, "build", "-o", out, SOURCES / "go/main.go"], check=True)
     return out
 
 

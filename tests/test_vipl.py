@@ -5,7 +5,6 @@ for: processes, and files of shared memory.
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -182,7 +181,7 @@ def test_documented_example(program, words, says, tmp_path):
 ])
 def test_header(compiler, standard, tmp_path):
     """C89 with anonymous unions, C11, C++17, both spellings of a descriptor, no warning."""
-    assert shutil.which(compiler), f"{compiler} is not installed"
+    system.program(compiler)
     plus = compiler.endswith("++")
     source = tmp_path / f"spellings.{'cc' if plus else 'c'}"
     source.write_text("""

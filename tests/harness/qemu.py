@@ -158,9 +158,7 @@ def stripped(path):
 
 
 def program(name):
-    path = shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin:/sbin")
-    assert path, f"{name} is not installed: see tests/packages.txt"
-    return Path(path)
+    return Path(system.program(name))
 
 
 def libraries(path):

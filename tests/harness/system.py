@@ -4,12 +4,15 @@ import ctypes
 import fcntl
 import os
 import random
+import shutil
 import signal
 import socket
 import subprocess
 import time
 from contextlib import contextmanager
 from pathlib import Path
+
+import pytest
 
 SHM = Path("/dev/shm")
 BOARD = SHM / "shunt-board"
@@ -156,6 +159,20 @@ def building(place):
     with open(place / ".lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+
+
+def program(name, *places):
+    """The path of a program of tests/packages.txt: in `places`, or where programs are. A test that lacks it does not run."""
+    path = shutil.which(name, path=":".join([*places, os.environ["PATH"], "/usr/sbin", "/sbin", "/usr/local/sbin"]))
+    return path or lacking(name)
+
+
+def lacking(name):
+    """Ends a test for which something is not installed: `make test` lists it as not run, at its end. Where all was to be installed (in CI)
+    it fails."""
+    if os.environ.get("BOOTSTRAP") == "install":
+        pytest.fail(f"{name} is not installed: see tests/packages.txt")
+    pytest.skip(f"{name} is not installed")
 
 
 def until(condition, seconds, what):

@@ -48,6 +48,15 @@ def without_tests(text):
     return text
 
 
+def without_inner_modules(text):
+    """The text in which modules written out within a file name the file's own module by `self`, as they are part of it here."""
+    for found in re.finditer(r"\bmod \w+\s*\{", text):
+        end = closing(text, found.end() - 1)
+        inside = re.sub(r"(?<![\w:])super::super::", "super::", re.sub(r"(?<![\w:])super::(?!super::)", "self::", text[found.end():end]))
+        text = text[:found.end()] + inside.ljust(end - found.end()) + text[end:]
+    return text
+
+
 def closing(text, at):
     """The place of the brace that closes the one at `at`."""
     depth = 0
@@ -74,7 +83,7 @@ class Crate:
             if parts in self.files and path.name == "main.rs":
                 continue
             self.files[parts] = path
-            self.modules[parts] = without_tests(without_comments(path.read_text()))
+            self.modules[parts] = without_inner_modules(without_tests(without_comments(path.read_text())))
         for module, text in self.modules.items():
             self.uses[module] = dict(imports(text))
 

@@ -6,24 +6,9 @@ use std::io;
 use std::os::unix::fs::chown;
 use std::path::Path;
 
+use ::caps::{self, CapSet, Capability, CapsHashSet};
+
 use crate::sys::checked;
-
-const CAP_NET_ADMIN: u32 = 12;
-const VERSION_3: u32 = 0x2008_0522;
-
-#[repr(C)]
-struct Head {
-    version: u32,
-    pid: i32,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-struct Data {
-    effective: u32,
-    permitted: u32,
-    inheritable: u32,
-}
 
 /// Becomes a service's user, as root, who owns `directory` from then on. The rights stay until [`keep_net_admin`]. Before the first thread starts.
 pub fn become_user(name: &str, directory: &Path) -> io::Result<()> {
@@ -47,20 +32,36 @@ pub fn become_user(name: &str, directory: &Path) -> io::Result<()> {
 
 /// Keeps CAP_NET_ADMIN alone, also over exec(). Fails where the process does not have it.
 pub fn keep_net_admin() -> io::Result<()> {
-    let mut head = Head { version: VERSION_3, pid: 0 };
-    let mut data = [Data::default(); 2];
-    // SAFETY: version 3 takes a head and two structures.
-    checked(unsafe { libc::syscall(libc::SYS_capget, &raw mut head, data.as_mut_ptr()) } as isize)?;
-    let only = 1 << CAP_NET_ADMIN;
-    if data[0].permitted & only == 0 {
+    let only = CapsHashSet::from([Capability::CAP_NET_ADMIN]);
+    if !caps::has_cap(None, CapSet::Permitted, Capability::CAP_NET_ADMIN).map_err(io::Error::other)? {
         return Err(io::Error::from_raw_os_error(libc::EPERM));
     }
-    // SAFETY: no pointers. Without PR_SET_NO_NEW_PRIVS and the ambient set no program of ours could get anything anyway: there is none.
-    unsafe {
-        checked(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) as isize)?;
-        checked(libc::prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) as isize)?;
+    // SAFETY: no pointers. Without it and the ambient set no program of ours could get anything anyway: there is none.
+    checked(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) } as isize)?;
+    caps::clear(None, CapSet::Ambient)
+        .and_then(|()| caps::clear(None, CapSet::Inheritable))
+        .and_then(|()| caps::set(None, CapSet::Effective, &only))
+        .and_then(|()| caps::set(None, CapSet::Permitted, &only))
+        .map_err(io::Error::other)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// In a thread, as both the capabilities and the promise to get no new ones are a thread's own.
+    #[test]
+    fn one_capability_is_left() {
+        let lines = std::thread::spawn(|| {
+            let may = caps::has_cap(None, CapSet::Permitted, Capability::CAP_NET_ADMIN).unwrap();
+            let kept = keep_net_admin();
+            assert_eq!(may, kept.is_ok(), "{kept:?}");
+            may.then(|| std::fs::read_to_string("/proc/thread-self/status").unwrap())
+        });
+        let Some(lines) = lines.join().unwrap() else { return };
+        for (name, bits) in [("CapInh", 0), ("CapPrm", 1 << 12), ("CapEff", 1 << 12), ("CapAmb", 0)] {
+            assert!(lines.contains(&format!("{name}:\t{bits:016x}\n")), "{name}: {lines}");
+        }
+        assert!(lines.contains("NoNewPrivs:\t1\n"));
     }
-    data = [Data { effective: only, permitted: only, inheritable: 0 }, Data::default()];
-    // SAFETY: as for capget.
-    checked(unsafe { libc::syscall(libc::SYS_capset, &raw mut head, data.as_ptr()) } as isize).map(drop)
 }

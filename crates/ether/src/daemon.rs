@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use crate::control::{Listener, Request};
 use crate::far::Find;
-use crate::net::{Net, Running};
+use crate::net::Net;
+use crate::running::Running;
 use crate::stats::Report;
 use crate::sys::{signal, signals, wait};
 use crate::table::{Host, Table, Wrong};

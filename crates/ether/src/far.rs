@@ -8,50 +8,37 @@
 //! What differs from memory: whoever is told of a word does it himself ([`ofi::Link::help`]), so a receiver that looks helps, and the port's thread does it for one that
 //! sleeps, and rings its bell ([`End::fired`]). Nobody knows what has come before the peer has said how far it has read; the queue asks for nothing else.
 
-use std::cell::Cell;
 use std::collections::HashMap;
-use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsRawFd as _, OwnedFd, RawFd};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cluster::channel::{self, Channel};
 use cluster::key::Key;
-use cluster::wire::{Said, Ticket};
-use fabric::shm::Map;
-use fabric::sync::{AtomicBool, AtomicU64, Ordering};
-use fabric::{Mapped as _, Remote, frames, sys};
+use cluster::wire::Ticket;
+use fabric::sync::Ordering;
+use fabric::sys;
 use host::addr::octets;
 use ofi::{Owner, Port};
 
-use crate::link::{Link, QUEUE};
+pub mod hello;
+pub mod way;
+
+use crate::link::Link;
 use crate::net::Net;
 use crate::peers::Snapshot;
-use crate::sys::Bell;
+use crate::segment;
+use hello::{REQUEST, ticket_of};
+use way::End;
 
-/// What begins a hello: "ethom", between hosts, and the version.
-const MAGIC: &[u8; 8] = b"ethom-f\x01";
-/// What begins a request for a link.
-const REQUEST: &[u8; 8] = b"SHUNTET\x01";
-/// The greatest lengths of a net's name, a provider's, an address of a fabric.
-const NET: usize = 32;
-const PROVIDER: usize = 16;
-const ADDRESS: usize = 128;
+pub use hello::Hello;
+pub use way::{ASK, Gather, Way};
+
 /// How long two hosts may take from the first word to the link, in nanoseconds.
 const MANNERS: u64 = 3_000_000_000;
 /// Connections that have not said who they are.
 const STRANGERS: usize = 64;
-/// How often each end of a link asks the other, in nanoseconds, and how long it may go without an answer.
-pub const ASK: u64 = 500_000_000;
-const SILENCE: u64 = 3_000_000_000;
-/// How long a peer may take nothing while a thread waits to send to it: so long it holds up all others.
-const PATIENCE: Duration = Duration::from_millis(500);
-/// What one end of a link calls to the other: give this back; here it is.
-const GIVE_BACK: u64 = 1;
-const HERE: u64 = 2;
-
 /// By what hosts of different machines are linked, and the key that they prove to have.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Means {
@@ -63,280 +50,6 @@ pub struct Means {
 
 /// Finds the means, or says what is missing or wrong. It is asked when there are such hosts, and again as long as they cannot be reached.
 pub type Find = dyn Fn() -> Result<Means, String> + Send + Sync;
-
-/// What each of two hosts says to the other when both have proved that they have the key.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Hello {
-    /// The net.
-    pub net: String,
-    /// Who it is.
-    pub from: u16,
-    /// Whom it means.
-    pub to: u16,
-    /// Bytes of its own queue.
-    pub size: u64,
-    /// What the link will be known by; drawn by who calls.
-    pub ticket: Ticket,
-    /// libfabric's provider.
-    pub provider: String,
-    /// Where its fabric is reached, in the provider's own form.
-    pub address: Vec<u8>,
-}
-
-impl Said for Hello {
-    fn bytes(&self) -> Vec<u8> {
-        let mut bytes = MAGIC.to_vec();
-        bytes.extend(self.from.to_le_bytes());
-        bytes.extend(self.to.to_le_bytes());
-        bytes.extend(self.size.to_le_bytes());
-        bytes.extend(self.ticket);
-        for text in [self.net.as_bytes(), self.provider.as_bytes(), &self.address] {
-            bytes.push(text.len() as u8); // at most 128, see `parse`
-            bytes.extend(text);
-        }
-        bytes
-    }
-
-    fn parse(bytes: &[u8]) -> Option<Hello> {
-        fn some<'a, const N: usize>(bytes: &mut &'a [u8]) -> Option<&'a [u8; N]> {
-            let (first, rest) = bytes.split_first_chunk::<N>()?;
-            *bytes = rest;
-            Some(first)
-        }
-        fn text(bytes: &mut &[u8], most: usize) -> Option<Vec<u8>> {
-            let [len] = *some::<1>(bytes)?;
-            let (text, rest) =
-                bytes.split_at_checked(usize::from(len)).filter(|(text, _)| text.len() <= most)?;
-            *bytes = rest;
-            Some(text.to_vec())
-        }
-        let mut rest = bytes.strip_prefix(MAGIC)?;
-        let from = u16::from_le_bytes(*some(&mut rest)?);
-        let to = u16::from_le_bytes(*some(&mut rest)?);
-        let size = u64::from_le_bytes(*some(&mut rest)?);
-        let ticket = *some(&mut rest)?;
-        let net = String::from_utf8(text(&mut rest, NET)?).ok()?;
-        let provider = String::from_utf8(text(&mut rest, PROVIDER)?).ok()?;
-        let address = text(&mut rest, ADDRESS)?;
-        let plain = provider.bytes().all(|byte| byte.is_ascii_graphic());
-        let whole = rest.is_empty() && plain && !provider.is_empty() && !address.is_empty();
-        whole.then_some(Hello { net, from, to, size, ticket, provider, address })
-    }
-}
-
-/// The ticket in a request for a link. Some providers fill up what they carry.
-fn ticket_of(words: &[u8]) -> Option<Ticket> {
-    words.strip_prefix(REQUEST)?.first_chunk().copied()
-}
-
-/// What an end of a link is told by it. It only notes it: its link calls it in the middle of other things.
-pub struct End {
-    /// The peer's number.
-    pub peer: u16,
-    number: u64,
-    /// Bytes of the peer's queue.
-    size: usize,
-    /// Rung for a receiver that sleeps.
-    bell: Arc<Bell>,
-    net: Weak<Net>,
-    ready: AtomicBool,
-    over: OnceLock<String>,
-    /// What the peer has asked for, and what it has given; 0: nothing.
-    asked: AtomicU64,
-    given: AtomicU64,
-    /// What it is to give, and since when.
-    wanted: AtomicU64,
-    since: AtomicU64,
-}
-
-impl End {
-    fn new(net: &Arc<Net>, peer: u16, size: usize) -> io::Result<Arc<End>> {
-        static NUMBERS: AtomicU64 = AtomicU64::new(1);
-        Ok(Arc::new(End {
-            peer,
-            number: NUMBERS.fetch_add(1, Ordering::Relaxed),
-            size,
-            bell: Arc::new(Bell::new()?),
-            net: Arc::downgrade(net),
-            ready: AtomicBool::new(false),
-            over: OnceLock::new(),
-            asked: AtomicU64::new(0),
-            given: AtomicU64::new(0),
-            wanted: AtomicU64::new(0),
-            since: AtomicU64::new(0),
-        }))
-    }
-
-    fn call_keeper(&self) {
-        if let Some(net) = self.net.upgrade() {
-            net.keeper.ring();
-        }
-    }
-
-    fn end(&self, why: &str) {
-        let _ = self.over.set(why.into()); // the first reason is the reason
-        self.call_keeper();
-    }
-}
-
-impl Owner for End {
-    fn number(&self) -> u64 {
-        self.number
-    }
-    fn ready(&self, _link: &ofi::Link) {
-        self.ready.store(true, Ordering::Release);
-        self.call_keeper();
-    }
-    fn fired(&self, _link: &ofi::Link, _offset: usize, _held: u64) {
-        self.bell.ring();
-    }
-    fn called(&self, _link: &ofi::Link, what: u64, value: u64) {
-        match what {
-            GIVE_BACK => self.asked.store(value, Ordering::Relaxed),
-            HERE => self.given.store(value, Ordering::Relaxed),
-            _ => {}
-        }
-    }
-    fn over(&self, _link: &ofi::Link, why: &str) {
-        self.end(why);
-    }
-    fn most(&self) -> usize {
-        segment(self.size)
-    }
-    fn patience(&self) -> Option<Duration> {
-        Some(PATIENCE)
-    }
-    fn failed(&self, error: &ofi::Error) {
-        self.end(&error.to_string());
-    }
-}
-
-/// Bytes of the segment with a queue of so many.
-fn segment(queue: usize) -> usize {
-    QUEUE + frames::bytes(queue)
-}
-
-/// The way to a peer on another machine, as its [`Link`] has it.
-pub struct Way {
-    link: Arc<ofi::Link>,
-    end: Arc<End>,
-    /// As large as the peer's segment.
-    shadow: Map,
-    provider: String,
-}
-
-impl fmt::Debug for Way {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Way")
-            .field("peer", &self.end.peer)
-            .field("provider", &self.provider)
-            .finish_non_exhaustive()
-    }
-}
-
-impl Way {
-    /// The segment that the peer writes into.
-    pub fn mine(&self) -> Map {
-        self.link.mine()
-    }
-
-    /// Bytes of the peer's queue.
-    pub fn size(&self) -> usize {
-        self.end.size
-    }
-
-    /// Rung for a receiver that sleeps.
-    pub fn bell(&self) -> &Arc<Bell> {
-        &self.end.bell
-    }
-
-    /// The peer's segment.
-    pub fn remote(&self) -> &ofi::Link {
-        &self.link
-    }
-
-    /// libfabric's provider.
-    pub fn provider(&self) -> &str {
-        &self.provider
-    }
-
-    /// Why it is over, if it is.
-    pub fn why_over(&self) -> Option<&str> {
-        self.end.over.get().map(String::as_str).or_else(|| self.link.why_over())
-    }
-
-    /// Puts a frame: `put` writes the parts of its record, which lie side by side and go in one write.
-    pub fn gather<T>(&self, put: impl FnOnce(&Gather) -> T) -> T {
-        let gather = Gather { way: self, range: Cell::new((0, 0)) };
-        let done = put(&gather);
-        gather.flush();
-        done
-    }
-
-    /// Answers the peer and asks it, from the keeper, each [`ASK`]. False: it has been silent for too long.
-    pub fn ask(&self, now: u64) -> bool {
-        let end = &self.end;
-        match end.asked.swap(0, Ordering::Relaxed) {
-            0 => {}
-            asked => self.link.call(HERE, asked),
-        }
-        let wanted = end.wanted.load(Ordering::Relaxed);
-        if wanted == 0 || end.given.load(Ordering::Relaxed) == wanted {
-            // A peer that does not read what we send cannot know it, and so cannot make us keep more and more for it.
-            let next = sys::random() | 1;
-            end.wanted.store(next, Ordering::Relaxed);
-            end.since.store(now, Ordering::Relaxed);
-            self.link.call(GIVE_BACK, next);
-        }
-        now.saturating_sub(end.since.load(Ordering::Relaxed)) < SILENCE
-    }
-}
-
-impl Drop for Way {
-    fn drop(&mut self) {
-        self.link.close();
-    }
-}
-
-/// The peer's segment, for one frame: what is put side by side waits in the shadow and goes in one write.
-pub struct Gather<'a> {
-    way: &'a Way,
-    range: Cell<(usize, usize)>,
-}
-
-impl Gather<'_> {
-    fn flush(&self) {
-        let (start, end) = self.range.replace((0, 0));
-        self.way.link.put_shadowed(start, end - start);
-    }
-}
-
-impl Remote for Gather<'_> {
-    unsafe fn put(&self, offset: usize, from: *const u8, len: usize) {
-        if self.range.get().1 != offset {
-            self.flush();
-            self.range.set((offset, offset));
-        }
-        // SAFETY: the caller vouches for `from`; the shadow checks the range.
-        unsafe { self.way.shadow.copy_in(offset, from, len) };
-        self.range.set((self.range.get().0, offset + len));
-    }
-    fn put_word(&self, offset: usize, value: u64) {
-        self.flush();
-        self.way.link.put_word(offset, value);
-    }
-    fn stimulate(&self, offset: usize, interest: u64) -> u64 {
-        self.flush();
-        self.way.link.stimulate(offset, interest)
-    }
-    fn armed(&self, offset: usize, interest: u64) -> bool {
-        self.way.link.armed(offset, interest)
-    }
-    fn or_word(&self, offset: usize, bits: u64) -> u64 {
-        self.flush();
-        self.way.link.or_word(offset, bits)
-    }
-}
 
 /// A connection that has not said who it is.
 struct Stranger {
@@ -401,7 +114,7 @@ impl Door {
         let listener =
             listener.map_err(|error| format!("{own}, which the table gives this host: {error}"))?;
         let invited = Invited::default();
-        let (guests, len) = (Arc::clone(&invited), segment(net.settings.queue));
+        let (guests, len) = (Arc::clone(&invited), segment::bytes(net.settings.queue));
         let gate = move |words: &[u8]| {
             let end: Arc<dyn Owner> = lock(&guests).remove(&ticket_of(words)?)?;
             Some((len, end))
@@ -570,7 +283,7 @@ impl Door {
         if !size.is_power_of_two() || !(256 << 10..=64 << 20).contains(&size) {
             return Err("its queue has no size that can be".into());
         }
-        let end = End::new(net, from, size).map_err(|error| error.to_string())?;
+        let end = End::new(&net.keeper, from, size).map_err(|error| error.to_string())?;
         if stranger.called.is_none() {
             // Before anything else can be wrong with it: so both ends say what that is.
             let answer = self.hello(net, from, ticket);
@@ -589,7 +302,8 @@ impl Door {
             Some(_) => {
                 let words = [&REQUEST[..], &ticket].concat();
                 let owner: Arc<dyn Owner> = Arc::clone(&end) as _;
-                let asked = self.port.connect(&hello.address, &words, segment(net.settings.queue), owner);
+                let asked =
+                    self.port.connect(&hello.address, &words, segment::bytes(net.settings.queue), owner);
                 Some(asked.map_err(|error| format!("no link by {}: {error}", self.provider))?)
             }
         };
@@ -605,11 +319,11 @@ impl Door {
     fn linked(&self, coming: Coming) -> Option<Link> {
         let Coming { end, stream, link, .. } = coming;
         let link = link.or_else(|| self.port.links().into_iter().find(|link| link.number() == end.number))?;
-        let Some(shadow) = link.shadow().filter(|shadow| shadow.len() == segment(end.size)) else {
+        let Some(shadow) = link.shadow().filter(|shadow| shadow.len() == segment::bytes(end.size)) else {
             link.close();
             return None;
         };
-        let (peer, size) = (end.peer, link.mine().len() - segment(0));
+        let (peer, size) = (end.peer, link.mine().len() - segment::bytes(0));
         let way = Way { link, end, shadow, provider: self.provider.clone() };
         Some(Link::far(peer, OwnedFd::from(stream), way, size))
     }
@@ -621,52 +335,16 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 #[cfg(test)]
 mod tests {
+    use super::way::{GIVE_BACK, HERE, SILENCE};
     use super::*;
-    use fabric::Local as _;
+    use crate::link::QUEUE;
+    use crate::sys::Bell;
+    use fabric::frames;
     use fabric::frames::Next;
-    use proptest::prelude::*;
+    use fabric::{Local as _, Remote as _};
+    use ofi::Owner;
     use std::net::Ipv4Addr;
-    use std::time::Instant;
-
-    fn hello() -> Hello {
-        let (net, provider) = ("mem0".to_string(), "tcp".to_string());
-        Hello { net, from: 1, to: 65_534, size: 1 << 20, ticket: [7; 16], provider, address: vec![2; 16] }
-    }
-
-    #[test]
-    fn a_hello_is_understood_and_nothing_else_is() {
-        let bytes = hello().bytes();
-        assert!(bytes.len() <= cluster::wire::MOST);
-        assert_eq!(Hello::parse(&bytes), Some(hello()));
-        for len in 0..bytes.len() {
-            assert_eq!(Hello::parse(&bytes[..len]), None);
-        }
-        assert_eq!(Hello::parse(&[&bytes[..], &[0]].concat()), None);
-        for wrong in [
-            Hello { net: "n".repeat(33), ..hello() },
-            Hello { provider: String::new(), ..hello() },
-            Hello { provider: "a b".into(), ..hello() },
-            Hello { provider: "p".repeat(17), ..hello() },
-            Hello { address: vec![], ..hello() },
-            Hello { address: vec![0; 129], ..hello() },
-        ] {
-            assert_eq!(Hello::parse(&wrong.bytes()), None, "{wrong:?}");
-        }
-        assert_eq!(ticket_of(&[&REQUEST[..], &[7; 16], &[0; 32]].concat()), Some([7; 16]), "filled up");
-        assert_eq!(ticket_of(&[&REQUEST[..], &[7; 15]].concat()), None);
-    }
-
-    proptest! {
-        #[test]
-        fn any_bytes_are_a_hello_or_none(noise in prop::collection::vec(any::<u8>(), 0..300), keep in 0..60usize) {
-            let mut bytes = hello().bytes();
-            bytes.truncate(keep);
-            bytes.extend(noise);
-            if let Some(hello) = Hello::parse(&bytes) {
-                prop_assert_eq!(hello.bytes(), bytes);
-            }
-        }
-    }
+    use std::time::{Duration, Instant};
 
     const SIZE: usize = 256 << 10;
 
@@ -679,12 +357,8 @@ mod tests {
     }
 
     fn end() -> Arc<End> {
-        let net = Weak::new();
-        let bell = Arc::new(Bell::new().expect("an eventfd"));
-        let (ready, over) = (AtomicBool::new(false), OnceLock::new());
-        let words = [const { AtomicU64::new(0) }; 4];
-        let [asked, given, wanted, since] = words;
-        Arc::new(End { peer: 2, number: 1, size: SIZE, bell, net, ready, over, asked, given, wanted, since })
+        let keeper = Arc::new(Bell::new().expect("an eventfd"));
+        End::new(&keeper, 2, SIZE).expect("an eventfd")
     }
 
     /// A host's end of a link, and the bare link of a peer that may do what it wants; the ports end last.
@@ -708,7 +382,8 @@ mod tests {
         ];
         let words = [&REQUEST[..], &[7; 16]].concat();
         let owner: Arc<dyn Owner> = own.clone();
-        let link = ports[0].connect(ports[1].address(), &words, segment(SIZE), owner).expect("it is asked");
+        let link =
+            ports[0].connect(ports[1].address(), &words, segment::bytes(SIZE), owner).expect("it is asked");
         let stands = || own.ready.load(Ordering::Acquire) && peers_end.ready.load(Ordering::Acquire);
         until("the link", || stands() || own.over.get().is_some());
         if !stands() {
@@ -725,7 +400,7 @@ mod tests {
     }
 
     fn pair() -> Pair {
-        link_with(segment(SIZE)).unwrap_or_else(|end| panic!("{:?}", end.over.get()))
+        link_with(segment::bytes(SIZE)).unwrap_or_else(|end| panic!("{:?}", end.over.get()))
     }
 
     #[test]
@@ -776,7 +451,7 @@ mod tests {
 
     #[test]
     fn a_peer_gets_no_more_memory_than_it_has_said() {
-        let Err(end) = link_with(segment(SIZE) * 2) else { panic!("it stands") };
+        let Err(end) = link_with(segment::bytes(SIZE) * 2) else { panic!("it stands") };
         assert!(end.over.get().is_some_and(|why| why.contains("cannot be")), "{:?}", end.over.get());
     }
 

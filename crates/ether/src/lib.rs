@@ -7,7 +7,7 @@
 //! one file, the same on every host. This is a daemon's code: ordinary Rust, with threads and allocation.
 //!
 //! Read in this order: [`table`], [`mac`], [`frame`] (what is let in), [`peers`], [`net`] (what both drivers share), [`ethos`],
-//! [`ethom`] with [`link`](mod@link), [`meeting`] and [`far`], [`daemon`] and [`control`].
+//! [`ethom`] with [`segment`], [`link`](mod@link), [`meeting`] and [`far`], [`running`], [`daemon`] and [`control`].
 #![deny(missing_docs)]
 
 pub mod caps;
@@ -26,6 +26,8 @@ pub mod net;
 pub mod pcap;
 pub mod peers;
 pub mod poll;
+pub mod running;
+pub mod segment;
 pub mod stats;
 pub mod sys;
 pub mod table;

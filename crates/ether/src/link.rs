@@ -4,8 +4,6 @@
 //! carry frames do with a link is the same.
 //!
 //! Whoever has the lower number connects. On one machine both say who they are and hand over segment and bell in one message each.
-//!
-//! A segment, from its beginning: the owner's tripwire; how far the owner's own frames were read by the peer; the queue of frames to the owner.
 
 use std::io;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd, RawFd};
@@ -15,18 +13,10 @@ use fabric::frames::{self, Consumer, Producer};
 use fabric::shm::Map;
 use fabric::{Remote as _, trip};
 
-use crate::far;
+use crate::far::way;
+pub use crate::segment::{ASLEEP, BACK, QUEUE, TRIP};
 use crate::sys::{self, Bell};
 use crate::table::Net;
-
-/// Where the tripwire is.
-pub const TRIP: usize = 0;
-/// Where the peer says how far it has read.
-pub const BACK: usize = 64;
-/// Where the queue begins.
-pub const QUEUE: usize = 128;
-/// What the tripwire holds when the owner sleeps.
-pub const ASLEEP: u64 = trip::armed(trip::RX, trip::BELL, 0);
 
 const MAGIC: &[u8; 8] = b"ethom\0\0\x01";
 /// A message: magic, who, to whom, size of the sender's queue, name of the net.
@@ -60,7 +50,7 @@ enum Way {
     /// Both map the segments.
     Memory { theirs: Map, bell: Arc<Bell> },
     /// It is on another machine.
-    Far(far::Way),
+    Far(way::Way),
 }
 
 impl End {
@@ -166,7 +156,7 @@ impl std::ops::Drop for Offer {
 
 impl Link {
     /// One to a peer on another machine; `size` is that of the own queue.
-    pub fn far(peer: u16, socket: OwnedFd, way: far::Way, size: usize) -> Link {
+    pub fn far(peer: u16, socket: OwnedFd, way: way::Way, size: usize) -> Link {
         let (mine, bell, their_size) = (way.mine(), way.bell().clone(), way.size());
         Link { peer, socket, mine, way: Way::Far(way), bell, my_size: size, their_size }
     }
@@ -187,7 +177,7 @@ impl Link {
     }
 
     /// The way to a peer on another machine.
-    pub fn way(&self) -> Option<&far::Way> {
+    pub fn way(&self) -> Option<&way::Way> {
         match &self.way {
             Way::Memory { .. } => None,
             Way::Far(way) => Some(way),

@@ -4,13 +4,11 @@
 use std::io;
 use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
 
 use fabric::sync::{AtomicBool, Ordering};
 use fabric::sys;
 
 use crate::dump::Readers;
-use crate::far::Find;
 use crate::frame::{Drop, EXTRA, Header};
 use crate::learned::Learned;
 use crate::link::Link;
@@ -19,7 +17,7 @@ use crate::peers::{Peers, Snapshot};
 use crate::poll::Poller;
 use crate::stats::{self, Count, Counters, NetReport, PeerReport};
 use crate::sys::{Bell, wait};
-use crate::table::{self, Carrier, Driver, Table};
+use crate::table::{self, Carrier, Table};
 use crate::tap::Tap;
 
 /// A net of this host.
@@ -48,7 +46,7 @@ pub struct Net {
     /// Wakes the thread that receives.
     pub receiver: Bell,
     /// Wakes the keeper.
-    pub keeper: Bell,
+    pub keeper: Arc<Bell>,
     between: Mutex<Option<String>>,
     reloaded: AtomicBool,
     stop: AtomicBool,
@@ -81,7 +79,7 @@ impl Net {
             polls: Count::default(),
             sender: Bell::new()?,
             receiver: Bell::new()?,
-            keeper: Bell::new()?,
+            keeper: Arc::new(Bell::new()?),
             between: Mutex::default(),
             reloaded: AtomicBool::new(false),
             stop: AtomicBool::new(false),
@@ -187,8 +185,14 @@ impl Net {
         called
     }
 
+    /// Ends the threads, once they have done what they are at.
+    pub(crate) fn stop(&self) {
+        self.stop.store(true, Ordering::Release);
+        self.wake_all();
+    }
+
     fn wake_all(&self) {
-        for bell in [&self.sender, &self.receiver, &self.keeper] {
+        for bell in [&self.sender, &self.receiver, &*self.keeper] {
             bell.ring();
         }
     }
@@ -216,43 +220,6 @@ impl Net {
             dump_lost: self.readers.lost.value(),
             between_hosts: self.between.lock().unwrap_or_else(PoisonError::into_inner).clone(),
             peers: peers.list.iter().zip(&peers.links).map(peer).collect(),
-        }
-    }
-}
-
-/// A net whose threads run; they end when it is dropped.
-#[derive(Debug)]
-pub struct Running {
-    /// The net.
-    pub net: Arc<Net>,
-    threads: Vec<JoinHandle<()>>,
-}
-
-impl Running {
-    /// Opens a net and starts its threads.
-    pub fn start(settings: table::Net, me: u16, table: &Table, find: &Arc<Find>) -> io::Result<Running> {
-        let driver = settings.driver;
-        let net = Arc::new(Net::open(settings, me, table)?);
-        let mut running = Running { net: net.clone(), threads: Vec::new() };
-        type Job = Box<dyn FnOnce() + Send>;
-        let jobs: [(&str, Job); 3] = match driver {
-            Driver::Ethos => crate::ethos::jobs(&net, table)?,
-            Driver::Ethom => crate::ethom::jobs(&net, table, find)?,
-        };
-        for (role, job) in jobs {
-            let name = format!("{role} {}", net.settings.interface);
-            running.threads.push(std::thread::Builder::new().name(name).spawn(job)?);
-        }
-        Ok(running)
-    }
-}
-
-impl std::ops::Drop for Running {
-    fn drop(&mut self) {
-        self.net.stop.store(true, Ordering::Release);
-        self.net.wake_all();
-        for thread in self.threads.drain(..) {
-            let _ = thread.join(); // one that panicked has said so
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Writes pcapng, the format of tcpdump and Wireshark: a section, an interface for each net, and a packet for each frame with its time and
-//! direction. Only what those blocks need (draft-ietf-opsawg-pcapng, sections 4.1 to 4.3).
+//! direction. Only what those blocks need (draft-ietf-opsawg-pcapng, sections 4.1 to 4.3):
+//! own code, as the crate `pcap-file` would bring an older syn and an older thiserror along.
 
 const ETHERNET: u16 = 1;
 

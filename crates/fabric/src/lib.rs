@@ -7,9 +7,11 @@
 //!
 //! Read in this order: [`mem`] (the traits), [`trip`] (tripwires), [`hints`], [`queue`] (message queues), [`frames`] (the same for frames
 //! of any length), [`outbox`] (what one thread is to do for all others), `shm` and `bell`
-//! (one host), `credentials` (who somebody is), [`lock`] (words that survive their owner), [`sys`] (system calls).
+//! (one host), `credentials` (who somebody is), [`lock`] (words that survive their owner), [`sys`] (system calls),
+//! [`sync`] and [`atomic`] (the seam between threads and the model checker).
 #![deny(missing_docs)]
 
+pub mod atomic;
 #[cfg(not(loom))]
 pub mod bell;
 #[cfg(not(loom))]

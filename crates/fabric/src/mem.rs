@@ -7,8 +7,7 @@
 //! Rule F2: whatever is read through [`Local`] came from a peer that may be hostile. Callers read a word once and check its
 //! range before they use it.
 
-use crate::sync::{AtomicU64, Ordering, perturb};
-use crate::trip;
+use crate::sync::{AtomicU64, Ordering, fence, perturb};
 
 /// Memory that this process exports.
 pub trait Local {
@@ -130,7 +129,7 @@ impl<M: Mapped> Remote for M {
     #[inline(always)]
     fn stimulate(&self, offset: usize, interest: u64) -> u64 {
         perturb();
-        trip::fire(self.atomic(offset), interest)
+        fire(self.atomic(offset), interest)
     }
     #[inline(always)]
     fn armed(&self, offset: usize, interest: u64) -> bool {
@@ -141,6 +140,16 @@ impl<M: Mapped> Remote for M {
         perturb();
         self.atomic(offset).fetch_or(bits, Ordering::AcqRel)
     }
+}
+
+/// What a stimulus does to a tripwire ([`crate::trip`]) in memory that both ends map; see [`Remote::stimulate`].
+#[inline(always)]
+fn fire(word: &AtomicU64, interest: u64) -> u64 {
+    fence(Ordering::SeqCst);
+    if word.load(Ordering::Relaxed) & interest == 0 {
+        return 0;
+    }
+    word.swap(0, Ordering::AcqRel)
 }
 
 /// Begins to fetch the line of `word`, to be written if `own`.

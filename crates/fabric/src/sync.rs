@@ -1,21 +1,9 @@
-//! The seam of atomics: loom's under `--cfg loom`, core's otherwise. Nothing else in the workspace names `core::sync::atomic`
-//! (clippy.toml bans it), so every ordering decision can be put before the model checker.
+//! What goes on between threads, for real or, under `--cfg loom`, in the model: atomics (the seam is [`crate::atomic`]), sleeping and waking,
+//! whether a thread lives, one turn of a spin loop.
 
-#[cfg(loom)]
-#[allow(clippy::disallowed_types)]
-pub use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
-
+pub use crate::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, compiler_fence, fence};
 #[cfg(not(loom))]
-#[allow(clippy::disallowed_types)]
-pub use core::sync::atomic::{
-    AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, compiler_fence,
-    fence,
-};
-
-/// Keeps the compiler from moving stores of one thread over each other, which matters to whoever goes on where that one was killed. Nobody is
-/// in the model.
-#[cfg(loom)]
-pub fn compiler_fence(_order: Ordering) {}
+pub use crate::atomic::{AtomicI32, AtomicPtr, AtomicU8, AtomicUsize};
 
 /// Sleeps while `word` holds `value`, at most `nanos`. The model has no time: it lets the others run and comes back.
 pub fn futex_wait(word: &AtomicU32, value: u32, nanos: i64) {

@@ -6,7 +6,7 @@
 //! contain a sequentially consistent fence between their store and their load, so at least one of the two sees the other.
 
 use crate::mem::Local;
-use crate::sync::{AtomicU64, Ordering, fence};
+use crate::sync::{Ordering, fence};
 
 /// Armed for data to read.
 pub const RX: u64 = 1;
@@ -45,14 +45,4 @@ pub fn arm<L: Local>(local: &L, offset: usize, compose: impl Fn(u64) -> u64) -> 
 /// Disarms; returns what was armed, or 0 if a writer has fired it (a wake-up is then on its way, or was).
 pub fn disarm<L: Local>(local: &L, offset: usize) -> u64 {
     local.swap_word(offset, 0)
-}
-
-/// What a stimulus does to a tripwire in memory that both ends map; see [`crate::Remote::stimulate`].
-#[inline(always)]
-pub fn fire(word: &AtomicU64, interest: u64) -> u64 {
-    fence(Ordering::SeqCst);
-    if word.load(Ordering::Relaxed) & interest == 0 {
-        return 0;
-    }
-    word.swap(0, Ordering::AcqRel)
 }

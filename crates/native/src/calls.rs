@@ -6,8 +6,6 @@ use std::sync::OnceLock;
 
 use libc::{msghdr, nfds_t, pollfd, sockaddr, socklen_t};
 
-use crate::{Path, library};
-
 /// Where symbols are looked for: a handle of dlopen(), or RTLD_DEFAULT.
 #[derive(Clone, Copy)]
 pub struct Handle(pub *mut c_void);
@@ -72,14 +70,6 @@ calls! {
     setsockopt = c"setsockopt": fn(c_int, c_int, c_int, *const c_void, socklen_t) -> c_int;
     shutdown = c"shutdown": fn(c_int, c_int) -> c_int;
     close = c"close": fn(c_int) -> c_int;
-}
-
-/// Those for sockets of this path. Decided at first use, once.
-pub fn of(path: Path) -> &'static Calls {
-    match path {
-        Path::Auto => library::calls().unwrap_or_else(libc),
-        Path::Tcp => libc(),
-    }
 }
 
 /// libc's own, also where somebody stands before them.

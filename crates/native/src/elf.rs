@@ -1,39 +1,24 @@
 //! What a copy of libshunt.so says of itself, read from its file: to ask it after dlopen() would be too late, as its constructor has run
-//! by then. Only as much of ELF as that takes; whatever is not as expected is an error, never a panic.
+//! by then. Whatever is not as expected is an error, never a panic.
 
 use std::fs;
 use std::path::Path;
 
+use object::read::elf::ElfFile64;
+use object::{Architecture, LittleEndian, Object as _, ObjectKind, ObjectSection as _, ObjectSymbol as _};
+
 /// What stands in a library's table of symbols.
 pub struct Image {
     bytes: Vec<u8>,
-    sections: Vec<Section>,
 }
 
-struct Section {
-    kind: u32,
-    address: u64,
-    offset: usize,
-    size: usize,
-    link: usize,
-}
-
-struct Symbol {
-    section: usize,
-    value: u64,
-    size: usize,
-}
-
-/// Section types: symbols for the dynamic linker.
-const SHT_DYNSYM: u32 = 11;
-const SYMBOL_BYTES: usize = 24;
-/// e_machine of this machine.
-const MACHINE: u16 = if cfg!(target_arch = "x86_64") {
-    62
+/// What files for this machine say that they are for.
+const MACHINE: Architecture = if cfg!(target_arch = "x86_64") {
+    Architecture::X86_64
 } else if cfg!(target_arch = "aarch64") {
-    183
+    Architecture::Aarch64
 } else {
-    0
+    Architecture::Unknown
 };
 
 impl Image {
@@ -44,73 +29,31 @@ impl Image {
     }
 
     fn parse(bytes: Vec<u8>) -> Option<Image> {
-        let ours = bytes.starts_with(b"\x7fELF\x02\x01") && half(&bytes, 18)? == MACHINE;
-        if !ours || cfg!(target_endian = "big") {
-            return None;
-        }
-        let (at, size, count) =
-            (word(&bytes, 40)?, usize::from(half(&bytes, 58)?), usize::from(half(&bytes, 60)?));
-        let at = usize::try_from(at).ok()?;
-        let section = |index: usize| {
-            let header = bytes.get(at.checked_add(index.checked_mul(size)?)?..)?;
-            Some(Section {
-                kind: long(header, 4)?,
-                address: word(header, 16)?,
-                offset: word(header, 24)?.try_into().ok()?,
-                size: word(header, 32)?.try_into().ok()?,
-                link: long(header, 40)? as usize,
-            })
-        };
-        let sections = (0..count).map(section).collect::<Option<Vec<_>>>()?;
-        Some(Image { bytes, sections })
+        let image = Image { bytes };
+        let file = image.file()?;
+        let ours = file.architecture() == MACHINE && file.kind() == ObjectKind::Dynamic;
+        ours.then_some(image)
+    }
+
+    fn file(&self) -> Option<ElfFile64<'_, LittleEndian>> {
+        ElfFile64::parse(&*self.bytes).ok()
     }
 
     /// The C string that a symbol stands for.
     pub fn text(&self, name: &str) -> Option<&str> {
-        let symbol = self.symbol(name)?;
-        let section = self.sections.get(symbol.section)?;
-        let at = usize::try_from(symbol.value.checked_sub(section.address)?).ok()?;
-        let text = self.content(section)?.get(at..at.checked_add(symbol.size)?)?;
+        let file = self.file()?;
+        let symbol = file.dynamic_symbols().find(|symbol| symbol.name() == Ok(name))?;
+        let section = file.section_by_index(symbol.section_index()?).ok()?;
+        let text = section.data_range(symbol.address(), symbol.size()).ok()??;
         std::str::from_utf8(text.strip_suffix(b"\0")?).ok()
     }
 
     /// Whether it defines a symbol.
     pub fn defines(&self, name: &str) -> bool {
-        self.symbol(name).is_some_and(|symbol| symbol.section != 0)
-    }
-
-    fn symbol(&self, name: &str) -> Option<Symbol> {
-        let table = self.sections.iter().find(|section| section.kind == SHT_DYNSYM)?;
-        let names = self.content(self.sections.get(table.link)?)?;
-        let is_it = |at: usize| {
-            let rest = names.get(at..)?.strip_prefix(name.as_bytes())?;
-            (rest.first() == Some(&0)).then_some(())
-        };
-        self.content(table)?.chunks_exact(SYMBOL_BYTES).find_map(|entry| {
-            is_it(long(entry, 0)? as usize)?;
-            Some(Symbol {
-                section: half(entry, 6)?.into(),
-                value: word(entry, 8)?,
-                size: word(entry, 16)?.try_into().ok()?,
-            })
+        self.file().is_some_and(|file| {
+            file.dynamic_symbols().any(|symbol| symbol.name() == Ok(name) && !symbol.is_undefined())
         })
     }
-
-    fn content(&self, section: &Section) -> Option<&[u8]> {
-        self.bytes.get(section.offset..section.offset.checked_add(section.size)?)
-    }
-}
-
-fn half(bytes: &[u8], at: usize) -> Option<u16> {
-    Some(u16::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
-}
-
-fn long(bytes: &[u8], at: usize) -> Option<u32> {
-    Some(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
-}
-
-fn word(bytes: &[u8], at: usize) -> Option<u64> {
-    Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
 #[cfg(test)]

@@ -36,18 +36,10 @@ mod elf;
 mod library;
 mod listener;
 mod open;
+mod path;
 mod stream;
 
 pub use library::{Status, load, status};
 pub use listener::Listener;
+pub use path::Path;
 pub use stream::Stream;
-
-/// Which way a socket's bytes may go.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Path {
-    /// Through memory where that can be, else by TCP.
-    #[default]
-    Auto,
-    /// By TCP, past Shunt, even where the program runs under it.
-    Tcp,
-}

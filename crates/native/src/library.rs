@@ -9,6 +9,7 @@ use std::{env, fmt, ptr};
 
 use crate::calls::{self, Calls, Handle};
 use crate::elf::Image;
+use crate::path::Path;
 
 /// Who carries the calls on sockets with [`crate::Path::Auto`].
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,9 +43,12 @@ pub fn load(path: &path::Path) -> Status {
     decided(Some(path)).status.clone()
 }
 
-/// The functions for [`crate::Path::Auto`], if they are not libc's.
-pub fn calls() -> Option<&'static Calls> {
-    decided(None).calls.as_ref()
+/// The functions for sockets of this path. Decided at first use, once.
+pub fn calls(path: Path) -> &'static Calls {
+    match path {
+        Path::Auto => decided(None).calls.as_ref().unwrap_or_else(calls::libc),
+        Path::Tcp => calls::libc(),
+    }
 }
 
 struct Decided {

@@ -6,9 +6,9 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::Path;
 use crate::address::Address;
 use crate::open::{Open, cvt};
+use crate::path::Path;
 use crate::stream::{Stream, each_address, millis};
 
 /// A listening socket.

@@ -10,9 +10,10 @@ use std::{cell, io};
 
 use fabric::sync::{AtomicBool, Ordering};
 
-use crate::Path;
 use crate::address::Address;
-use crate::calls::{self, Calls};
+use crate::calls::Calls;
+use crate::library;
+use crate::path::Path;
 
 /// A socket that is open.
 pub struct Open {
@@ -29,7 +30,7 @@ pub struct Open {
 impl Open {
     /// Makes a socket for addresses of this family.
     pub fn new(family: c_int, path: Path, stream: bool) -> io::Result<Arc<Open>> {
-        let calls = calls::of(path);
+        let calls = library::calls(path);
         let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC;
         // SAFETY: takes no memory.
         let fd = unsafe { libc::socket(family, kind, libc::IPPROTO_TCP) };

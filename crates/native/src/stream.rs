@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use std::{fmt, mem};
 
-use crate::Path;
 use crate::address::Address;
 use crate::open::{Open, cvt};
+use crate::path::Path;
 
 /// A connection. `&Stream` reads and writes, too: one thread may read while others write, each write as a whole as far as the socket
 /// takes it in one piece.

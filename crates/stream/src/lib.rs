@@ -3,6 +3,7 @@
 //! sleeps.
 #![deny(missing_docs)]
 
+mod ends;
 pub mod ring;
 pub mod sovia;
 #[cfg(not(loom))] // all of it is time, which a model does not have

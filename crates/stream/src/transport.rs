@@ -5,22 +5,9 @@
 
 use fabric::{Local, Remote};
 
+pub use crate::ends::Ends;
 use crate::ring::{Broken, Consumer, Producer};
-use crate::sovia::{Exchange, Receiver, Sender};
-
-/// What a direction needs of its connection.
-pub struct Ends<'a, M> {
-    /// Own segment.
-    pub mine: M,
-    /// The peer's.
-    pub theirs: M,
-    /// What both directions share.
-    pub exchange: &'a Exchange,
-    /// Where the write position is, in the reader's segment.
-    pub front: usize,
-    /// Where the read position is, in the writer's segment.
-    pub back: usize,
-}
+use crate::sovia::{Receiver, Sender};
 
 /// The writing end. Plain data: it may lie in memory shared by forked processes, under a lock; zeroed memory is a ring of no bytes.
 #[repr(C)]

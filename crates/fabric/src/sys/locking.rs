@@ -1,8 +1,9 @@
 //! Memory of ours is never locked (mlockall(2)): a program that locks itself into memory has a few MB, we have sparse mappings that are much larger. So what is
 //! mapped here is noted, all else is locked piece by piece, and what is mapped while MCL_FUTURE holds is unlocked before it can be touched.
 
-use super::{Errno, calls, open, read};
-use crate::sync::{AtomicUsize, Ordering};
+use super::files::{close, open, read};
+use crate::atomic::{AtomicUsize, Ordering};
+use syscalls::Errno;
 
 /// Whether what the process maps is locked from the beginning.
 static FUTURE: AtomicUsize = AtomicUsize::new(0);
@@ -109,7 +110,7 @@ fn each_other(mut each: impl FnMut(usize, usize)) {
             }
         }
     }
-    super::close(fd);
+    close(fd);
 }
 
 /// A line of /proc/PID/maps as it comes: two numbers, and what is of no interest.

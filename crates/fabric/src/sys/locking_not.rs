@@ -1,6 +1,6 @@
 //! In loom's models nobody locks memory: [`super::locking`] without what it notes.
 
-use super::{Errno, calls};
+use syscalls::Errno;
 
 pub(super) fn map(len: usize, flags: i32, fd: i32, offset: usize) -> Result<*mut u8, Errno> {
     call!(mmap, 0, len, libc::PROT_READ | libc::PROT_WRITE, flags, fd, offset).map(|at| at as *mut u8)

@@ -1,0 +1,22 @@
+//! The time, and times as the kernel takes them.
+
+/// Time since boot in nanoseconds, not adjusted.
+pub fn now() -> u64 {
+    clock(libc::CLOCK_MONOTONIC)
+}
+
+/// Processor time that this process has used, in nanoseconds.
+pub fn cpu_time() -> u64 {
+    clock(libc::CLOCK_PROCESS_CPUTIME_ID)
+}
+
+fn clock(which: libc::clockid_t) -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let _ = call!(clock_gettime, which, &raw mut time);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// Nanoseconds as a timespec.
+pub fn timespec(nanos: u64) -> libc::timespec {
+    libc::timespec { tv_sec: (nanos / 1_000_000_000) as i64, tv_nsec: (nanos % 1_000_000_000) as i64 }
+}

@@ -1,0 +1,234 @@
+//! Processes and threads: who they are, whether they live and what they do; their users, signals, processors and namespaces.
+
+use core::ffi::CStr;
+use core::ptr;
+use syscalls::{Errno, Sysno};
+
+use super::calls;
+use super::files::{close, open, read};
+
+/// The thread's id.
+pub fn gettid() -> u32 {
+    call!(gettid).unwrap_or(0) as u32
+}
+
+/// The process's id.
+pub fn getpid() -> u32 {
+    call!(getpid).unwrap_or(0) as u32
+}
+
+/// The kernel's version: the first two numbers, as long as they can be read.
+pub fn kernel_version() -> (u32, u32) {
+    // SAFETY: all zeroes is a valid utsname.
+    let mut names: libc::utsname = unsafe { core::mem::zeroed() };
+    if call!(uname, &raw mut names).is_err() {
+        return (0, 0);
+    }
+    let digits = |byte: &core::ffi::c_char| Some(*byte as u8).filter(u8::is_ascii_digit);
+    let mut numbers = names.release.split(|&byte| byte as u8 == b'.').map(|part| {
+        part.iter()
+            .map_while(digits)
+            .fold(0u32, |sum, digit| sum.wrapping_mul(10).wrapping_add(u32::from(digit - b'0')))
+    });
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
+}
+
+/// The effective user.
+pub fn geteuid() -> u32 {
+    call!(geteuid).unwrap_or(0) as u32
+}
+
+/// The real, effective and saved user.
+pub fn getresuid() -> [u32; 3] {
+    ids(calls::number::getresuid)
+}
+
+/// The real, effective and saved group.
+pub fn getresgid() -> [u32; 3] {
+    ids(calls::number::getresgid)
+}
+
+fn ids(call: Sysno) -> [u32; 3] {
+    let mut ids = [u32::MAX; 3];
+    let [real, effective, saved] = &mut ids;
+    // SAFETY: both calls write three numbers to these places.
+    let _ = unsafe { syscalls::syscall!(call, &raw mut *real, &raw mut *effective, &raw mut *saved) };
+    ids
+}
+
+/// Whether a thread with this id runs or may run (one that we may not signal does). One that was killed exists until its parent
+/// reaps it, and its parent may be the one who asks: that counts as dead.
+pub fn thread_lives(tid: u32) -> bool {
+    !matches!(call!(tkill, tid, 0), Err(Errno::ESRCH)) && !matches!(thread_state(tid), Some(b'Z' | b'X'))
+}
+
+/// The kernel's letter for what a thread does; none if /proc does not say.
+fn thread_state(tid: u32) -> Option<u8> {
+    let mut stat = [0; 64]; // number, (name of at most 15 bytes), letter
+    let stat = proc(tid, b"/stat", &mut stat)?;
+    let name_end = stat.iter().rposition(|byte| *byte == b')')?;
+    stat.get(name_end + 2).copied()
+}
+
+/// Whether a thread sleeps in recvfrom() on `fd`. False if /proc does not say.
+pub fn sleeps_in_recv(tid: u32, fd: i32) -> bool {
+    sleeps_in(tid).is_some_and(|(call, first)| call == libc::SYS_recvfrom && first == Some(fd))
+}
+
+/// Whether it sleeps in ppoll().
+pub fn sleeps_in_poll(tid: u32) -> bool {
+    sleeps_in(tid).is_some_and(|(call, _)| call == libc::SYS_ppoll)
+}
+
+/// In which call it sleeps, and the first argument if that may be a descriptor.
+fn sleeps_in(tid: u32) -> Option<(libc::c_long, Option<i32>)> {
+    let mut words = [0; 128]; // number of the call and its arguments: 45 0x3 ...
+    let words = proc(tid, b"/syscall", &mut words)?;
+    let mut words =
+        words.split(|byte| *byte == b' ').map(|word| core::str::from_utf8(word).unwrap_or_default());
+    let call = words.next()?.parse().ok()?;
+    let first = words.next().and_then(|word| i32::from_str_radix(word.trim_start_matches("0x"), 16).ok());
+    Some((call, first))
+}
+
+/// What a file of a thread's says, as far as there is room.
+fn proc<'a>(tid: u32, file: &[u8], text: &'a mut [u8]) -> Option<&'a [u8]> {
+    let mut path = *b"/proc/\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
+    let mut digits = [0u8; 10];
+    let (mut rest, mut first) = (tid, digits.len());
+    loop {
+        first -= 1;
+        digits[first] = b'0' + (rest % 10) as u8;
+        rest /= 10;
+        if rest == 0 {
+            break;
+        }
+    }
+    let count = digits.len() - first;
+    path[6..6 + count].copy_from_slice(&digits[first..]);
+    path[6 + count..6 + count + file.len()].copy_from_slice(file);
+    let fd = open(CStr::from_bytes_until_nul(&path).ok()?, libc::O_RDONLY, 0).ok()?;
+    let len = read(fd, text);
+    close(fd);
+    text.get(..len.ok()?)
+}
+
+/// Sleeps on a word in shared memory while it holds `value`, at most `nanos`.
+pub fn futex_wait(word: *const u32, value: u32, nanos: i64) {
+    let timeout = libc::timespec { tv_sec: nanos / 1_000_000_000, tv_nsec: nanos % 1_000_000_000 };
+    let _ = call!(futex, word, libc::FUTEX_WAIT, value, &raw const timeout, 0, 0);
+}
+
+/// Wakes sleepers on a word.
+pub fn futex_wake(word: *const u32, count: u32) {
+    let _ = call!(futex, word, libc::FUTEX_WAKE, count, 0, 0, 0);
+}
+
+/// Whether a filter of system calls holds for this thread (seccomp): it may kill the process for a call that it does not expect.
+pub fn filtered() -> bool {
+    call!(prctl, libc::PR_GET_SECCOMP, 0, 0, 0, 0) != Ok(0)
+}
+
+/// A copy of descriptor `theirs` of the process `pid`; only where one may trace that process.
+pub fn descriptor_of(pid: u32, theirs: i32) -> Result<i32, Errno> {
+    if filtered() {
+        return Err(Errno::EPERM);
+    }
+    let process = call!(pidfd_open, pid, 0)? as i32;
+    let got = call!(pidfd_getfd, process, theirs, 0).map(|fd| fd as i32);
+    close(process);
+    got
+}
+
+/// A handle on a process.
+pub fn pidfd(pid: u32) -> Result<i32, Errno> {
+    call!(pidfd_open, pid, 0).map(|fd| fd as i32)
+}
+
+/// A copy of descriptor `theirs` of the process that `process` stands for, whatever filter is installed: for a program that has just made this call itself.
+pub fn copy_of(process: i32, theirs: i32) -> Result<i32, Errno> {
+    call!(pidfd_getfd, process, theirs, 0).map(|fd| fd as i32)
+}
+
+/// Processors that this process may run on.
+pub fn cpus() -> u32 {
+    let mut mask = [0u64; 128];
+    match call!(sched_getaffinity, 0, size_of_val(&mask), mask.as_mut_ptr()) {
+        Ok(_) => mask.iter().map(|word| word.count_ones()).sum(),
+        Err(_) => 1,
+    }
+}
+
+/// The processor that the thread runs on.
+pub fn getcpu() -> u32 {
+    let mut cpu = 0u32;
+    let _ = call!(getcpu, &raw mut cpu, 0, 0);
+    cpu
+}
+
+/// Whether a process exists.
+pub fn process_lives(pid: u32) -> bool {
+    !matches!(call!(kill, pid, 0), Err(Errno::ESRCH))
+}
+
+/// Whether the thread is scheduled by SCHED_FIFO or SCHED_RR: nobody on its processor runs before it sleeps.
+pub fn is_realtime() -> bool {
+    const RESET_ON_FORK: usize = 0x4000_0000;
+    let policy = call!(sched_getscheduler, 0).unwrap_or(0) & !RESET_ON_FORK;
+    policy == libc::SCHED_FIFO as usize || policy == libc::SCHED_RR as usize
+}
+
+/// Lets another thread run.
+pub fn yield_now() {
+    let _ = call!(sched_yield);
+}
+
+/// A copy of this process that has one thread and of whose end nobody is told by a signal: `None` in the copy. With CLONE_FILES in
+/// `flags` the two share their descriptors.
+pub fn clone_process(flags: i32) -> Result<Option<u32>, Errno> {
+    call!(clone, flags, 0, 0, 0, 0).map(|pid| (pid != 0).then_some(pid as u32))
+}
+
+/// Waits for the end of a process made by [`clone_process`].
+pub fn wait_for(pid: u32) {
+    while call!(wait4, pid, 0, libc::__WALL, 0) == Err(Errno::EINTR) {}
+}
+
+/// Ends the process, without any of its program's last steps.
+pub fn exit(status: i32) -> ! {
+    loop {
+        let _ = call!(exit_group, status);
+    }
+}
+
+/// Leaves what is shared with others.
+pub fn unshare(flags: i32) -> Result<(), Errno> {
+    call!(unshare, flags).map(drop)
+}
+
+/// Sets which signals are blocked; says which were. A bit for each, as the kernel has them.
+pub fn block_signals(mask: u64) -> u64 {
+    let mut was = 0u64;
+    let _ = call!(rt_sigprocmask, libc::SIG_SETMASK, &raw const mask, &raw mut was, 8);
+    was
+}
+
+/// Which signals are blocked.
+pub fn blocked_signals() -> u64 {
+    let mut blocked = 0u64;
+    let _ = call!(rt_sigprocmask, libc::SIG_BLOCK, ptr::null::<u64>(), &raw mut blocked, 8);
+    blocked
+}
+
+/// The stack that signal handlers may run on instead of the thread's own, if there is one.
+pub fn alternate_stack() -> Option<core::ops::Range<usize>> {
+    let mut stack = libc::stack_t { ss_sp: core::ptr::null_mut(), ss_flags: libc::SS_DISABLE, ss_size: 0 };
+    let _ = call!(sigaltstack, core::ptr::null::<libc::stack_t>(), &raw mut stack);
+    let start = stack.ss_sp as usize;
+    (stack.ss_flags & libc::SS_DISABLE == 0).then(|| start..start + stack.ss_size)
+}
+
+/// Sets the name that ps shows.
+pub fn set_name(name: &CStr) {
+    let _ = call!(prctl, libc::PR_SET_NAME, name.as_ptr());
+}

@@ -198,7 +198,7 @@ pub struct Conn {
     /// Readers that were asleep when its last number was closed, and go on with it: the last of them ends it. One more while these are
     /// being counted.
     pub orphans: AtomicU32,
-    /// Which threads the sleepers are and since when, as far as there is room ([`crate::sleepers::Waiter`]).
+    /// Which threads the sleepers are and since when, as far as there is room ([`crate::wake::sleepers::Waiter`]).
     pub asleep: [AtomicU64; 4],
     addresses: UnsafeCell<(Addr, Addr)>,
     maps: UnsafeCell<(Map, Peer)>,

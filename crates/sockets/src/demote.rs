@@ -332,7 +332,7 @@ pub(crate) fn finish(conn: &'static Conn) -> bool {
 }
 
 /// The peer's program has gone through exec(), and the image that it is now may want the connection in memory again: so it counts as new.
-/// Its slot it keeps until it gets another one ([`crate::close::leave_slot`]).
+/// Its slot it keeps until it gets another one ([`crate::link::Former`]).
 fn begin_anew(conn: &'static Conn) {
     const ENDED: u32 = flag::SHUT_WR | flag::SHUT_RD | flag::PEER_FIN | flag::PEER_HUP | flag::BROKEN;
     const OF_THE_SLOT: u32 =

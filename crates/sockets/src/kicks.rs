@@ -13,7 +13,7 @@ use crate::wake::fire;
 use crate::wake::sleepers;
 use crate::{epoll, signals};
 
-/// As [`wake`], for one that does not hold the tx lock: a reader that made room.
+/// As [`fire::wake`], for one that does not hold the tx lock: a reader that made room.
 pub(crate) fn fire(conn: &'static Conn, fd: i32, interest: u64) {
     if let Some(mut tx) = conn.lock_tx(fd) {
         fire::wake(conn, fd, &mut tx, interest);

@@ -1,4 +1,4 @@
-//! SO_RCVLOWAT where bytes stay in the ring although the connection is on tcp ([`demote`](crate::demote), `keep_rest`). The program's mark counts these too, which
+//! SO_RCVLOWAT where bytes stay in the ring although the connection is on tcp ([`handover`](crate::handover), `keep_rest`). The program's mark counts these too, which
 //! the kernel does not know of; so as long as there are some, the kernel's mark is lower by so many, and the program is told its own.
 //!
 //! A blocking read may give less than the mark then, as it may at the end of the stream.

@@ -91,7 +91,7 @@ pub fn spin_ticks() -> u64 {
     SPIN_TICKS.load(Ordering::Relaxed)
 }
 
-/// How long a stream of small messages is let gather (see `io::gather`), in ticks.
+/// How long a stream of small messages is let gather (see `gather` in `io/recv.rs`), in ticks.
 #[inline(always)]
 pub fn gather_ticks() -> u64 {
     GATHER_TICKS.load(Ordering::Relaxed)

@@ -69,7 +69,7 @@ fn thaw_below(end: usize) {
     }
 }
 
-/// Counts the memberships of this process once more for another one that has copies of its sets ([`Conn::epolls`] counts all of them), or no longer.
+/// Counts the memberships of this process once more for another one that has copies of its sets ([`crate::conn::Conn::epolls`] counts all of them), or no longer.
 pub fn share_members(more: bool) {
     each_set(|set| {
         // At fork() this thread has the lock already.

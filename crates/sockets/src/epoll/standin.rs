@@ -1,5 +1,5 @@
 //! Stand-ins. A member whose number is closed, while another number stands for the connection, is the kernel's from then on. But where nobody
-//! may copy the peer's descriptor, and the peer is in no call of ours, its unread bytes stay in the ring (`demote::keep_rest`), of which the
+//! may copy the peer's descriptor, and the peer is in no call of ours, its unread bytes stay in the ring (`keep_rest` in `handover.rs`), of which the
 //! kernel knows nothing. Then a readable eventfd is a member beside it, with the same events and data, until these bytes are read.
 //!
 //! While bytes have come by tcp as well, the kernel tells of both: one event more, with the same data.

@@ -129,7 +129,7 @@ pub(super) fn look_behind(
     got.unwrap_or(0).saturating_sub(skip)
 }
 
-/// As [`copy_out`], and leaves the bytes where they are.
+/// As `copy_out` in `recv.rs`, and leaves the bytes where they are.
 pub(super) fn look_out(
     conn: &Conn,
     ring: &Reader,
@@ -142,7 +142,7 @@ pub(super) fn look_out(
     let mut ahead = 0;
     pieces(iov, skip, count, |to, len| {
         if flags & libc::MSG_TRUNC == 0 {
-            // SAFETY: as in `copy_out`.
+            // SAFETY: as in `io::recv`.
             unsafe { ring.peek(&ends, ahead, to, len) };
         }
         ahead += len;

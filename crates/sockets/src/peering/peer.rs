@@ -1,5 +1,5 @@
 //! The peer's segment of a link. On one host that is memory which both map. Between hosts it is the *shadow*, memory of ours that is as large, and an outbox: what is
-//! written goes into the shadow first, where it can be read again, and then, in the order written, to the peer (`far.rs`).
+//! written goes into the shadow first, where it can be read again, and then, in the order written, to the peer (`wire.rs`).
 
 use fabric::shm::Map;
 use fabric::{Local, Mapped as _, Remote};

@@ -26,7 +26,7 @@ pub mod what {
     pub const OR: u64 = 3;
     /// The tripwire there (offset, interest) is stimulated.
     pub const STIMULATE: u64 = 4;
-    /// The peer's carrier is called (one of [`call`], value).
+    /// The peer's carrier is called (one of [`super::call`], value).
     pub const CALL: u64 = 5;
 }
 

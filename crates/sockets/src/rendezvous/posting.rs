@@ -100,7 +100,7 @@ fn try_post(conn: &'static Conn, fd: i32, seen: bool) -> Result<(), Reason> {
     Ok(())
 }
 
-/// Periodic look at a posted connection. True if the caller, should it be a write, is to be late ([`nap`]).
+/// Periodic look at a posted connection. True if the caller, should it be a write, is to be late ([`super::nap`]).
 pub(super) fn check(conn: &'static Conn) -> bool {
     let again = conn.has(flag::NAP);
     conn.clear(flag::NAP);

@@ -13,7 +13,7 @@ use fabric::sys;
 
 use crate::abi::{Descriptor, ErrorCode, ErrorDescriptor, ResourceCode, Return};
 use crate::far::Wire;
-use crate::fork::{Fd, PerProcess};
+use crate::process::{Fd, PerProcess};
 use crate::queue::Done;
 use crate::segment::{at, wake};
 use crate::vi::{self, End, Taken};

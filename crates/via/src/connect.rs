@@ -18,18 +18,17 @@ use fabric::sys;
 
 use crate::abi::{Return, ViAttributes};
 use crate::agent::{self, Socket};
-use crate::cq::Until;
-use crate::fork::PerProcess;
 use crate::handles::{Found, Kind, Place, Pool};
 use crate::nic;
+use crate::process::PerProcess;
 use crate::transfer::Memory;
+use crate::until::Until;
 use crate::vi::{self, Offer};
 
 mod door;
 mod hello;
 mod line;
 mod peers;
-pub(crate) mod user;
 
 use door::{Came, Door};
 pub use hello::{Address, understood};

@@ -10,13 +10,15 @@ use std::collections::VecDeque;
 
 use fabric::shm::Map;
 use fabric::sync::{AtomicU64, Ordering};
-use fabric::{hints, sys, trip};
+use fabric::{hints, trip};
 
 use crate::abi::Return;
 use crate::handles::{Found, Kind, Place, Pool};
+use crate::limits::{MAX_CQ_ENTRIES, MAX_CQS};
 use crate::lock::{Guard, Lock};
-use crate::nic::{self, MAX_CQ_ENTRIES, MAX_CQS};
+use crate::nic;
 use crate::segment::{self, wake};
+pub use crate::until::Until;
 use crate::{agent, vi};
 
 /// Virtual Interfaces of a completion queue.
@@ -318,23 +320,4 @@ pub(crate) fn check(handle: *mut c_void) -> Result<(), Return> {
 
 fn find(handle: *mut c_void) -> Result<Found<Cq>, Return> {
     CQS.find(handle).ok_or(Return::InvalidParameter)
-}
-
-/// A time limit, as programs give it: milliseconds, `VIP_INFINITE` in either width.
-#[derive(Debug, Clone, Copy)]
-pub struct Until(Option<u64>);
-
-impl Until {
-    /// So many milliseconds from now.
-    pub fn after(millis: u64) -> Until {
-        if millis >= u64::from(u32::MAX) { Until(None) } else { Until(Some(sys::now() + millis * 1_000_000)) }
-    }
-
-    /// Nanoseconds that are left; none if it is over.
-    pub fn left(&self) -> Option<u64> {
-        match self.0 {
-            None => Some(3_600_000_000_000),
-            Some(end) => end.checked_sub(sys::now()).filter(|&left| left > 0),
-        }
-    }
 }

@@ -14,9 +14,10 @@ use fabric::shm::Map;
 use fabric::{Mapped as _, Remote, trip};
 
 use crate::abi::Return;
-use crate::connect::user;
-use crate::cq::{Bound, Until};
+use crate::cq::Bound;
 use crate::segment::{self, at, wake};
+use crate::until::Until;
+use crate::user;
 use crate::{agent, vi};
 
 /// The way to a peer on another host: a link, of which one end's segment is this one's. What is put becomes visible there in the order put (rule F1).

@@ -22,6 +22,8 @@ pub(crate) mod fork;
 pub mod gate;
 #[cfg(not(loom))]
 pub mod handles;
+#[cfg(not(loom))]
+pub mod limits;
 pub mod lock;
 #[cfg(not(loom))]
 pub mod memory;
@@ -30,11 +32,17 @@ pub mod names;
 #[cfg(not(loom))]
 pub mod nic;
 #[cfg(not(loom))]
+pub(crate) mod process;
+#[cfg(not(loom))]
 pub mod queue;
 #[cfg(not(loom))]
 pub mod segment;
 #[cfg(not(loom))]
 pub mod transfer;
+#[cfg(not(loom))]
+mod until;
+#[cfg(not(loom))]
+mod user;
 #[cfg(not(loom))]
 pub mod vi;
 pub mod wire;

@@ -7,8 +7,9 @@ use std::net::{IpAddr, Ipv4Addr, ToSocketAddrs};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::abi::Return;
-use crate::fork::PerProcess;
-use crate::nic::{self, ADDRESS};
+use crate::limits::ADDRESS;
+use crate::nic;
+use crate::process::PerProcess;
 
 /// NIC handles whose name service is in use.
 static READY: PerProcess<Mutex<Option<HashSet<usize>>>> = PerProcess::new(Mutex::new(None));

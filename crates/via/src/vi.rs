@@ -12,16 +12,18 @@ use fabric::sync::{AtomicU32, AtomicU64, Ordering};
 
 use crate::abi::{Descriptor, ErrorCode, Return, State, ViAttributes, reliability, status};
 use crate::agent::{self, Event, Socket};
-use crate::cq::{self, Bound, Until};
+use crate::cq::{self, Bound};
 use crate::descriptor::{Operation, Posted};
 use crate::gate;
 use crate::handles::{Found, Kind, Place, Pool};
+use crate::limits::{MAX_DESCRIPTORS, MAX_TRANSFER, MAX_VIS};
 use crate::lock::{Guard, Lock};
 use crate::memory::{Asker, Regions, Rights};
-use crate::nic::{self, MAX_DESCRIPTORS, MAX_TRANSFER, MAX_VIS};
+use crate::nic;
 use crate::queue::{Done, Manner, Outcome, ReceiveQueue, SendQueue};
 use crate::segment::{Segment, at, wake};
 use crate::transfer::{self, Memory, Sent};
+use crate::until::Until;
 
 /// A Virtual Interface.
 pub struct Vi {

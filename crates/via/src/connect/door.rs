@@ -11,8 +11,8 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketAd
 
 use super::hello::BYTES;
 use super::line::{Line, socket};
-use super::user;
-use crate::fork::Fd;
+use crate::process::Fd;
+use crate::user;
 
 /// How many may be silent.
 const SILENT: usize = 64;

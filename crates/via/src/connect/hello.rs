@@ -6,8 +6,9 @@ use fabric::sync::{AtomicU64, Ordering};
 use fabric::sys;
 
 use crate::abi::{Return, ViAttributes};
+use crate::limits::{ADDRESS, MAX_DISCRIMINATOR, MAX_TRANSFER};
 use crate::memory::Rights;
-use crate::nic::{self, ADDRESS, MAX_DISCRIMINATOR, MAX_TRANSFER};
+use crate::nic;
 use crate::transfer::Memory;
 use crate::vi::Offer;
 

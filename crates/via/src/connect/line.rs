@@ -14,18 +14,19 @@ use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
 };
 
+use super::PATIENCE_MS;
 use super::door::{self, Came, Message};
 use super::hello::{Address, BYTES, Hello, MAGIC};
-use super::{PATIENCE_MS, user};
 use crate::abi::Return;
 use crate::arena::Theirs;
-use crate::cq::Until;
 use crate::far::{self, Peer, Watch};
-use crate::fork::Fd;
 use crate::memory::{Asker, TABLE, Table};
 use crate::nic;
+use crate::process::Fd;
 use crate::segment::{self, Segment};
 use crate::transfer::{Hints, Memory};
+use crate::until::Until;
+use crate::user;
 use crate::vi::{self, Offer};
 
 /// What came from the other end: its hello, and its memory.
@@ -238,7 +239,7 @@ pub(super) fn name(place: &[u8]) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nic::{ADDRESS, MAX_DISCRIMINATOR};
+    use crate::limits::{ADDRESS, MAX_DISCRIMINATOR};
     use rustix::net::SocketAddrUnix;
 
     #[test]

@@ -13,8 +13,8 @@ use super::hello::{Address, Hello, kind};
 use super::line::{Line, name, place, wait_for};
 use super::{NOBODY_NS, answer, ask, lock, matches};
 use crate::abi::{Return, ViAttributes};
-use crate::cq::Until;
-use crate::fork::PerProcess;
+use crate::process::PerProcess;
+use crate::until::Until;
 use crate::vi::{self, Offer};
 
 /// A connection that was asked for and is not made yet, or has failed and nobody has heard of it.

@@ -4,41 +4,20 @@
 
 use core::ffi::c_void;
 use std::collections::{BTreeSet, HashMap, VecDeque};
-use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use fabric::sync::{AtomicPtr, Ordering};
 use fabric::sys;
 
 use crate::abi::{Descriptor, ErrorCode, ErrorDescriptor, ResourceCode, Return};
-use crate::far::Wire;
-use crate::process::{Fd, PerProcess};
+use crate::process::PerProcess;
 use crate::queue::Done;
 use crate::segment::{at, wake};
-use crate::vi::{self, End, Taken};
+use crate::socket::End;
+pub use crate::socket::{Message, Socket};
+use crate::vi::{self, Taken};
 use crate::{cq, nic};
-
-/// What is said over a connection's socket, once there is a connection: one message each.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u32)]
-pub enum Message {
-    /// The agent is to look at what it waits for.
-    Kick = 1,
-    /// A message came for which no descriptor was posted.
-    ReceiveQueueEmpty = 2,
-    /// An RDMA write was to go where it must not.
-    WriteForbidden = 3,
-    /// An RDMA read likewise.
-    ReadForbidden = 4,
-    /// The sender ends the connection, as its program wants it.
-    Disconnect = 5,
-    /// The sender ends the connection because of an error.
-    Break = 6,
-}
-
-/// A connection's socket. Its end is the connection's. Between hosts nothing is said by it, but by the link.
-pub struct Socket(Fd, Option<Arc<dyn Wire>>);
 
 /// A child of fork() has none of its parent's threads.
 ///
@@ -48,50 +27,6 @@ pub(crate) unsafe fn in_child() {
     AGENT.store(core::ptr::null_mut(), Ordering::Release);
     // SAFETY: the caller vouches for it.
     unsafe { BEGINS.renew(Mutex::new(())) };
-}
-
-impl Socket {
-    /// One that is connected, and over which everything has been said that makes the connection.
-    pub fn new(fd: OwnedFd, wire: Option<Arc<dyn Wire>>) -> Socket {
-        Socket(Fd::new(fd), wire)
-    }
-
-    /// Says something, if there is room for it.
-    pub fn send(&self, message: Message) {
-        if let Some(wire) = &self.1 {
-            return wire.say(message as u32);
-        }
-        let bytes = (message as u32).to_ne_bytes();
-        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-        let _ = sys::send(self.0.as_raw_fd(), bytes.as_ptr(), bytes.len(), flags);
-    }
-
-    /// What was said, if there is something; none at the end.
-    fn receive(&self) -> Result<Option<u32>, sys::Errno> {
-        if let Some(wire) = &self.1 {
-            return wire.heard().map(Some).ok_or(sys::Errno::EAGAIN);
-        }
-        let mut bytes = [0; 4];
-        match sys::recv(self.0.as_raw_fd(), bytes.as_mut_ptr(), bytes.len(), libc::MSG_DONTWAIT)? {
-            0 => Ok(None),
-            _ => Ok(Some(u32::from_ne_bytes(bytes))),
-        }
-    }
-
-    /// Ends the connection.
-    pub fn close(&self, how: End) {
-        let last = match how {
-            End::Disconnected => Some(Message::Disconnect),
-            End::Broken => Some(Message::Break),
-            End::Left | End::Lost => None,
-        };
-        match (&self.1, last) {
-            (Some(wire), last) => wire.close(last.map(|last| last as u32)),
-            (None, Some(last)) => self.send(last),
-            (None, None) => {}
-        }
-        let _ = sys::shutdown(self.0.as_raw_fd(), libc::SHUT_RDWR);
-    }
 }
 
 /// An error that fits no descriptor (`VIP_ERROR_DESCRIPTOR`).
@@ -221,9 +156,9 @@ impl Agent {
 /// Begins to listen to a connection's socket. Before the program knows that there is a connection.
 pub fn listen_to(vi: *mut c_void, socket: &Socket) -> Result<(), Return> {
     // Between hosts it tells of its end, once.
-    let once = if socket.1.is_some() { libc::EPOLLONESHOT } else { 0 };
+    let once = if socket.wire().is_some() { libc::EPOLLONESHOT } else { 0 };
     let events = (libc::EPOLLIN | libc::EPOLLRDHUP | once) as u32;
-    sys::epoll_ctl(agent()?.epoll, libc::EPOLL_CTL_ADD, socket.0.as_raw_fd(), events, vi as u64)
+    sys::epoll_ctl(agent()?.epoll, libc::EPOLL_CTL_ADD, socket.descriptor(), events, vi as u64)
         .map_err(|_| Return::ErrorResource)
 }
 
@@ -240,7 +175,7 @@ fn listen(epoll: i32, bell: i32) {
             }
             let vi = event.u64 as *mut c_void;
             if let Some((socket, connection)) = vi::find(vi).ok().and_then(|found| found.socket()) {
-                if let Some(wire) = &socket.1 {
+                if let Some(wire) = socket.wire() {
                     wire.late();
                 }
                 hear(vi, &socket, connection);

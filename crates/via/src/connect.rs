@@ -17,10 +17,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use fabric::sys;
 
 use crate::abi::{Return, ViAttributes};
-use crate::agent::{self, Socket};
+use crate::agent;
 use crate::handles::{Found, Kind, Place, Pool};
 use crate::nic;
 use crate::process::PerProcess;
+use crate::socket::Socket;
 use crate::transfer::Memory;
 use crate::until::Until;
 use crate::vi::{self, Offer};

@@ -38,6 +38,8 @@ pub mod queue;
 #[cfg(not(loom))]
 pub mod segment;
 #[cfg(not(loom))]
+mod socket;
+#[cfg(not(loom))]
 pub mod transfer;
 #[cfg(not(loom))]
 mod until;

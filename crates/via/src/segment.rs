@@ -7,7 +7,7 @@ use std::sync::Arc;
 use fabric::shm::Map;
 use fabric::{Local, Remote, sys, trip};
 
-use crate::far::Wire;
+use crate::far::link::Wire;
 use crate::wire;
 
 /// Where everything is in a segment, in bytes from its beginning. What the peer writes often has a line of its own.

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use fabric::sync::{AtomicU32, AtomicU64, Ordering};
 
 use crate::abi::{Descriptor, ErrorCode, Return, State, ViAttributes, reliability, status};
-use crate::agent::{self, Event, Socket};
+use crate::agent::{self, Event};
 use crate::cq::{self, Bound};
 use crate::descriptor::{Operation, Posted};
 use crate::gate;
@@ -22,6 +22,8 @@ use crate::memory::{Asker, Regions, Rights};
 use crate::nic;
 use crate::queue::{Done, Manner, Outcome, ReceiveQueue, SendQueue};
 use crate::segment::{Segment, at, wake};
+pub use crate::socket::End;
+use crate::socket::{Message, Socket};
 use crate::transfer::{self, Memory, Sent};
 use crate::until::Until;
 
@@ -261,19 +263,6 @@ pub fn set_attributes(handle: *mut c_void, attributes: ViAttributes) -> Result<(
     Ok(())
 }
 
-/// How a connection ends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum End {
-    /// This process ends it: `VipDisconnect`.
-    Disconnected,
-    /// An error has: the Virtual Interface is in state Error until the program disconnects it.
-    Broken,
-    /// The peer has ended it: as `Broken`, and the program is told (`VIP_ERROR_CONN_LOST`).
-    Left,
-    /// An error at the peer has, or the peer is gone: as `Left`.
-    Lost,
-}
-
 /// `VipDisconnect`. Everything that is posted is done, flushed, when this returns. On an Idle one it does nothing.
 pub fn disconnect(handle: *mut c_void) -> Result<(), Return> {
     let vi = find(handle)?;
@@ -508,10 +497,10 @@ impl Found<Vi> {
     }
 
     fn kick(&self) {
-        self.message(agent::Message::Kick);
+        self.message(Message::Kick);
     }
 
-    fn message(&self, message: agent::Message) {
+    fn message(&self, message: Message) {
         if let Some((socket, _)) = self.socket() {
             socket.send(message);
         }

@@ -168,7 +168,7 @@ fn near(bytes: &[u8], fds: Vec<OwnedFd>) -> Option<Heard> {
 
 /// A link with a peer on another host. Nothing but the segments is in reach there; what RDMA is for is asked for.
 fn open_far(line: &dyn far::Line, hello: &Hello, handle: *mut c_void, offer: &Offer) -> Option<Arc<Memory>> {
-    let wire = line.open(Watch::of(handle, offer))?;
+    let wire = line.open(Watch::of(handle, offer.queues))?;
     let mine = Arc::new(Segment::far(wire.clone()));
     let nobody = Asker { nic: core::ptr::null_mut(), ptag: core::ptr::null_mut() };
     vi::exchange(handle, offer, &mine).then(|| {

@@ -98,16 +98,16 @@ fn send_failed(handle: *mut c_void, vi: &Found<Vi>, sent: Sent, connection: u64)
         }
         let level = standard(send.level);
         let reads = send.list.as_ref().is_some_and(SendQueue::has_failed_to_read);
-        let forbidden = if reads { agent::Message::ReadForbidden } else { agent::Message::WriteForbidden };
+        let forbidden = if reads { Message::ReadForbidden } else { Message::WriteForbidden };
         let (errors, message) = match (sent, level) {
-            (Sent::NoDescriptor, reliability::UNRELIABLE) => (0, Some(agent::Message::ReceiveQueueEmpty)),
+            (Sent::NoDescriptor, reliability::UNRELIABLE) => (0, Some(Message::ReceiveQueueEmpty)),
             (Sent::TooLong, reliability::UNRELIABLE) => (0, None),
             (Sent::Forbidden, reliability::UNRELIABLE) => (0, Some(forbidden)),
             (Sent::NoDescriptor, reliability::RECEPTION) => {
-                (status::REMOTE_DESC_ERROR, Some(agent::Message::ReceiveQueueEmpty))
+                (status::REMOTE_DESC_ERROR, Some(Message::ReceiveQueueEmpty))
             }
             (Sent::TooLong, reliability::RECEPTION) => (status::REMOTE_DESC_ERROR, None),
-            (Sent::NoDescriptor, _) => (status::TRANSPORT_ERROR, Some(agent::Message::ReceiveQueueEmpty)),
+            (Sent::NoDescriptor, _) => (status::TRANSPORT_ERROR, Some(Message::ReceiveQueueEmpty)),
             (Sent::TooLong, _) => (status::TRANSPORT_ERROR, None),
             (Sent::Forbidden, reliability::RECEPTION) => (status::RDMA_PROT_ERROR, None),
             (Sent::Forbidden, _) => (status::RDMA_PROT_ERROR, Some(forbidden)),

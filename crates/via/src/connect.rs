@@ -17,7 +17,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use fabric::sys;
 
 use crate::abi::{Return, ViAttributes};
-use crate::agent;
 use crate::handles::{Found, Kind, Place, Pool};
 use crate::nic;
 use crate::process::PerProcess;
@@ -25,6 +24,7 @@ use crate::socket::Socket;
 use crate::transfer::Memory;
 use crate::until::Until;
 use crate::vi::{self, Offer};
+use crate::{agent, handlers};
 
 mod door;
 mod hello;
@@ -207,7 +207,7 @@ fn connected(handle: *mut c_void, line: &Line, memory: Arc<Memory>) -> Result<()
     }
     if is_far {
         // What it has said before is heard now.
-        agent::kick(handle);
+        handlers::kick(handle);
     }
     Ok(())
 }

@@ -19,7 +19,7 @@ use crate::lock::{Guard, Lock};
 use crate::nic;
 use crate::segment::{self, wake};
 pub use crate::until::Until;
-use crate::{agent, vi};
+use crate::{handlers, vi};
 
 /// Virtual Interfaces of a completion queue.
 pub const MAX_VIS: usize = hints::SLOTS;
@@ -110,7 +110,7 @@ pub fn destroy(handle: *mut c_void) -> Result<(), Return> {
         segment::wake_sleepers(map, HINTS + hints::SLEEP);
     }
     drop(inner);
-    agent::forget(handle);
+    handlers::forget(handle);
     Ok(())
 }
 

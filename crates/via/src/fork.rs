@@ -17,6 +17,7 @@ extern "C" fn in_child() {
     // SAFETY: a child has one thread, and it is in fork(), not in this library.
     unsafe {
         crate::process::in_child();
+        crate::handlers::in_child();
         crate::agent::in_child();
         crate::nic::in_child();
         crate::vi::in_child();

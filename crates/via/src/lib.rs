@@ -21,6 +21,8 @@ pub mod far;
 pub(crate) mod fork;
 pub mod gate;
 #[cfg(not(loom))]
+mod handlers;
+#[cfg(not(loom))]
 pub mod handles;
 #[cfg(not(loom))]
 pub mod limits;

@@ -19,7 +19,7 @@ pub use crate::limits::{
 };
 use crate::memory::{self, Attributes, Regions};
 use crate::process::PerProcess;
-use crate::{agent, cq, far, vi};
+use crate::{cq, far, handlers, vi};
 
 const MAX_NICS: usize = 1024;
 
@@ -80,7 +80,7 @@ pub fn close(handle: *mut c_void) -> Result<(), Return> {
     drop(opened);
     vi::close(handle);
     cq::close(handle);
-    agent::forget_nic(handle);
+    handlers::forget_nic(handle);
     regions()?.close(handle);
     if let Some(arena) = arena() {
         arena.close(handle);

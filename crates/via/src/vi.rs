@@ -11,10 +11,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use fabric::sync::{AtomicU32, AtomicU64, Ordering};
 
 use crate::abi::{Descriptor, ErrorCode, Return, State, ViAttributes, reliability, status};
-use crate::agent::{self, Event};
 use crate::cq::{self, Bound};
 use crate::descriptor::{Operation, Posted};
 use crate::gate;
+use crate::handlers::{self, Event};
 use crate::handles::{Found, Kind, Place, Pool};
 use crate::limits::{MAX_DESCRIPTORS, MAX_TRANSFER, MAX_VIS};
 use crate::lock::{Guard, Lock};
@@ -213,7 +213,7 @@ pub fn destroy(handle: *mut c_void) -> Result<(), Return> {
         receive.segment = None;
         (bounds, send.segment.take())
     };
-    agent::forget(handle);
+    handlers::forget(handle);
     if let Some(segment) = segment {
         wake_own(&segment);
     }
@@ -298,10 +298,10 @@ pub(crate) fn end(handle: *mut c_void, vi: &Found<Vi>, how: End, connection: Opt
     if let Some(socket) = socket {
         socket.close(how);
     }
-    agent::flushed(handle);
+    handlers::flushed(handle);
     if lost {
-        let lost = Event::of(handle, ErrorCode::ConnLost, core::ptr::null_mut());
-        agent::error(if how == End::Left { lost.expected() } else { lost });
+        let lost = event(handle, ErrorCode::ConnLost, core::ptr::null_mut());
+        handlers::error(if how == End::Left { lost.expected() } else { lost });
     }
 }
 
@@ -347,7 +347,7 @@ pub(crate) fn exchange(handle: *mut c_void, offer: &Offer, segment: &Arc<Segment
     (send.segment, receive.segment) = (Some(segment.clone()), Some(segment.clone()));
     // Who waits for it looks again, and waits at the new one.
     if wake_own(&offer.segment) & wake::AGENT != 0 {
-        agent::look_later();
+        handlers::look_later();
     }
     true
 }
@@ -455,6 +455,16 @@ pub(crate) fn await_transfers() {
             memory.await_transfers();
         }
     }
+}
+
+/// The NIC handle of a Virtual Interface; null if that is no more.
+pub(crate) fn nic_of(vi: *mut c_void) -> *mut c_void {
+    find(vi).and_then(|found| found.nic()).unwrap_or(core::ptr::null_mut())
+}
+
+/// An error of a Virtual Interface that fits no descriptor of its queues.
+fn event(handle: *mut c_void, code: ErrorCode, descriptor: *mut Descriptor) -> Event {
+    Event::of(nic_of(handle), handle, code, descriptor)
 }
 
 pub(crate) fn find(handle: *mut c_void) -> Result<Found<Vi>, Return> {

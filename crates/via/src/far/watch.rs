@@ -4,8 +4,8 @@ use core::ffi::c_void;
 
 use fabric::shm::Map;
 
-use crate::agent;
 use crate::cq::Bound;
+use crate::handlers;
 use crate::segment::{self, at, wake};
 
 /// Whom the tripwires of a connection wake, when a peer on another host fires them.
@@ -34,7 +34,7 @@ impl Watch {
             && let Some(bound) = &self.queues[queue]
             && bound.hint()
         {
-            agent::look_later();
+            handlers::look_later();
         }
         if held & wake::AGENT != 0 {
             self.kick();
@@ -43,6 +43,6 @@ impl Watch {
 
     /// Has the library's thread look after the Virtual Interface, and what its peer has said.
     pub fn kick(&self) {
-        agent::kick(self.vi as *mut c_void);
+        handlers::kick(self.vi as *mut c_void);
     }
 }

@@ -16,14 +16,14 @@ pub unsafe fn post_send(handle: *mut c_void, descriptor: *mut Descriptor, region
     let Some(list) = &mut queue.list else { return Err(Return::InvalidParameter) };
     if list.len() >= MAX_DESCRIPTORS {
         drop(send);
-        agent::error(Event::of(handle, ErrorCode::ViOverrun, descriptor));
+        handlers::error(event(handle, ErrorCode::ViOverrun, descriptor));
         return Err(Return::ErrorResource);
     }
     // SAFETY: the caller vouches for registered memory.
     let read = unsafe { Posted::read(regions, queue.asker, descriptor, region, false, queue.most) };
     let Ok(mut posted) = read else {
         drop(send);
-        agent::error(Event::of(handle, ErrorCode::PostDesc, descriptor));
+        handlers::error(event(handle, ErrorCode::PostDesc, descriptor));
         return Err(Return::InvalidParameter);
     };
     if matches!(posted.operation, Operation::Read(_)) && standard(queue.level) == reliability::UNRELIABLE {
@@ -224,7 +224,7 @@ pub(super) fn send_done_now(queue: &mut Queue<SendQueue>) {
 #[cold]
 fn fire_own(segment: &Segment, trip: usize) {
     if segment.fire(trip) & wake::AGENT != 0 {
-        agent::look_later();
+        handlers::look_later();
     }
 }
 
@@ -243,7 +243,7 @@ pub(super) fn receive_done_now(queue: &mut Queue<ReceiveQueue>) {
 
 fn hint_own(bound: &Bound) {
     if bound.hint() {
-        agent::look_later();
+        handlers::look_later();
     }
 }
 
@@ -264,14 +264,14 @@ pub unsafe fn post_receive(
     let Some(list) = &mut queue.list else { return Err(Return::InvalidParameter) };
     if list.len() >= MAX_DESCRIPTORS {
         drop(receive);
-        agent::error(Event::of(handle, ErrorCode::ViOverrun, descriptor));
+        handlers::error(event(handle, ErrorCode::ViOverrun, descriptor));
         return Err(Return::ErrorResource);
     }
     // SAFETY: the caller vouches for registered memory.
     let read = unsafe { Posted::read(regions, queue.asker, descriptor, region, true, queue.most) };
     let Ok(mut posted) = read else {
         drop(receive);
-        agent::error(Event::of(handle, ErrorCode::PostDesc, descriptor));
+        handlers::error(event(handle, ErrorCode::PostDesc, descriptor));
         return Err(Return::InvalidParameter);
     };
     let wrong = posted.errors != 0;

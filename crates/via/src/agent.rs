@@ -19,7 +19,7 @@ use crate::segment::{at, wake};
 use crate::socket::End;
 pub use crate::socket::{Message, Socket};
 use crate::vi::{self, Taken};
-use crate::{cq, nic};
+use crate::{cq, opened};
 
 /// A child of fork() begins one of its own.
 ///
@@ -150,7 +150,7 @@ pub fn set_error_handler(
     context: *mut c_void,
     handler: Option<ErrorHandler>,
 ) -> Result<(), Return> {
-    nic::check(nic)?;
+    opened::check(nic)?;
     let mut registered = agent()?.registered();
     match handler {
         Some(handler) => registered.errors.insert(nic.addr(), (context.addr(), handler)),

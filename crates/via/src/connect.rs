@@ -18,7 +18,7 @@ use fabric::sys;
 
 use crate::abi::{Return, ViAttributes};
 use crate::handles::{Found, Kind, Place, Pool};
-use crate::nic;
+use crate::opened;
 use crate::process::PerProcess;
 use crate::socket::Socket;
 use crate::transfer::Memory;
@@ -90,7 +90,7 @@ pub struct Asked {
 
 /// `VipConnectWait`: waits at an address for a client. `ErrorResource` if another process waits there.
 pub fn wait(nic: *mut c_void, at: &Address, until: Until) -> Result<Asked, Return> {
-    nic::check(nic)?;
+    opened::check(nic)?;
     let name = name(&place(b'd', &[at.discriminator()]));
     let listener = listen_at(&name)?;
     let asked = (|| loop {

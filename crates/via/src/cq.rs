@@ -16,7 +16,7 @@ use crate::abi::Return;
 use crate::handles::{Found, Kind, Place, Pool};
 use crate::limits::{MAX_CQ_ENTRIES, MAX_CQS};
 use crate::lock::{Guard, Lock};
-use crate::nic;
+use crate::opened;
 use crate::segment::{self, wake};
 pub use crate::until::Until;
 use crate::{handlers, vi};
@@ -75,7 +75,7 @@ static PLACES: [Place<Cq>; MAX_CQS] = [const {
 
 /// `VipCreateCQ`. `InvalidParameter` for no entries, `ErrorResource` for more than a NIC offers, or without memory.
 pub fn create(nic: *mut c_void, entries: usize) -> Result<*mut c_void, Return> {
-    nic::check(nic)?;
+    opened::check(nic)?;
     check_entries(entries)?;
     let (handle, cq) = CQS.give_out().ok_or(Return::ErrorResource)?;
     let mut inner = cq.lock()?;

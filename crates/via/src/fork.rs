@@ -19,7 +19,7 @@ extern "C" fn in_child() {
         crate::process::in_child();
         crate::handlers::in_child();
         crate::agent::in_child();
-        crate::nic::in_child();
+        crate::opened::in_child();
         crate::vi::in_child();
         crate::cq::in_child();
         crate::connect::in_child();

@@ -34,6 +34,8 @@ pub mod names;
 #[cfg(not(loom))]
 pub mod nic;
 #[cfg(not(loom))]
+mod opened;
+#[cfg(not(loom))]
 pub(crate) mod process;
 #[cfg(not(loom))]
 pub mod queue;

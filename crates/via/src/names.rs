@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::abi::Return;
 use crate::limits::ADDRESS;
-use crate::nic;
+use crate::opened;
 use crate::process::PerProcess;
 
 /// NIC handles whose name service is in use.
@@ -27,20 +27,20 @@ fn ready() -> MutexGuard<'static, Option<HashSet<usize>>> {
 
 /// `VipNSInit`. Any number of times.
 pub fn init(nic: *mut c_void) -> Result<(), Return> {
-    nic::check(nic)?;
+    opened::check(nic)?;
     ready().get_or_insert_with(HashSet::new).insert(nic.addr());
     Ok(())
 }
 
 /// `VipNSShutdown`. `ErrorNameService` without [`init`].
 pub fn shutdown(nic: *mut c_void) -> Result<(), Return> {
-    nic::check(nic)?;
+    opened::check(nic)?;
     let was = ready().as_mut().is_some_and(|ready| ready.remove(&nic.addr()));
     if was { Ok(()) } else { Err(Return::ErrorNameService) }
 }
 
 fn check(nic: *mut c_void) -> Result<(), Return> {
-    nic::check(nic)?;
+    opened::check(nic)?;
     let is = ready().as_ref().is_some_and(|ready| ready.contains(&nic.addr()));
     if is { Ok(()) } else { Err(Return::ErrorNameService) }
 }

@@ -5,47 +5,18 @@
 
 use core::ffi::{c_char, c_ulong, c_void};
 use std::net::Ipv4Addr;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use fabric::sync::{AtomicU64, Ordering};
+use fabric::sync::Ordering;
 
 use crate::abi::{NicAttributes, Return, reliability};
 use crate::arena::Arena;
-use crate::fork;
-use crate::handles::{Found, Kind, Place, Pool};
 pub use crate::limits::{
     ADDRESS, MAX_CQ_ENTRIES, MAX_CQS, MAX_DESCRIPTORS, MAX_DISCRIMINATOR, MAX_PTAGS, MAX_SEGMENTS,
     MAX_TRANSFER, MAX_VIS,
 };
-use crate::memory::{self, Attributes, Regions};
-use crate::process::PerProcess;
-use crate::{cq, far, handlers, vi};
-
-const MAX_NICS: usize = 1024;
-
-/// An opened NIC.
-pub struct Nic {
-    opened: Mutex<Opened>,
-}
-
-struct Opened {
-    name: [u8; 64],
-    address: [u8; ADDRESS],
-}
-
-/// A protection tag.
-struct Ptag {
-    nic: AtomicU64,
-}
-
-static NICS: Pool<Nic> = Pool::new(Kind::Nic, &NIC_PLACES);
-static NIC_PLACES: [Place<Nic>; MAX_NICS] =
-    [const { Place::new(Nic { opened: Mutex::new(Opened { name: [0; 64], address: [0; ADDRESS] }) }) };
-        MAX_NICS];
-
-static PTAGS: Pool<Ptag> = Pool::new(Kind::Ptag, &PTAG_PLACES);
-static PTAG_PLACES: [Place<Ptag>; MAX_PTAGS] =
-    [const { Place::new(Ptag { nic: AtomicU64::new(0) }) }; MAX_PTAGS];
+use crate::memory::{self, Attributes};
+use crate::opened::{ARENA, NICS, PTAGS, arena, check_ptag, find, find_ptag, regions};
+use crate::{cq, far, fork, handlers, vi};
 
 /// `VipOpenNic`. Names that programs use are all this host's one NIC: `via_lo`, `via_eth0`, `clanvi0`, `VINIC`, `nic0` and their like,
 /// with or without a folder before them (some programs say `/dev/via_lo`, one `/etc/via_lo`). `InvalidParameter` for any other name,
@@ -56,6 +27,7 @@ pub fn open(device: &[u8]) -> Result<*mut c_void, Return> {
     if !KINDS.contains(&kind) || device.len() > 63 {
         return Err(Return::InvalidParameter);
     }
+    fork::prepare();
     regions()?;
     let (handle, nic) = NICS.give_out().ok_or(Return::ErrorResource)?;
     let mut opened = nic.lock();
@@ -187,68 +159,6 @@ pub fn set_memory_attributes(
     find(nic)?;
     check_ptag(nic, to.ptag)?;
     regions()?.set_attributes(nic, address, handle, to)
-}
-
-impl Nic {
-    fn lock(&self) -> MutexGuard<'_, Opened> {
-        self.opened.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Whether a NIC handle stands.
-pub(crate) fn check(handle: *mut c_void) -> Result<(), Return> {
-    find(handle).map(drop)
-}
-
-fn find(handle: *mut c_void) -> Result<Found<Nic>, Return> {
-    NICS.find(handle).ok_or(Return::InvalidParameter)
-}
-
-fn find_ptag(nic: *mut c_void, handle: *mut c_void) -> Option<Found<Ptag>> {
-    PTAGS.find(handle).filter(|ptag| ptag.nic.load(Ordering::Acquire) == nic as u64)
-}
-
-pub(crate) fn check_ptag(nic: *mut c_void, handle: *mut c_void) -> Result<(), Return> {
-    if handle.is_null() || find_ptag(nic, handle).is_some() { Ok(()) } else { Err(Return::InvalidPtag) }
-}
-
-/// The process's regions, made when it opens its first NIC.
-#[inline(always)]
-pub(crate) fn regions() -> Result<&'static Regions, Return> {
-    match REGIONS.get() {
-        Some(regions) => Ok(regions),
-        None => make_regions(),
-    }
-}
-
-static REGIONS: PerProcess<OnceLock<Regions>> = PerProcess::new(OnceLock::new());
-
-#[cold]
-fn make_regions() -> Result<&'static Regions, Return> {
-    fork::prepare();
-    let made = Regions::new().map_err(|_| Return::ErrorResource)?;
-    Ok(REGIONS.get_or_init(|| made))
-}
-
-/// The process's memory that peers map, if it has allocated any: only then, as tools like valgrind keep books of all that is mapped.
-pub(crate) fn arena() -> Option<&'static Arena> {
-    ARENA.get().and_then(Option::as_ref)
-}
-
-static ARENA: PerProcess<OnceLock<Option<Arena>>> = PerProcess::new(OnceLock::new());
-
-/// Regions and memory are the process's own. What the parent allocated stays mapped: the program may read there what it wrote before.
-///
-/// # Safety
-/// As of [`PerProcess::renew`].
-pub(crate) unsafe fn in_child() {
-    // SAFETY: the caller vouches for it.
-    unsafe {
-        REGIONS.renew(OnceLock::new());
-        ARENA.renew(OnceLock::new());
-        NICS.begin_anew();
-        PTAGS.begin_anew();
-    }
 }
 
 /// The address from which this host would send to others; nothing is sent.

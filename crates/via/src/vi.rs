@@ -19,7 +19,7 @@ use crate::handles::{Found, Kind, Place, Pool};
 use crate::limits::{MAX_DESCRIPTORS, MAX_TRANSFER, MAX_VIS};
 use crate::lock::{Guard, Lock};
 use crate::memory::{Asker, Regions, Rights};
-use crate::nic;
+use crate::opened;
 use crate::queue::{Done, Manner, Outcome, ReceiveQueue, SendQueue};
 use crate::segment::{Segment, at, wake};
 pub use crate::socket::End;
@@ -123,7 +123,7 @@ pub fn create(
     send_cq: *mut c_void,
     receive_cq: *mut c_void,
 ) -> Result<*mut c_void, Return> {
-    nic::check(nic)?;
+    opened::check(nic)?;
     check(nic, &attributes)?;
     let segment = Arc::new(Segment::new().map_err(|_| Return::ErrorResource)?);
     let (handle, vi) = VIS.give_out().ok_or(Return::ErrorResource)?;
@@ -173,7 +173,7 @@ fn check(nic: *mut c_void, attributes: &ViAttributes) -> Result<(), Return> {
     if !attributes.qos.is_null() {
         return Err(Return::InvalidQos);
     }
-    nic::check_ptag(nic, attributes.ptag)?;
+    opened::check_ptag(nic, attributes.ptag)?;
     if attributes.enable_rdma_read != 0 && level == reliability::UNRELIABLE {
         return Err(Return::InvalidRdmaRead);
     }
@@ -203,7 +203,7 @@ pub fn destroy(handle: *mut c_void) -> Result<(), Return> {
         if vi.state() != State::Idle {
             return Err(Return::InvalidState);
         }
-        let regions = nic::regions()?;
+        let regions = opened::regions()?;
         if let Some(list) = &mut receive.list {
             list.clear(regions);
         }
@@ -273,7 +273,7 @@ pub fn disconnect(handle: *mut c_void) -> Result<(), Return> {
 
 /// The connection of a Virtual Interface is over: the one that it has, or, if that is still the one, the [`Vi::connection`] that was found to be over before the locks were let go.
 pub(crate) fn end(handle: *mut c_void, vi: &Found<Vi>, how: End, connection: Option<u64>) {
-    let Ok(regions) = nic::regions() else { return };
+    let Ok(regions) = opened::regions() else { return };
     let (socket, lost) = {
         let Ok((mut own, mut send, mut receive)) = vi.all() else { return };
         if connection.is_some_and(|connection| connection != vi.connection()) {
@@ -541,6 +541,7 @@ impl Vi {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::nic;
 
     fn attributes(ptag: *mut c_void) -> ViAttributes {
         let (reliability_level, max_transfer_size) = (reliability::DELIVERY, 100);

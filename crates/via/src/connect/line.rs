@@ -21,7 +21,7 @@ use crate::abi::Return;
 use crate::arena::Theirs;
 use crate::far::{self, Peer, Watch};
 use crate::memory::{Asker, TABLE, Table};
-use crate::nic;
+use crate::opened;
 use crate::process::Fd;
 use crate::segment::{self, Segment};
 use crate::transfer::{Hints, Memory};
@@ -75,8 +75,8 @@ impl Line {
         let bytes = unsafe { core::slice::from_raw_parts(core::ptr::from_ref(hello).cast::<u8>(), BYTES) };
         let mut fds = Vec::new();
         if let Some(offer) = offer {
-            let Ok(regions) = nic::regions() else { return false };
-            let arena = nic::arena().map(|arena| arena.memfd());
+            let Ok(regions) = opened::regions() else { return false };
+            let arena = opened::arena().map(|arena| arena.memfd());
             let numbers = [Some(offer.segment.memfd()), Some(regions.memfd()), arena];
             let queues = offer.queues.map(|queue| queue.map(|queue| queue.memfd()));
             fds.extend(numbers.into_iter().chain(queues).flatten().map(|fd| {

@@ -10,7 +10,7 @@ use super::*;
 #[inline(always)]
 pub unsafe fn post_send(handle: *mut c_void, descriptor: *mut Descriptor, region: u32) -> Result<(), Return> {
     let vi = find(handle)?;
-    let regions = nic::regions()?;
+    let regions = opened::regions()?;
     let mut send = vi.send()?;
     let queue = &mut *send;
     let Some(list) = &mut queue.list else { return Err(Return::InvalidParameter) };
@@ -88,7 +88,7 @@ fn after_send(handle: *mut c_void, vi: &Found<Vi>, outcome: Outcome, kick: bool,
 /// A send has failed: what its descriptor says of that, and what becomes of the connection, is a matter of the reliability level.
 #[cold]
 fn send_failed(handle: *mut c_void, vi: &Found<Vi>, sent: Sent, connection: u64) {
-    let Ok(regions) = nic::regions() else { return };
+    let Ok(regions) = opened::regions() else { return };
     let mut kick = false;
     let (broken, message) = {
         let Ok(mut send) = vi.send() else { return };
@@ -137,7 +137,7 @@ fn send_failed(handle: *mut c_void, vi: &Found<Vi>, sent: Sent, connection: u64)
 /// Goes on with sends that wait for the peer to post descriptors; arms the tripwire that says when it has.
 pub fn go_on_sending(handle: *mut c_void) {
     let Ok(vi) = find(handle) else { return };
-    let Ok(regions) = nic::regions() else { return };
+    let Ok(regions) = opened::regions() else { return };
     loop {
         let Ok(mut send) = vi.send() else { return };
         let queue = &mut *send;
@@ -168,7 +168,7 @@ pub fn go_on_sending(handle: *mut c_void) {
 
 /// Does what the peer on another host asks for by RDMA.
 pub(crate) fn serve(handle: *mut c_void) {
-    let (Ok(vi), Ok(regions)) = (find(handle), nic::regions()) else { return };
+    let (Ok(vi), Ok(regions)) = (find(handle), opened::regions()) else { return };
     let Ok(Some(attributes)) = vi.own().map(|own| own.attributes) else { return };
     let rights = Rights { write: attributes.enable_rdma_write != 0, read: attributes.enable_rdma_read != 0 };
     // Whoever ends the connection waits for the lock: afterwards the memory is the program's.
@@ -258,7 +258,7 @@ pub unsafe fn post_receive(
     region: u32,
 ) -> Result<(), Return> {
     let vi = find(handle)?;
-    let regions = nic::regions()?;
+    let regions = opened::regions()?;
     let mut receive = vi.receive()?;
     let queue = &mut *receive;
     let Some(list) = &mut queue.list else { return Err(Return::InvalidParameter) };
@@ -342,7 +342,7 @@ pub fn send_done(handle: *mut c_void) -> Result<Taken, Return> {
 #[inline(always)]
 pub fn receive_done(handle: *mut c_void) -> Result<Taken, Return> {
     let vi = find(handle)?;
-    let regions = nic::regions()?;
+    let regions = opened::regions()?;
     let mut receive = vi.receive()?;
     let Some(list) = &mut receive.list else { return Err(Return::InvalidParameter) };
     if list.finished.is_empty() {
@@ -433,7 +433,7 @@ pub enum Told {
 
 /// For completion queue `cq`: whether a descriptor is done that it has not told of. `patient`: it will ask again by itself.
 pub fn tell(handle: *mut c_void, cq: *mut c_void, patient: bool) -> Told {
-    let (Ok(vi), Ok(regions)) = (find(handle), nic::regions()) else { return Told::Nothing };
+    let (Ok(vi), Ok(regions)) = (find(handle), opened::regions()) else { return Told::Nothing };
     {
         let Ok(mut send) = vi.send() else { return Told::Nothing };
         if send.bound.is_some_and(|bound| bound.handle == cq)

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use fabric::sync::{AtomicU32, AtomicU64, Ordering};
 
 use crate::abi::{Descriptor, ErrorCode, Return, State, ViAttributes, reliability, status};
-use crate::cq::{self, Bound};
+use crate::cq::members::{self as cq, Bound};
 use crate::descriptor::{Operation, Posted};
 use crate::gate;
 use crate::handlers::{self, Event};

@@ -4,7 +4,7 @@ use core::ffi::c_void;
 
 use fabric::shm::Map;
 
-use crate::cq::Bound;
+use crate::cq::members::Bound;
 use crate::handlers;
 use crate::segment::{self, at, wake};
 

@@ -1,6 +1,24 @@
 //! What a Virtual Interface's work queues are for: posting descriptors, taking them back, and telling those who wait.
 
-use super::*;
+use core::ffi::c_void;
+use std::sync::Arc;
+
+use crate::abi::{Descriptor, ErrorCode, Return, State, reliability, status};
+use crate::cq::members as cq;
+use crate::descriptor::{Operation, Posted};
+use crate::handlers;
+use crate::handles::Found;
+use crate::limits::MAX_DESCRIPTORS;
+use crate::memory::Rights;
+use crate::opened;
+use crate::queue::{Done, Outcome, SendQueue};
+use crate::segment::{at, wake};
+use crate::socket::{End, Message};
+use crate::transfer::{self, Memory, Sent};
+use crate::until::Until;
+use crate::vi::connection::end;
+use crate::vi::places::{DEFERRED, Vi, event, find, manner, standard};
+use crate::vi::waking::{receive_done_now, send_done_now};
 
 /// `VipPostSend`: sends, writes or reads what a descriptor says. It is done when this returns, unless it waits for the peer
 /// ([`DEFERRED`]). `InvalidParameter`, and an error of its own, if not even its status can be written; `ErrorResource` if there are too many.
@@ -202,49 +220,6 @@ fn tell_others(memory: &Memory, armed: u64, queue: usize) -> bool {
         kick |= cq::hint(&hints.map, hints.slot);
     }
     kick
-}
-
-/// Something is done in the send queue, by this process itself.
-#[inline(always)]
-pub(super) fn send_done_now(queue: &mut Queue<SendQueue>) {
-    let Some(list) = &queue.list else { return };
-    if let Some(bound) = &queue.bound
-        && !list.finished.watched
-    {
-        hint_own(bound);
-    }
-    if let Some(segment) = &queue.segment
-        && segment.is_armed(at::COOKIE_TRIP, wake::SLEEPERS | wake::AGENT)
-    {
-        fire_own(segment, at::COOKIE_TRIP);
-    }
-}
-
-/// Wakes whoever waits here for what this process has done itself.
-#[cold]
-fn fire_own(segment: &Segment, trip: usize) {
-    if segment.fire(trip) & wake::AGENT != 0 {
-        handlers::look_later();
-    }
-}
-
-/// As [`send_done_now`], in the receive queue.
-pub(super) fn receive_done_now(queue: &mut Queue<ReceiveQueue>) {
-    let Some(list) = &queue.list else { return };
-    if let Some(bound) = &queue.bound
-        && !list.finished.watched
-    {
-        hint_own(bound);
-    }
-    if let Some(segment) = &queue.segment {
-        fire_own(segment, at::TRIP);
-    }
-}
-
-fn hint_own(bound: &Bound) {
-    if bound.hint() {
-        handlers::look_later();
-    }
 }
 
 /// `VipPostRecv`: gives the library a descriptor for a message that will come. Errors as of [`post_send`].

@@ -185,7 +185,7 @@ pub fn set_attributes(handle: *mut c_void, attributes: ViAttributes) -> Result<(
 pub fn disconnect(handle: *mut c_void) -> Result<(), Return> {
     let vi = find(handle)?;
     end(handle, &vi, End::Disconnected, None);
-    crate::connect::cancel(handle);
+    crate::connect::pending::cancel(handle);
     Ok(())
 }
 

@@ -9,12 +9,8 @@ use fabric::shm::Map;
 use fabric::sync::AtomicBool;
 use fabric::{hints, sys};
 use host::place::{HANDED_OVER, LONGEST, Name};
-use rustix::io::Errno;
-use rustix::net::{
-    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
-};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
-use super::PATIENCE_MS;
 use super::door::{self, Came, Message};
 use super::hello::{Address, BYTES, Hello, MAGIC};
 use crate::abi::Return;
@@ -28,6 +24,9 @@ use crate::transfer::{Hints, Memory};
 use crate::until::Until;
 use crate::user;
 use crate::vi::{self, Offer};
+
+/// How long a process that was found may take for its part of the handshake.
+pub(super) const PATIENCE_MS: u64 = 5000;
 
 /// What came from the other end: its hello, and its memory.
 pub(super) struct Heard {
@@ -49,7 +48,7 @@ impl Line {
         if !to.is_here() {
             return far::envoy().ok_or(Return::NotReachable)?.call(to.ip(), place, until).map(Line::Far);
         }
-        door::connect(&name(place)).map_err(|_| Return::NoMatch)
+        door::connect(&name(place)).map(Line::Near).map_err(|_| Return::NoMatch)
     }
 
     /// Who has said something, or whose connection from another host this host's agent hands over.
@@ -198,11 +197,6 @@ fn is_reached(pid: u32, [address, value]: [u64; 2]) -> bool {
     // SAFETY: eight bytes.
     let read = unsafe { sys::process_vm_readv(pid, &local, &remote) };
     read == Ok(8) && found == value
-}
-
-pub(super) fn socket() -> Result<Fd, Errno> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).map(Fd::new)
 }
 
 /// Waits until one of the sockets has something to say.

@@ -1,5 +1,14 @@
 //! The Virtual Interface Architecture over remote memory ("VIA over the CLAN network", section 3): NICs, protection tags, registered
 //! memory, Virtual Interfaces, completion queues and connections. `vipl` puts C functions before it.
+//!
+//! The modules, bottom up; each uses only those before it:
+//!
+//! * words and numbers: [`abi`], `limits`, `until`, [`lock`], [`gate`], [`wire`], `user`, `process`;
+//! * what a process has: [`handles`], [`arena`], [`memory`], `opened` (NIC handles, tags, regions), `handlers` (the program's);
+//! * what a connection has: `far::link`, [`segment`], `socket`, `far::peer`, [`descriptor`], `engine`, [`transfer`], [`queue`];
+//! * `cq::members`, `connect::pending`, then [`vi`]: its places, waking, connection, work;
+//! * those that look through Virtual Interfaces: [`cq`], [`agent`]; those that connect them: [`far`], [`connect`];
+//! * [`names`], `fork` (a child begins all of them anew), [`nic`] (opens and closes).
 #![deny(missing_docs)]
 
 pub mod abi;

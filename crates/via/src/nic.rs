@@ -109,7 +109,7 @@ pub fn destroy_ptag(nic: *mut c_void, handle: *mut c_void) -> Result<(), Return>
     if PTAGS.take_back(&ptag) { Ok(()) } else { Err(Return::InvalidParameter) }
 }
 
-/// `VipRegisterMem`; see [`Regions::register`]. `InvalidPtag` if the tag is none of this NIC handle's.
+/// `VipRegisterMem`; see [`Regions::register`](memory::Regions::register). `InvalidPtag` if the tag is none of this NIC handle's.
 pub fn register(
     nic: *mut c_void,
     address: usize,
@@ -121,7 +121,7 @@ pub fn register(
     regions()?.register(nic, address, length, attributes)
 }
 
-/// `VipDeregisterMem`; see [`Regions::deregister`].
+/// `VipDeregisterMem`; see [`Regions::deregister`](memory::Regions::deregister).
 pub fn deregister(nic: *mut c_void, address: usize, handle: u32) -> Result<(), Return> {
     find(nic)?;
     regions()?.deregister(nic, address, handle)?;
@@ -143,13 +143,13 @@ pub fn free(nic: *mut c_void, address: usize) -> Result<(), Return> {
     arena().ok_or(Return::InvalidParameter)?.free(nic, address, |start, bytes| regions.any_in(start, bytes))
 }
 
-/// `VipQueryMem`; see [`Regions::query`].
+/// `VipQueryMem`; see [`Regions::query`](memory::Regions::query).
 pub fn query_memory(nic: *mut c_void, address: usize, handle: u32) -> Result<Attributes, Return> {
     find(nic)?;
     regions()?.query(nic, address, handle)
 }
 
-/// `VipSetMemAttributes`; see [`Regions::set_attributes`].
+/// `VipSetMemAttributes`; see [`Regions::set_attributes`](memory::Regions::set_attributes).
 pub fn set_memory_attributes(
     nic: *mut c_void,
     address: usize,

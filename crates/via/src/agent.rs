@@ -3,168 +3,31 @@
 //! other one runs the program's handlers, which may call anything, and may take their time.
 
 use core::ffi::c_void;
-use std::collections::{BTreeSet, HashMap, VecDeque};
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::collections::BTreeSet;
+use std::sync::mpsc::channel;
+use std::sync::{Mutex, PoisonError};
 
-use fabric::sync::{AtomicPtr, Ordering};
+use fabric::sync::Ordering;
 use fabric::sys;
 
-use crate::abi::{Descriptor, ErrorCode, ErrorDescriptor, ResourceCode, Return};
-use crate::far::Wire;
-use crate::fork::{Fd, PerProcess};
+use crate::abi::{ErrorCode, Return};
+use crate::handlers::{AGENT, Agent, Call, Registered, error, running};
+pub use crate::handlers::{CqHandler, ErrorHandler, Event, ViHandler, Which};
+use crate::process::PerProcess;
 use crate::queue::Done;
 use crate::segment::{at, wake};
-use crate::vi::{self, End, Taken};
-use crate::{cq, nic};
+use crate::socket::End;
+pub use crate::socket::{Message, Socket};
+use crate::vi::{self, Taken};
+use crate::{cq, opened};
 
-/// What is said over a connection's socket, once there is a connection: one message each.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u32)]
-pub enum Message {
-    /// The agent is to look at what it waits for.
-    Kick = 1,
-    /// A message came for which no descriptor was posted.
-    ReceiveQueueEmpty = 2,
-    /// An RDMA write was to go where it must not.
-    WriteForbidden = 3,
-    /// An RDMA read likewise.
-    ReadForbidden = 4,
-    /// The sender ends the connection, as its program wants it.
-    Disconnect = 5,
-    /// The sender ends the connection because of an error.
-    Break = 6,
-}
-
-/// A connection's socket. Its end is the connection's. Between hosts nothing is said by it, but by the link.
-pub struct Socket(Fd, Option<Arc<dyn Wire>>);
-
-/// A child of fork() has none of its parent's threads.
+/// A child of fork() begins one of its own.
 ///
 /// # Safety
 /// As of [`PerProcess::renew`].
 pub(crate) unsafe fn in_child() {
-    AGENT.store(core::ptr::null_mut(), Ordering::Release);
     // SAFETY: the caller vouches for it.
     unsafe { BEGINS.renew(Mutex::new(())) };
-}
-
-impl Socket {
-    /// One that is connected, and over which everything has been said that makes the connection.
-    pub fn new(fd: OwnedFd, wire: Option<Arc<dyn Wire>>) -> Socket {
-        Socket(Fd::new(fd), wire)
-    }
-
-    /// Says something, if there is room for it.
-    pub fn send(&self, message: Message) {
-        if let Some(wire) = &self.1 {
-            return wire.say(message as u32);
-        }
-        let bytes = (message as u32).to_ne_bytes();
-        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-        let _ = sys::send(self.0.as_raw_fd(), bytes.as_ptr(), bytes.len(), flags);
-    }
-
-    /// What was said, if there is something; none at the end.
-    fn receive(&self) -> Result<Option<u32>, sys::Errno> {
-        if let Some(wire) = &self.1 {
-            return wire.heard().map(Some).ok_or(sys::Errno::EAGAIN);
-        }
-        let mut bytes = [0; 4];
-        match sys::recv(self.0.as_raw_fd(), bytes.as_mut_ptr(), bytes.len(), libc::MSG_DONTWAIT)? {
-            0 => Ok(None),
-            _ => Ok(Some(u32::from_ne_bytes(bytes))),
-        }
-    }
-
-    /// Ends the connection.
-    pub fn close(&self, how: End) {
-        let last = match how {
-            End::Disconnected => Some(Message::Disconnect),
-            End::Broken => Some(Message::Break),
-            End::Left | End::Lost => None,
-        };
-        match (&self.1, last) {
-            (Some(wire), last) => wire.close(last.map(|last| last as u32)),
-            (None, Some(last)) => self.send(last),
-            (None, None) => {}
-        }
-        let _ = sys::shutdown(self.0.as_raw_fd(), libc::SHUT_RDWR);
-    }
-}
-
-/// An error that fits no descriptor (`VIP_ERROR_DESCRIPTOR`).
-#[derive(Clone, Copy)]
-pub struct Event {
-    vi: *mut c_void,
-    code: ErrorCode,
-    descriptor: *mut Descriptor,
-    expected: bool,
-}
-
-impl Event {
-    /// Of a Virtual Interface.
-    pub fn of(vi: *mut c_void, code: ErrorCode, descriptor: *mut Descriptor) -> Event {
-        Event { vi, code, descriptor, expected: false }
-    }
-
-    /// One that a program without a handler does not want to read of: every connection ends.
-    pub fn expected(self) -> Event {
-        Event { expected: true, ..self }
-    }
-}
-
-/// `VipErrorCallback`'s handler.
-pub type ErrorHandler = unsafe extern "C" fn(*mut c_void, *mut ErrorDescriptor);
-/// `VipSendNotify`'s and `VipRecvNotify`'s handler: context, NIC, Virtual Interface, descriptor.
-pub type ViHandler = unsafe extern "C" fn(*mut c_void, *mut c_void, *mut c_void, *mut Descriptor);
-/// `VipCQNotify`'s handler: context, NIC, Virtual Interface, whether it is the receive queue.
-pub type CqHandler = unsafe extern "C" fn(*mut c_void, *mut c_void, *mut c_void, i32);
-
-/// Which of a Virtual Interface's queues.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Which {
-    /// The send queue.
-    Send,
-    /// The receive queue.
-    Receive,
-}
-
-/// What a handler is to be called for, with the program's context.
-enum Call {
-    Error(*mut c_void, ErrorHandler, ErrorDescriptor),
-    Descriptor(*mut c_void, ViHandler, *mut c_void, *mut c_void, *mut Descriptor),
-    Queue(*mut c_void, CqHandler, *mut c_void, *mut c_void, bool),
-}
-
-// SAFETY: contexts are the program's, who knows that its handlers run in a thread of the library.
-unsafe impl Send for Call {}
-
-struct Agent {
-    epoll: i32,
-    /// Rung for [`look_at_all`].
-    bell: i32,
-    calls: Mutex<Sender<Call>>,
-    registered: Mutex<Registered>,
-    /// Virtual Interfaces whose peers on other hosts want something.
-    kicked: Mutex<Vec<usize>>,
-}
-
-#[derive(Default)]
-struct Registered {
-    errors: HashMap<usize, (usize, ErrorHandler)>,
-    descriptors: HashMap<(usize, Which), VecDeque<(usize, ViHandler)>>,
-    queues: HashMap<usize, VecDeque<(usize, CqHandler)>>,
-}
-
-/// Once it runs; it never ends.
-static AGENT: AtomicPtr<Agent> = AtomicPtr::new(core::ptr::null_mut());
-
-/// The agent, if there is one.
-fn running() -> Option<&'static Agent> {
-    // SAFETY: what is there was leaked by `agent`.
-    unsafe { AGENT.load(Ordering::Acquire).as_ref() }
 }
 
 static BEGINS: PerProcess<Mutex<()>> = PerProcess::new(Mutex::new(()));
@@ -182,7 +45,7 @@ fn agent() -> Result<&'static Agent, Return> {
     let _ = sys::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, bell, libc::EPOLLIN as u32, 0);
     let (calls, to_call) = channel();
     let (calls, registered) = (Mutex::new(calls), Mutex::new(Registered::default()));
-    let agent = Agent { epoll, bell, calls, registered, kicked: Mutex::new(Vec::new()) };
+    let agent = Agent { epoll, bell, calls, registered, kicked: Mutex::new(Vec::new()), look_at };
     // Signals are the program's, for its own threads.
     let mask = sys::block_signals(u64::MAX);
     let began = std::thread::Builder::new().name("via-handlers".into()).spawn(move || {
@@ -204,26 +67,12 @@ fn agent() -> Result<&'static Agent, Return> {
     Ok(agent)
 }
 
-impl Agent {
-    fn registered(&self) -> MutexGuard<'_, Registered> {
-        self.registered.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn kicked(&self) -> MutexGuard<'_, Vec<usize>> {
-        self.kicked.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn call(&self, call: Call) {
-        let _ = self.calls.lock().unwrap_or_else(PoisonError::into_inner).send(call);
-    }
-}
-
 /// Begins to listen to a connection's socket. Before the program knows that there is a connection.
 pub fn listen_to(vi: *mut c_void, socket: &Socket) -> Result<(), Return> {
     // Between hosts it tells of its end, once.
-    let once = if socket.1.is_some() { libc::EPOLLONESHOT } else { 0 };
+    let once = if socket.wire().is_some() { libc::EPOLLONESHOT } else { 0 };
     let events = (libc::EPOLLIN | libc::EPOLLRDHUP | once) as u32;
-    sys::epoll_ctl(agent()?.epoll, libc::EPOLL_CTL_ADD, socket.0.as_raw_fd(), events, vi as u64)
+    sys::epoll_ctl(agent()?.epoll, libc::EPOLL_CTL_ADD, socket.descriptor(), events, vi as u64)
         .map_err(|_| Return::ErrorResource)
 }
 
@@ -240,24 +89,13 @@ fn listen(epoll: i32, bell: i32) {
             }
             let vi = event.u64 as *mut c_void;
             if let Some((socket, connection)) = vi::find(vi).ok().and_then(|found| found.socket()) {
-                if let Some(wire) = &socket.1 {
+                if let Some(wire) = socket.wire() {
                     wire.late();
                 }
                 hear(vi, &socket, connection);
             }
         }
     }
-}
-
-/// Has the agent look after a Virtual Interface whose peer is on another host. For whoever has locks.
-pub fn kick(handle: *mut c_void) {
-    let Some(agent) = running() else { return };
-    let mut kicked = agent.kicked();
-    if !kicked.contains(&handle.addr()) {
-        kicked.push(handle.addr());
-    }
-    drop(kicked);
-    fabric::bell::ring(agent.bell);
 }
 
 fn look_at_kicked() {
@@ -284,13 +122,13 @@ fn hear(handle: *mut c_void, socket: &Socket, connection: u64) {
                 look_at(handle);
             }
             Ok(Some(said)) if said == Message::ReceiveQueueEmpty as u32 => {
-                error(Event::of(handle, ErrorCode::RecvqEmpty, core::ptr::null_mut()));
+                error(Event::of(vi::nic_of(handle), handle, ErrorCode::RecvqEmpty, core::ptr::null_mut()));
             }
             Ok(Some(said)) if said == Message::WriteForbidden as u32 => {
-                error(Event::of(handle, ErrorCode::RdmawProt, core::ptr::null_mut()));
+                error(Event::of(vi::nic_of(handle), handle, ErrorCode::RdmawProt, core::ptr::null_mut()));
             }
             Ok(Some(said)) if said == Message::ReadForbidden as u32 => {
-                error(Event::of(handle, ErrorCode::RdmarProt, core::ptr::null_mut()));
+                error(Event::of(vi::nic_of(handle), handle, ErrorCode::RdmarProt, core::ptr::null_mut()));
             }
             Err(sys::Errno::EAGAIN) => return,
             Err(sys::Errno::EINTR) => {}
@@ -306,41 +144,13 @@ fn hear(handle: *mut c_void, socket: &Socket, connection: u64) {
     }
 }
 
-/// The NIC handle of a Virtual Interface; null if that is no more.
-fn nic_of(vi: *mut c_void) -> *mut c_void {
-    vi::find(vi).and_then(|found| found.nic()).unwrap_or(core::ptr::null_mut())
-}
-
-/// Tells the program of an error, by the handler of the NIC handle, or, if it has none, on standard error.
-pub fn error(event: Event) {
-    let nic = nic_of(event.vi);
-    let described = ErrorDescriptor {
-        nic_handle: nic,
-        vi_handle: event.vi,
-        cq_handle: core::ptr::null_mut(),
-        descriptor: event.descriptor,
-        op_code: 0,
-        resource_code: if event.descriptor.is_null() { ResourceCode::Vi } else { ResourceCode::Descriptor },
-        error_code: event.code,
-    };
-    let Ok(agent) = agent() else { return };
-    let handler = agent.registered().errors.get(&nic.addr()).copied();
-    match handler {
-        Some((context, handler)) => {
-            agent.call(Call::Error(context as *mut c_void, handler, described));
-        }
-        None if event.expected => {}
-        None => eprintln!("vipl: Virtual Interface {:p}: {:?}", event.vi, event.code),
-    }
-}
-
 /// `VipErrorCallback`: sets the handler of a NIC handle, or none.
 pub fn set_error_handler(
     nic: *mut c_void,
     context: *mut c_void,
     handler: Option<ErrorHandler>,
 ) -> Result<(), Return> {
-    nic::check(nic)?;
+    opened::check(nic)?;
     let mut registered = agent()?.registered();
     match handler {
         Some(handler) => registered.errors.insert(nic.addr(), (context.addr(), handler)),
@@ -386,7 +196,7 @@ fn look_at(handle: *mut c_void) {
             let Some(&(context, handler)) = list.front() else { break };
             let Some(done) = take_or_arm(handle, which) else { break };
             list.pop_front();
-            let nic = nic_of(handle);
+            let nic = vi::nic_of(handle);
             agent.call(Call::Descriptor(context as *mut c_void, handler, nic, handle, done.descriptor));
         }
     }
@@ -422,13 +232,6 @@ fn look_at_all() {
     look_at_queues();
 }
 
-/// Has the agent do that. For whoever has locks.
-pub fn look_later() {
-    if let Some(agent) = running() {
-        fabric::bell::ring(agent.bell);
-    }
-}
-
 /// Looks whether there is something for handlers of completion queues.
 fn look_at_queues() {
     let Some(agent) = running() else { return };
@@ -437,36 +240,9 @@ fn look_at_queues() {
         while let Some(&(context, handler)) = list.front() {
             let Ok((vi, receive)) = cq::done_or_arm(handle as *mut c_void) else { break };
             list.pop_front();
-            let nic = nic_of(vi);
+            let nic = vi::nic_of(vi);
             agent.call(Call::Queue(context as *mut c_void, handler, nic, vi, receive));
         }
-    }
-}
-
-/// Descriptors of a Virtual Interface have been flushed: its handlers may have something.
-pub fn flushed(handle: *mut c_void) {
-    let waited = |agent: &Agent| {
-        let registered = agent.registered();
-        !registered.descriptors.is_empty() || !registered.queues.is_empty()
-    };
-    if running().is_some_and(waited) {
-        look_at(handle);
-    }
-}
-
-/// A Virtual Interface, or a completion queue, is no more: nor are its handlers.
-pub fn forget(handle: *mut c_void) {
-    if let Some(agent) = running() {
-        let mut registered = agent.registered();
-        registered.descriptors.retain(|(vi, _), _| *vi != handle.addr());
-        registered.queues.remove(&handle.addr());
-    }
-}
-
-/// A NIC handle is no more.
-pub fn forget_nic(nic: *mut c_void) {
-    if let Some(agent) = running() {
-        agent.registered().errors.remove(&nic.addr());
     }
 }
 

@@ -15,7 +15,7 @@ use fabric::shm::Map;
 use fabric::sys;
 
 use crate::abi::Return;
-use crate::fork::PerProcess;
+use crate::process::PerProcess;
 
 /// Bytes of an arena, where the process has as many addresses as it likes.
 const BYTES: usize = 16 << 30;

@@ -11,37 +11,30 @@
 
 use core::ffi::c_void;
 use std::collections::HashMap;
-use std::os::fd::AsFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use fabric::sys;
 
 use crate::abi::{Return, ViAttributes};
-use crate::agent::{self, Socket};
-use crate::cq::Until;
-use crate::fork::PerProcess;
 use crate::handles::{Found, Kind, Place, Pool};
-use crate::nic;
-use crate::transfer::Memory;
-use crate::vi::{self, Offer};
+use crate::opened;
+use crate::process::PerProcess;
+use crate::until::Until;
+use crate::vi;
 
 mod door;
+mod handshake;
 mod hello;
 mod line;
 mod peers;
-pub(crate) mod user;
+pub(crate) mod pending;
 
 use door::{Came, Door};
+use handshake::{NOBODY_NS, answer, ask, lock, matches};
 pub use hello::{Address, understood};
 use hello::{Hello, kind};
 use line::{Heard, Line, name, place, wait_for};
-pub(crate) use peers::cancel;
 pub use peers::{peer_done, peer_wait, request_peer};
-
-/// How long a process that was found may take for its part of the handshake.
-const PATIENCE_MS: u64 = 5000;
-/// How long a client is held up that found nobody: it will ask again at once.
-const NOBODY_NS: u64 = 1_000_000;
 
 /// A listening socket at an address, for all threads that wait there.
 struct Listener {
@@ -60,7 +53,7 @@ pub(crate) unsafe fn in_child() {
     unsafe {
         LISTENERS.renew(Mutex::new(None));
         REQUESTS.begin_anew();
-        peers::in_child();
+        pending::in_child();
     }
     hello::in_child();
 }
@@ -90,7 +83,7 @@ pub struct Asked {
 
 /// `VipConnectWait`: waits at an address for a client. `ErrorResource` if another process waits there.
 pub fn wait(nic: *mut c_void, at: &Address, until: Until) -> Result<Asked, Return> {
-    nic::check(nic)?;
+    opened::check(nic)?;
     let name = name(&place(b'd', &[at.discriminator()]));
     let listener = listen_at(&name)?;
     let asked = (|| loop {
@@ -170,48 +163,6 @@ pub fn accept(request: *mut c_void, handle: *mut c_void) -> Result<(), Return> {
     Ok(())
 }
 
-/// The server's part of the handshake, from its hello on.
-fn answer(
-    handle: *mut c_void,
-    line: &Line,
-    offer: &Offer,
-    hello: &Hello,
-    memory: Arc<Memory>,
-) -> Result<(), Return> {
-    if !vi::prepare(handle, &memory) {
-        return Err(Return::InvalidState);
-    }
-    let accept = Hello::new(kind::ACCEPT, Some(offer), &hello.to, &hello.from).reaching(&memory);
-    if !line.send(&accept, Some(offer)) {
-        return Err(Return::Timeout);
-    }
-    match line.receive(Until::after(PATIENCE_MS))? {
-        Some(confirmed) if confirmed.hello.kind == kind::CONFIRM => confirmed.hello.agree(&memory),
-        _ => return Err(Return::Timeout),
-    }
-    connected(handle, line, memory)
-}
-
-/// Both have everything.
-fn connected(handle: *mut c_void, line: &Line, memory: Arc<Memory>) -> Result<(), Return> {
-    let socket = match line {
-        Line::Near(socket) => socket.as_fd().try_clone_to_owned().ok(),
-        Line::Far(line) => line.descriptor(),
-    };
-    let wire = memory.theirs.wire().cloned();
-    let is_far = wire.is_some();
-    let socket = Arc::new(Socket::new(socket.ok_or(Return::ErrorResource)?, wire));
-    agent::listen_to(handle, &socket)?;
-    if !vi::established(handle, memory, socket) {
-        return Err(Return::InvalidState);
-    }
-    if is_far {
-        // What it has said before is heard now.
-        agent::kick(handle);
-    }
-    Ok(())
-}
-
 /// `VipConnectReject`.
 pub fn reject(request: *mut c_void) -> Result<(), Return> {
     let found = find(request)?;
@@ -222,17 +173,6 @@ pub fn reject(request: *mut c_void) -> Result<(), Return> {
     }
     REQUESTS.take_back(&found);
     Ok(())
-}
-
-/// What must be the same at both ends.
-fn matches(hello: &Hello, own: &ViAttributes) -> Result<(), Return> {
-    if hello.level != u32::from(own.reliability_level) {
-        Err(Return::InvalidReliabilityLevel)
-    } else if hello.most != own.max_transfer_size {
-        Err(Return::InvalidMtu)
-    } else {
-        Ok(())
-    }
 }
 
 /// `VipConnectRequest`: asks whoever waits at `to`, and waits for the answer; the attributes of the Virtual Interface there. `NoMatch` if
@@ -260,49 +200,6 @@ pub fn request(
     asked
 }
 
-/// The client's part of the handshake.
-fn ask(
-    handle: *mut c_void,
-    line: &Line,
-    offer: &Offer,
-    hello: &Hello,
-    until: Until,
-) -> Result<ViAttributes, Return> {
-    if !line.send(hello, Some(offer)) {
-        return Err(Return::NoMatch);
-    }
-    let heard = match line.receive(until)? {
-        Some(heard) if heard.hello.kind == kind::ACCEPT => heard,
-        Some(heard) if heard.hello.kind == kind::REJECT => return Err(Return::Reject),
-        Some(heard) if heard.hello.kind == kind::MISMATCH => return Err(mismatch(heard.hello.level)),
-        // Whoever waited has stopped waiting.
-        _ => return Err(Return::NoMatch),
-    };
-    let accepted = heard.hello;
-    let memory = line.open(heard, handle, offer).ok_or(Return::ErrorResource)?;
-    accepted.agree(&memory);
-    let confirm = Hello::new(kind::CONFIRM, None, &hello.from, &hello.to).reaching(&memory);
-    if !vi::prepare(handle, &memory) {
-        return Err(Return::InvalidState);
-    }
-    connected(handle, line, memory)?;
-    line.send(&confirm, None);
-    Ok(accepted.attributes())
-}
-
-fn mismatch(code: u32) -> Return {
-    match code {
-        6 => Return::InvalidReliabilityLevel,
-        7 => Return::InvalidMtu,
-        8 => Return::InvalidQos,
-        _ => Return::ErrorResource,
-    }
-}
-
 fn find(handle: *mut c_void) -> Result<Found<Request>, Return> {
     REQUESTS.find(handle).ok_or(Return::InvalidParameter)
-}
-
-fn lock<T>(what: &Mutex<T>) -> MutexGuard<'_, T> {
-    what.lock().unwrap_or_else(PoisonError::into_inner)
 }

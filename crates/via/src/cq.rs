@@ -6,21 +6,21 @@
 //! there are). So nothing can overflow, and nothing that is done is told of twice, or after its Virtual Interface is gone.
 
 use core::ffi::c_void;
-use std::collections::VecDeque;
 
 use fabric::shm::Map;
-use fabric::sync::{AtomicU64, Ordering};
-use fabric::{hints, sys, trip};
+use fabric::{hints, trip};
 
 use crate::abi::Return;
-use crate::handles::{Found, Kind, Place, Pool};
-use crate::lock::{Guard, Lock};
-use crate::nic::{self, MAX_CQ_ENTRIES, MAX_CQS};
 use crate::segment::{self, wake};
-use crate::{agent, vi};
+pub use crate::until::Until;
+use crate::vi;
 
-/// Virtual Interfaces of a completion queue.
-pub const MAX_VIS: usize = hints::SLOTS;
+pub(crate) mod members;
+
+pub use members::{Bound, Cq, MAX_VIS, close, create, destroy, hint, join, leave, resize};
+use members::{HINTS, Inner, Member, find};
+pub(crate) use members::{check, in_child};
+
 /// Watched Virtual Interfaces that may always stay so while nothing is done in them.
 const IDLE_WATCHED: usize = 4;
 /// Looks in vain that one that is not in vain makes up for: a look costs a line of memory that this processor has, a hint three that go
@@ -28,103 +28,6 @@ const IDLE_WATCHED: usize = 4;
 const LOOKS: usize = 16;
 /// So many of them can be saved up.
 const MOST_LOOKS: usize = 4 * MAX_VIS;
-/// Where the hints lie in a completion queue's memory.
-const HINTS: usize = 0;
-
-/// A completion queue.
-pub struct Cq {
-    nic: AtomicU64,
-    inner: Lock<Inner>,
-}
-
-struct Inner {
-    /// What peers set hints in; made when the place is first used, and kept.
-    memory: Option<(Map, i32)>,
-    /// By number: the handle of a Virtual Interface.
-    members: Vec<Option<Member>>,
-    watched: VecDeque<u16>,
-    /// How many looks in vain there may be before those where nothing is done are watched no more.
-    looks: usize,
-}
-
-// SAFETY: handles are numbers.
-unsafe impl Send for Inner {}
-
-#[derive(Clone, Copy)]
-struct Member {
-    vi: *mut c_void,
-    watched: bool,
-}
-
-/// # Safety
-/// As of [`Pool::begin_anew`].
-pub(crate) unsafe fn in_child() {
-    // SAFETY: the caller vouches for it.
-    unsafe { CQS.begin_anew() };
-}
-
-static CQS: Pool<Cq> = Pool::new(Kind::Cq, &PLACES);
-static PLACES: [Place<Cq>; MAX_CQS] = [const {
-    Place::new(Cq {
-        nic: AtomicU64::new(0),
-        inner: Lock::new(Inner { memory: None, members: Vec::new(), watched: VecDeque::new(), looks: 0 }),
-    })
-}; MAX_CQS];
-
-/// `VipCreateCQ`. `InvalidParameter` for no entries, `ErrorResource` for more than a NIC offers, or without memory.
-pub fn create(nic: *mut c_void, entries: usize) -> Result<*mut c_void, Return> {
-    nic::check(nic)?;
-    check_entries(entries)?;
-    let (handle, cq) = CQS.give_out().ok_or(Return::ErrorResource)?;
-    let mut inner = cq.lock()?;
-    if inner.memory.is_none() {
-        match Map::create(c"via-queue", hints::BYTES) {
-            Ok(memory) => inner.memory = Some(memory),
-            Err(_) => {
-                CQS.take_back(&cq);
-                return Err(Return::ErrorResource);
-            }
-        }
-    }
-    inner.members.clear();
-    inner.watched.clear();
-    inner.looks = 0;
-    cq.nic.store(nic as u64, Ordering::Release);
-    Ok(handle)
-}
-
-/// `VipDestroyCQ`. `ErrorResource` while a Virtual Interface uses it. Those who wait for it return.
-pub fn destroy(handle: *mut c_void) -> Result<(), Return> {
-    let cq = find(handle)?;
-    let inner = cq.lock()?;
-    if inner.members.iter().any(Option::is_some) {
-        return Err(Return::ErrorResource);
-    }
-    if !CQS.take_back(&cq) {
-        return Err(Return::InvalidParameter);
-    }
-    if let Some((map, _)) = &inner.memory {
-        hints::disarm_sleep(map, HINTS);
-        segment::wake_sleepers(map, HINTS + hints::SLEEP);
-    }
-    drop(inner);
-    agent::forget(handle);
-    Ok(())
-}
-
-/// `VipResizeCQ`. There is nothing to resize; what is wrong with the number is told.
-pub fn resize(handle: *mut c_void, entries: usize) -> Result<(), Return> {
-    find(handle)?;
-    check_entries(entries)
-}
-
-fn check_entries(entries: usize) -> Result<(), Return> {
-    match entries {
-        0 => Err(Return::InvalidParameter),
-        1..=MAX_CQ_ENTRIES => Ok(()),
-        _ => Err(Return::ErrorResource),
-    }
-}
 
 /// `VipCQDone`: a work queue in which one more descriptor is done: a Virtual Interface, and whether it is the receive queue.
 pub fn done(handle: *mut c_void) -> Result<(*mut c_void, bool), Return> {
@@ -226,115 +129,5 @@ impl Inner {
 fn member_of(members: &mut [Option<Member>], slot: u16, act: impl FnOnce(&mut Member)) {
     if let Some(Some(member)) = members.get_mut(usize::from(slot)) {
         act(member);
-    }
-}
-
-/// A work queue's place in a completion queue.
-#[derive(Clone, Copy)]
-pub struct Bound {
-    /// The completion queue.
-    pub handle: *mut c_void,
-    /// The number in it.
-    pub slot: usize,
-    map: Map,
-    memfd: i32,
-}
-
-// SAFETY: handles are numbers.
-unsafe impl Send for Bound {}
-// SAFETY: as above.
-unsafe impl Sync for Bound {}
-
-impl Bound {
-    /// The completion queue's memory, for peers.
-    pub fn memfd(&self) -> i32 {
-        self.memfd
-    }
-
-    /// Says that something may be done in the work queue. True if the library's thread is to look as well.
-    pub fn hint(&self) -> bool {
-        hint(&self.map, self.slot)
-    }
-}
-
-/// Sets a hint in a completion queue's memory, and wakes who sleeps there. True if the library's thread of its process is to be woken.
-pub fn hint(map: &Map, slot: usize) -> bool {
-    let armed = hints::set(map, HINTS, slot);
-    if armed & wake::SLEEPERS != 0 {
-        segment::wake_sleepers(map, HINTS + hints::SLEEP);
-    }
-    armed & wake::AGENT != 0
-}
-
-/// Binds a Virtual Interface to a completion queue. `InvalidParameter` if that is none of this NIC handle's, `ErrorResource` if it has too
-/// many.
-pub fn join(handle: *mut c_void, nic: *mut c_void, vi: *mut c_void) -> Result<Bound, Return> {
-    let cq = find(handle)?;
-    let mut inner = cq.lock()?;
-    if cq.nic.load(Ordering::Acquire) != nic as u64 {
-        return Err(Return::InvalidParameter);
-    }
-    let Some((map, memfd)) = inner.memory else { return Err(Return::ErrorResource) };
-    let slot = match inner.members.iter().position(Option::is_none) {
-        Some(slot) => slot,
-        None if inner.members.len() < MAX_VIS => {
-            inner.members.push(None);
-            inner.members.len() - 1
-        }
-        None => return Err(Return::ErrorResource),
-    };
-    inner.members[slot] = Some(Member { vi, watched: true });
-    inner.watched.push_back(slot as u16);
-    Ok(Bound { handle, slot, map, memfd })
-}
-
-/// Undoes [`join`].
-pub fn leave(bound: &Bound) {
-    let Ok(cq) = find(bound.handle) else { return };
-    let Ok(mut inner) = cq.lock() else { return };
-    if let Some(member) = inner.members.get_mut(bound.slot) {
-        *member = None;
-    }
-    inner.watched.retain(|&slot| usize::from(slot) != bound.slot);
-}
-
-/// Destroys the completion queues of a NIC handle that is being closed.
-pub fn close(nic: *mut c_void) {
-    for (handle, _) in CQS.all().filter(|(_, cq)| cq.nic.load(Ordering::Acquire) == nic as u64) {
-        let _ = destroy(handle);
-    }
-}
-
-impl Found<Cq> {
-    fn lock(&self) -> Result<Guard<'_, Inner>, Return> {
-        self.standing(self.inner.lock())
-    }
-}
-
-/// Whether a completion queue stands.
-pub(crate) fn check(handle: *mut c_void) -> Result<(), Return> {
-    find(handle).map(drop)
-}
-
-fn find(handle: *mut c_void) -> Result<Found<Cq>, Return> {
-    CQS.find(handle).ok_or(Return::InvalidParameter)
-}
-
-/// A time limit, as programs give it: milliseconds, `VIP_INFINITE` in either width.
-#[derive(Debug, Clone, Copy)]
-pub struct Until(Option<u64>);
-
-impl Until {
-    /// So many milliseconds from now.
-    pub fn after(millis: u64) -> Until {
-        if millis >= u64::from(u32::MAX) { Until(None) } else { Until(Some(sys::now() + millis * 1_000_000)) }
-    }
-
-    /// Nanoseconds that are left; none if it is over.
-    pub fn left(&self) -> Option<u64> {
-        match self.0 {
-            None => Some(3_600_000_000_000),
-            Some(end) => end.checked_sub(sys::now()).filter(|&left| left > 0),
-        }
     }
 }

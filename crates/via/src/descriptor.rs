@@ -2,8 +2,8 @@
 //! it must not, changes nothing. Results are written at the end, the status last.
 
 use crate::abi::{ControlSegment, DESCRIPTOR_ALIGNMENT, Descriptor, Segment, control, status};
+use crate::limits::{MAX_SEGMENTS, MAX_TRANSFER};
 use crate::memory::{Asker, Region, Regions};
-use crate::nic::{MAX_SEGMENTS, MAX_TRANSFER};
 
 /// Segments that are kept in place; those of longer descriptors lie elsewhere.
 const FEW: usize = 2;

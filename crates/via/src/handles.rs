@@ -11,7 +11,7 @@ use std::sync::{Mutex, PoisonError};
 use fabric::sync::{AtomicU32, Ordering};
 
 use crate::abi::Return;
-use crate::fork::PerProcess;
+use crate::process::PerProcess;
 
 /// What a handle is of.
 #[repr(u8)]

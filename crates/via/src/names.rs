@@ -7,8 +7,9 @@ use std::net::{IpAddr, Ipv4Addr, ToSocketAddrs};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::abi::Return;
-use crate::fork::PerProcess;
-use crate::nic::{self, ADDRESS};
+use crate::limits::ADDRESS;
+use crate::opened;
+use crate::process::PerProcess;
 
 /// NIC handles whose name service is in use.
 static READY: PerProcess<Mutex<Option<HashSet<usize>>>> = PerProcess::new(Mutex::new(None));
@@ -26,20 +27,20 @@ fn ready() -> MutexGuard<'static, Option<HashSet<usize>>> {
 
 /// `VipNSInit`. Any number of times.
 pub fn init(nic: *mut c_void) -> Result<(), Return> {
-    nic::check(nic)?;
+    opened::check(nic)?;
     ready().get_or_insert_with(HashSet::new).insert(nic.addr());
     Ok(())
 }
 
 /// `VipNSShutdown`. `ErrorNameService` without [`init`].
 pub fn shutdown(nic: *mut c_void) -> Result<(), Return> {
-    nic::check(nic)?;
+    opened::check(nic)?;
     let was = ready().as_mut().is_some_and(|ready| ready.remove(&nic.addr()));
     if was { Ok(()) } else { Err(Return::ErrorNameService) }
 }
 
 fn check(nic: *mut c_void) -> Result<(), Return> {
-    nic::check(nic)?;
+    opened::check(nic)?;
     let is = ready().as_ref().is_some_and(|ready| ready.contains(&nic.addr()));
     if is { Ok(()) } else { Err(Return::ErrorNameService) }
 }

@@ -5,60 +5,18 @@
 
 use core::ffi::{c_char, c_ulong, c_void};
 use std::net::Ipv4Addr;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use fabric::sync::{AtomicU64, Ordering};
+use fabric::sync::Ordering;
 
 use crate::abi::{NicAttributes, Return, reliability};
 use crate::arena::Arena;
-use crate::fork::{self, PerProcess};
-use crate::handles::{Found, Kind, Place, Pool};
-use crate::memory::{self, Attributes, Regions};
-use crate::{agent, cq, far, vi};
-
-/// Bytes of a NIC's address.
-pub const ADDRESS: usize = 6;
-/// Bytes of a discriminator, at most.
-pub const MAX_DISCRIMINATOR: usize = 32;
-/// Virtual Interfaces of a process.
-pub const MAX_VIS: usize = 16384;
-/// Descriptors that may be posted to one queue of a Virtual Interface and not taken back.
-pub const MAX_DESCRIPTORS: usize = 1024;
-/// Segments of a descriptor, behind its control segment.
-pub const MAX_SEGMENTS: usize = 16;
-/// Completion queues of a process.
-pub const MAX_CQS: usize = 1024;
-/// Entries of a completion queue.
-pub const MAX_CQ_ENTRIES: usize = 1 << 20;
-/// Bytes of a message.
-pub const MAX_TRANSFER: usize = 1 << 20;
-/// Protection tags of a process.
-pub const MAX_PTAGS: usize = 4096;
-const MAX_NICS: usize = 1024;
-
-/// An opened NIC.
-pub struct Nic {
-    opened: Mutex<Opened>,
-}
-
-struct Opened {
-    name: [u8; 64],
-    address: [u8; ADDRESS],
-}
-
-/// A protection tag.
-struct Ptag {
-    nic: AtomicU64,
-}
-
-static NICS: Pool<Nic> = Pool::new(Kind::Nic, &NIC_PLACES);
-static NIC_PLACES: [Place<Nic>; MAX_NICS] =
-    [const { Place::new(Nic { opened: Mutex::new(Opened { name: [0; 64], address: [0; ADDRESS] }) }) };
-        MAX_NICS];
-
-static PTAGS: Pool<Ptag> = Pool::new(Kind::Ptag, &PTAG_PLACES);
-static PTAG_PLACES: [Place<Ptag>; MAX_PTAGS] =
-    [const { Place::new(Ptag { nic: AtomicU64::new(0) }) }; MAX_PTAGS];
+pub use crate::limits::{
+    ADDRESS, MAX_CQ_ENTRIES, MAX_CQS, MAX_DESCRIPTORS, MAX_DISCRIMINATOR, MAX_PTAGS, MAX_SEGMENTS,
+    MAX_TRANSFER, MAX_VIS,
+};
+use crate::memory::{self, Attributes};
+use crate::opened::{ARENA, NICS, PTAGS, arena, check_ptag, find, find_ptag, regions};
+use crate::{cq, far, fork, handlers, vi};
 
 /// `VipOpenNic`. Names that programs use are all this host's one NIC: `via_lo`, `via_eth0`, `clanvi0`, `VINIC`, `nic0` and their like,
 /// with or without a folder before them (some programs say `/dev/via_lo`, one `/etc/via_lo`). `InvalidParameter` for any other name,
@@ -69,6 +27,7 @@ pub fn open(device: &[u8]) -> Result<*mut c_void, Return> {
     if !KINDS.contains(&kind) || device.len() > 63 {
         return Err(Return::InvalidParameter);
     }
+    fork::prepare();
     regions()?;
     let (handle, nic) = NICS.give_out().ok_or(Return::ErrorResource)?;
     let mut opened = nic.lock();
@@ -93,7 +52,7 @@ pub fn close(handle: *mut c_void) -> Result<(), Return> {
     drop(opened);
     vi::close(handle);
     cq::close(handle);
-    agent::forget_nic(handle);
+    handlers::forget_nic(handle);
     regions()?.close(handle);
     if let Some(arena) = arena() {
         arena.close(handle);
@@ -150,7 +109,7 @@ pub fn destroy_ptag(nic: *mut c_void, handle: *mut c_void) -> Result<(), Return>
     if PTAGS.take_back(&ptag) { Ok(()) } else { Err(Return::InvalidParameter) }
 }
 
-/// `VipRegisterMem`; see [`Regions::register`]. `InvalidPtag` if the tag is none of this NIC handle's.
+/// `VipRegisterMem`; see [`Regions::register`](memory::Regions::register). `InvalidPtag` if the tag is none of this NIC handle's.
 pub fn register(
     nic: *mut c_void,
     address: usize,
@@ -162,7 +121,7 @@ pub fn register(
     regions()?.register(nic, address, length, attributes)
 }
 
-/// `VipDeregisterMem`; see [`Regions::deregister`].
+/// `VipDeregisterMem`; see [`Regions::deregister`](memory::Regions::deregister).
 pub fn deregister(nic: *mut c_void, address: usize, handle: u32) -> Result<(), Return> {
     find(nic)?;
     regions()?.deregister(nic, address, handle)?;
@@ -184,13 +143,13 @@ pub fn free(nic: *mut c_void, address: usize) -> Result<(), Return> {
     arena().ok_or(Return::InvalidParameter)?.free(nic, address, |start, bytes| regions.any_in(start, bytes))
 }
 
-/// `VipQueryMem`; see [`Regions::query`].
+/// `VipQueryMem`; see [`Regions::query`](memory::Regions::query).
 pub fn query_memory(nic: *mut c_void, address: usize, handle: u32) -> Result<Attributes, Return> {
     find(nic)?;
     regions()?.query(nic, address, handle)
 }
 
-/// `VipSetMemAttributes`; see [`Regions::set_attributes`].
+/// `VipSetMemAttributes`; see [`Regions::set_attributes`](memory::Regions::set_attributes).
 pub fn set_memory_attributes(
     nic: *mut c_void,
     address: usize,
@@ -200,68 +159,6 @@ pub fn set_memory_attributes(
     find(nic)?;
     check_ptag(nic, to.ptag)?;
     regions()?.set_attributes(nic, address, handle, to)
-}
-
-impl Nic {
-    fn lock(&self) -> MutexGuard<'_, Opened> {
-        self.opened.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Whether a NIC handle stands.
-pub(crate) fn check(handle: *mut c_void) -> Result<(), Return> {
-    find(handle).map(drop)
-}
-
-fn find(handle: *mut c_void) -> Result<Found<Nic>, Return> {
-    NICS.find(handle).ok_or(Return::InvalidParameter)
-}
-
-fn find_ptag(nic: *mut c_void, handle: *mut c_void) -> Option<Found<Ptag>> {
-    PTAGS.find(handle).filter(|ptag| ptag.nic.load(Ordering::Acquire) == nic as u64)
-}
-
-pub(crate) fn check_ptag(nic: *mut c_void, handle: *mut c_void) -> Result<(), Return> {
-    if handle.is_null() || find_ptag(nic, handle).is_some() { Ok(()) } else { Err(Return::InvalidPtag) }
-}
-
-/// The process's regions, made when it opens its first NIC.
-#[inline(always)]
-pub(crate) fn regions() -> Result<&'static Regions, Return> {
-    match REGIONS.get() {
-        Some(regions) => Ok(regions),
-        None => make_regions(),
-    }
-}
-
-static REGIONS: PerProcess<OnceLock<Regions>> = PerProcess::new(OnceLock::new());
-
-#[cold]
-fn make_regions() -> Result<&'static Regions, Return> {
-    fork::prepare();
-    let made = Regions::new().map_err(|_| Return::ErrorResource)?;
-    Ok(REGIONS.get_or_init(|| made))
-}
-
-/// The process's memory that peers map, if it has allocated any: only then, as tools like valgrind keep books of all that is mapped.
-pub(crate) fn arena() -> Option<&'static Arena> {
-    ARENA.get().and_then(Option::as_ref)
-}
-
-static ARENA: PerProcess<OnceLock<Option<Arena>>> = PerProcess::new(OnceLock::new());
-
-/// Regions and memory are the process's own. What the parent allocated stays mapped: the program may read there what it wrote before.
-///
-/// # Safety
-/// As of [`PerProcess::renew`].
-pub(crate) unsafe fn in_child() {
-    // SAFETY: the caller vouches for it.
-    unsafe {
-        REGIONS.renew(OnceLock::new());
-        ARENA.renew(OnceLock::new());
-        NICS.begin_anew();
-        PTAGS.begin_anew();
-    }
 }
 
 /// The address from which this host would send to others; nothing is sent.

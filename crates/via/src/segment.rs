@@ -7,7 +7,7 @@ use std::sync::Arc;
 use fabric::shm::Map;
 use fabric::{Local, Remote, sys, trip};
 
-use crate::far::Wire;
+use crate::far::link::Wire;
 use crate::wire;
 
 /// Where everything is in a segment, in bytes from its beginning. What the peer writes often has a line of its own.
@@ -33,7 +33,7 @@ pub mod at {
     /// Between hosts, what the peer asks for by RDMA: where, what and how much in two words, and behind these the bytes that it writes.
     pub const ASKED: usize = super::BYTES;
     /// The bytes that the peer was asked for.
-    pub const GOT: usize = ASKED + 64 + crate::nic::MAX_TRANSFER;
+    pub const GOT: usize = ASKED + 64 + crate::limits::MAX_TRANSFER;
 }
 
 /// Who is to be woken by a tripwire, in its word beside [`trip::RX`].
@@ -49,11 +49,11 @@ pub mod wake {
 /// Bytes of the eager buffer that are used: as few as small messages need, so that they stay in the processors' caches.
 pub const EAGER: usize = 128 << 10;
 /// Where nothing can be placed in the peer's memory directly, the longest messages go through it, wherever it is that the last one ended.
-pub const EAGER_ALL: usize = 2 * crate::nic::MAX_TRANSFER;
+pub const EAGER_ALL: usize = 2 * crate::limits::MAX_TRANSFER;
 /// Bytes of a segment. What is not used is no memory.
 pub const BYTES: usize = at::EAGER + EAGER_ALL;
 /// The same between hosts.
-pub const FAR_BYTES: usize = at::GOT + crate::nic::MAX_TRANSFER;
+pub const FAR_BYTES: usize = at::GOT + crate::limits::MAX_TRANSFER;
 
 /// The segment of one end, for one connection: a peer that is gone, or does not keep to the rules, has no way to the next one's.
 pub struct Segment {

@@ -21,10 +21,11 @@ use crate::abi::{Segment as Buffer, status};
 use crate::arena::Theirs;
 use crate::descriptor::{self, Posted};
 use crate::engine;
-use crate::far::{Peer, Wire, reply};
+use crate::far::link::{Wire, reply};
+use crate::far::peer::Peer;
 use crate::gate;
+use crate::limits::{MAX_SEGMENTS, MAX_TRANSFER};
 use crate::memory::{self, Asker, Regions, Rights};
-use crate::nic::{MAX_SEGMENTS, MAX_TRANSFER};
 use crate::segment::{EAGER, EAGER_ALL, Segment, at, wake};
 use crate::wire::{
     Broken, Cookie, CookieReader, CookieWriter, INLINE, Kind, SLOTS, Transfer, TransferReader, TransferWriter,

@@ -6,111 +6,33 @@
 //! transfer of the peer that is under way, which the kernel carries out.
 
 use core::ffi::c_void;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
-use fabric::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::abi::{Return, State, ViAttributes, reliability};
+use crate::cq::members as cq;
+use crate::handlers;
+use crate::limits::MAX_TRANSFER;
+use crate::memory::Asker;
+use crate::opened;
+use crate::queue::{ReceiveQueue, SendQueue};
+use crate::segment::Segment;
+pub use crate::socket::End;
 
-use crate::abi::{Descriptor, ErrorCode, Return, State, ViAttributes, reliability, status};
-use crate::agent::{self, Event, Socket};
-use crate::cq::{self, Bound, Until};
-use crate::descriptor::{Operation, Posted};
-use crate::gate;
-use crate::handles::{Found, Kind, Place, Pool};
-use crate::lock::{Guard, Lock};
-use crate::memory::{Asker, Regions, Rights};
-use crate::nic::{self, MAX_DESCRIPTORS, MAX_TRANSFER, MAX_VIS};
-use crate::queue::{Done, Manner, Outcome, ReceiveQueue, SendQueue};
-use crate::segment::{Segment, at, wake};
-use crate::transfer::{self, Memory, Sent};
-
-/// A Virtual Interface.
-pub struct Vi {
-    state: AtomicU32,
-    connection: AtomicU64,
-    own: Mutex<Own>,
-    send: Lock<Queue<SendQueue>>,
-    receive: Lock<Queue<ReceiveQueue>>,
-}
-
-/// What no transfer needs.
-struct Own {
-    nic: *mut c_void,
-    attributes: Option<ViAttributes>,
-    socket: Option<Arc<Socket>>,
-}
-
-// SAFETY: handles are numbers; the pointers in the attributes are handles, or the program's.
-unsafe impl Send for Own {}
-
-/// A work queue, and what its calls need.
-struct Queue<Q> {
-    list: Option<Q>,
-    asker: Asker,
-    bound: Option<Bound>,
-    /// Where threads sleep that wait for it.
-    segment: Option<Arc<Segment>>,
-    level: u16,
-    most: usize,
-}
-
-// SAFETY: handles are numbers.
-unsafe impl<Q: Send> Send for Queue<Q> {}
-
-impl<Q> Queue<Q> {
-    const fn new() -> Queue<Q> {
-        let asker = Asker { nic: core::ptr::null_mut(), ptag: core::ptr::null_mut() };
-        Queue { list: None, asker, bound: None, segment: None, level: 0, most: 0 }
-    }
-}
-
-impl Queue<SendQueue> {
-    /// Whether it is being connected, with this memory: the program may have given that up, and begun another connection.
-    fn is_pending(&self, vi: &Vi, memory: &Memory) -> bool {
-        vi.state() == State::ConnectPending
-            && self.segment.as_ref().is_some_and(|segment| Arc::ptr_eq(segment, &memory.mine))
-    }
-}
-
+mod connection;
+mod places;
+mod waking;
 mod work;
+
+use connection::wake_own;
+pub(crate) use connection::{Offer, abandon, begin, end, established, exchange, prepare};
+pub use places::{DEFERRED, SPLIT, Vi};
+use places::{Own, Queue, VIS, standard};
+pub(crate) use places::{find, in_child, nic_of};
 pub(crate) use work::serve;
 pub use work::{
     Taken, Told, go_on_sending, post_receive, post_send, receive_done, receive_wait, send_done, send_wait,
     tell,
 };
-use work::{receive_done_now, send_done_now};
-
-/// # Safety
-/// As of [`Pool::begin_anew`].
-pub(crate) unsafe fn in_child() {
-    // SAFETY: the caller vouches for it.
-    unsafe { VIS.begin_anew() };
-}
-
-static VIS: Pool<Vi> = Pool::new(Kind::Vi, &PLACES);
-static PLACES: [Place<Vi>; MAX_VIS] = [const {
-    Place::new(Vi {
-        state: AtomicU32::new(0),
-        connection: AtomicU64::new(0),
-        own: Mutex::new(Own { nic: core::ptr::null_mut(), attributes: None, socket: None }),
-        send: Lock::new(Queue::new()),
-        receive: Lock::new(Queue::new()),
-    })
-}; MAX_VIS];
-
-/// Bit of a reliability level: a send waits until the peer has posted a descriptor for it (CLAN's flow control extension; Giganet's
-/// deferred flow control).
-pub const DEFERRED: u16 = 1 << 15;
-/// Bit of a reliability level: a message that is longer than the peer's descriptor goes on in the next one (CLAN's request splitting).
-pub const SPLIT: u16 = 1 << 13;
-
-/// The level without what goes beyond the standard.
-fn standard(level: u16) -> u16 {
-    level & !(DEFERRED | SPLIT)
-}
-
-fn manner(level: u16) -> Manner {
-    Manner { patient: level & DEFERRED != 0, splits: level & SPLIT != 0 }
-}
 
 /// `VipCreateVi`.
 pub fn create(
@@ -119,7 +41,7 @@ pub fn create(
     send_cq: *mut c_void,
     receive_cq: *mut c_void,
 ) -> Result<*mut c_void, Return> {
-    nic::check(nic)?;
+    opened::check(nic)?;
     check(nic, &attributes)?;
     let segment = Arc::new(Segment::new().map_err(|_| Return::ErrorResource)?);
     let (handle, vi) = VIS.give_out().ok_or(Return::ErrorResource)?;
@@ -169,7 +91,7 @@ fn check(nic: *mut c_void, attributes: &ViAttributes) -> Result<(), Return> {
     if !attributes.qos.is_null() {
         return Err(Return::InvalidQos);
     }
-    nic::check_ptag(nic, attributes.ptag)?;
+    opened::check_ptag(nic, attributes.ptag)?;
     if attributes.enable_rdma_read != 0 && level == reliability::UNRELIABLE {
         return Err(Return::InvalidRdmaRead);
     }
@@ -199,7 +121,7 @@ pub fn destroy(handle: *mut c_void) -> Result<(), Return> {
         if vi.state() != State::Idle {
             return Err(Return::InvalidState);
         }
-        let regions = nic::regions()?;
+        let regions = opened::regions()?;
         if let Some(list) = &mut receive.list {
             list.clear(regions);
         }
@@ -209,7 +131,7 @@ pub fn destroy(handle: *mut c_void) -> Result<(), Return> {
         receive.segment = None;
         (bounds, send.segment.take())
     };
-    agent::forget(handle);
+    handlers::forget(handle);
     if let Some(segment) = segment {
         wake_own(&segment);
     }
@@ -259,179 +181,12 @@ pub fn set_attributes(handle: *mut c_void, attributes: ViAttributes) -> Result<(
     Ok(())
 }
 
-/// How a connection ends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum End {
-    /// This process ends it: `VipDisconnect`.
-    Disconnected,
-    /// An error has: the Virtual Interface is in state Error until the program disconnects it.
-    Broken,
-    /// The peer has ended it: as `Broken`, and the program is told (`VIP_ERROR_CONN_LOST`).
-    Left,
-    /// An error at the peer has, or the peer is gone: as `Left`.
-    Lost,
-}
-
 /// `VipDisconnect`. Everything that is posted is done, flushed, when this returns. On an Idle one it does nothing.
 pub fn disconnect(handle: *mut c_void) -> Result<(), Return> {
     let vi = find(handle)?;
     end(handle, &vi, End::Disconnected, None);
-    crate::connect::cancel(handle);
+    crate::connect::pending::cancel(handle);
     Ok(())
-}
-
-/// The connection of a Virtual Interface is over: the one that it has, or, if that is still the one, the [`Vi::connection`] that was found to be over before the locks were let go.
-pub(crate) fn end(handle: *mut c_void, vi: &Found<Vi>, how: End, connection: Option<u64>) {
-    let Ok(regions) = nic::regions() else { return };
-    let (socket, lost) = {
-        let Ok((mut own, mut send, mut receive)) = vi.all() else { return };
-        if connection.is_some_and(|connection| connection != vi.connection()) {
-            return;
-        }
-        let before = vi.state();
-        let connected = before == State::Connected;
-        if !connected && (how != End::Disconnected || before == State::Idle) {
-            return;
-        }
-        if connected {
-            flush(regions, &mut send, &mut receive);
-        } else if let Some(list) = &mut receive.list {
-            list.forget_cookies();
-        }
-        vi.set_state(if how == End::Disconnected { State::Idle } else { State::Error });
-        send_done_now(&mut send);
-        receive_done_now(&mut receive);
-        new_segment(&mut send, &mut receive);
-        (own.socket.take(), connected && matches!(how, End::Left | End::Lost))
-    };
-    if let Some(socket) = socket {
-        socket.close(how);
-    }
-    agent::flushed(handle);
-    if lost {
-        let lost = Event::of(handle, ErrorCode::ConnLost, core::ptr::null_mut());
-        agent::error(if how == End::Left { lost.expected() } else { lost });
-    }
-}
-
-/// The peer has no way to our buffers any more; what it has sent is received, and the rest done.
-fn flush(regions: &Regions, send: &mut Queue<SendQueue>, receive: &mut Queue<ReceiveQueue>) {
-    if let Some(list) = &mut receive.list {
-        if let Some(memory) = list.memory.clone()
-            && memory.theirs.wire().is_none()
-        {
-            gate::shut(&memory.theirs, at::SHUT);
-            memory.await_transfers();
-        }
-        // SAFETY: the buffers lie in registered memory.
-        unsafe { list.flush(regions) };
-    }
-    if let Some(list) = &mut send.list {
-        list.flush(regions);
-    }
-}
-
-/// Another segment for the next connection: peers of this one may still have it.
-fn new_segment(send: &mut Queue<SendQueue>, receive: &mut Queue<ReceiveQueue>) {
-    let segment = Segment::new().ok().map(Arc::new);
-    receive.segment = segment.clone();
-    if let Some(old) = core::mem::replace(&mut send.segment, segment) {
-        wake_own(&old);
-    }
-}
-
-/// Wakes those who sleep for either queue of a segment that is not used any more; who else was to be woken.
-fn wake_own(segment: &Segment) -> u64 {
-    segment.fire(at::TRIP) | segment.fire(at::COOKIE_TRIP)
-}
-
-/// Between hosts the peer writes into the link's segment: it takes the place of the one that was offered. False if it is not pending any more.
-pub(crate) fn exchange(handle: *mut c_void, offer: &Offer, segment: &Arc<Segment>) -> bool {
-    let Ok(vi) = find(handle) else { return false };
-    let Ok((_own, mut send, mut receive)) = vi.all() else { return false };
-    let same = send.segment.as_ref().is_some_and(|segment| Arc::ptr_eq(segment, &offer.segment));
-    if vi.state() != State::ConnectPending || !same {
-        return false;
-    }
-    (send.segment, receive.segment) = (Some(segment.clone()), Some(segment.clone()));
-    // Who waits for it looks again, and waits at the new one.
-    if wake_own(&offer.segment) & wake::AGENT != 0 {
-        agent::look_later();
-    }
-    true
-}
-
-/// What a Virtual Interface that is to be connected brings with it.
-pub(crate) struct Offer {
-    pub nic: *mut c_void,
-    pub attributes: ViAttributes,
-    pub segment: Arc<Segment>,
-    /// Its completion queues: of the receive queue, of the send queue.
-    pub queues: [Option<Bound>; 2],
-}
-
-// SAFETY: handles are numbers; the attributes' pointers are handles, or null.
-unsafe impl Send for Offer {}
-
-/// Begins a connection: Idle, and Connect Pending from now on. `InvalidState` if it is not Idle.
-pub(crate) fn begin(handle: *mut c_void) -> Result<Offer, Return> {
-    let vi = find(handle)?;
-    let (own, send, receive) = vi.all()?;
-    if vi.state() != State::Idle {
-        return Err(Return::InvalidState);
-    }
-    let attributes = own.attributes.ok_or(Return::InvalidParameter)?;
-    let segment = send.segment.clone().ok_or(Return::ErrorResource)?;
-    vi.set_state(State::ConnectPending);
-    let queues = [receive.bound, send.bound];
-    Ok(Offer { nic: own.nic, attributes, segment, queues })
-}
-
-/// Undoes [`begin`]: the connection was not made. `seen`: the peer has had the segment, so there must be another one.
-pub(crate) fn abandon(handle: *mut c_void, seen: bool) {
-    let Ok(vi) = find(handle) else { return };
-    let Ok((_own, mut send, mut receive)) = vi.all() else { return };
-    if vi.state() != State::ConnectPending {
-        return;
-    }
-    vi.set_state(State::Idle);
-    if seen {
-        if let Some(list) = &mut receive.list {
-            list.forget_cookies();
-        }
-        new_segment(&mut send, &mut receive);
-    }
-}
-
-/// Tells the peer of all descriptors that are posted, before it knows that there is a connection. False if it is not pending any more.
-pub(crate) fn prepare(handle: *mut c_void, memory: &Arc<Memory>) -> bool {
-    let Ok(vi) = find(handle) else { return false };
-    let Ok((_own, send, mut receive)) = vi.all() else { return false };
-    if !send.is_pending(&vi, memory) {
-        return false;
-    }
-    if let Some(list) = &mut receive.list {
-        list.connect(memory.clone());
-    }
-    true
-}
-
-/// Connected, after [`prepare`]. False if it is not pending any more.
-pub(crate) fn established(handle: *mut c_void, memory: Arc<Memory>, socket: Arc<Socket>) -> bool {
-    let Ok(vi) = find(handle) else { return false };
-    let Ok((mut own, mut send, mut receive)) = vi.all() else { return false };
-    if !send.is_pending(&vi, &memory) {
-        return false;
-    }
-    if let Some(list) = &mut send.list {
-        list.memory = Some(memory);
-    }
-    own.socket = Some(socket);
-    vi.connection.fetch_add(1, Ordering::Release);
-    vi.set_state(State::Connected);
-    send_done_now(&mut send);
-    receive_done_now(&mut receive);
-    true
 }
 
 /// Arms the tripwire of a queue for `whom`.
@@ -466,80 +221,11 @@ pub(crate) fn await_transfers() {
     }
 }
 
-pub(crate) fn find(handle: *mut c_void) -> Result<Found<Vi>, Return> {
-    VIS.find(handle).ok_or(Return::InvalidParameter)
-}
-
-/// Its locks: `InvalidParameter` if its place is not its own any more by the time that one is had.
-impl Found<Vi> {
-    fn own(&self) -> Result<MutexGuard<'_, Own>, Return> {
-        self.standing(self.own.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    #[inline(always)]
-    fn send(&self) -> Result<Guard<'_, Queue<SendQueue>>, Return> {
-        self.standing(self.send.lock())
-    }
-
-    #[inline(always)]
-    fn receive(&self) -> Result<Guard<'_, Queue<ReceiveQueue>>, Return> {
-        self.standing(self.receive.lock())
-    }
-
-    #[allow(clippy::type_complexity)] // three locks
-    fn all(
-        &self,
-    ) -> Result<(MutexGuard<'_, Own>, Guard<'_, Queue<SendQueue>>, Guard<'_, Queue<ReceiveQueue>>), Return>
-    {
-        Ok((self.own()?, self.send()?, self.receive()?))
-    }
-
-    /// The NIC handle that it was made with.
-    pub(crate) fn nic(&self) -> Result<*mut c_void, Return> {
-        Ok(self.own()?.nic)
-    }
-
-    /// The socket of its connection, and which connection that is.
-    pub(crate) fn socket(&self) -> Option<(Arc<Socket>, u64)> {
-        let own = self.own().ok()?;
-        Some((own.socket.clone()?, self.connection()))
-    }
-
-    fn kick(&self) {
-        self.message(agent::Message::Kick);
-    }
-
-    fn message(&self, message: agent::Message) {
-        if let Some((socket, _)) = self.socket() {
-            socket.send(message);
-        }
-    }
-}
-
-impl Vi {
-    /// Where it is in the state machine.
-    pub fn state(&self) -> State {
-        match self.state.load(Ordering::Acquire) {
-            1 => State::Connected,
-            2 => State::ConnectPending,
-            3 => State::Error,
-            _ => State::Idle,
-        }
-    }
-
-    fn set_state(&self, state: State) {
-        self.state.store(state as u32, Ordering::Release);
-    }
-
-    /// How many connections it has had: to be read under any of its locks.
-    pub(crate) fn connection(&self) -> u64 {
-        self.connection.load(Ordering::Acquire)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::nic;
+    use fabric::sync::Ordering;
 
     fn attributes(ptag: *mut c_void) -> ViAttributes {
         let (reliability_level, max_transfer_size) = (reliability::DELIVERY, 100);

@@ -7,12 +7,14 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use fabric::sys;
 use rustix::io::Errno;
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketAddrUnix, SocketFlags};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketAddrUnix, SocketFlags,
+    SocketType,
+};
 
 use super::hello::BYTES;
-use super::line::{Line, socket};
-use super::user;
-use crate::fork::Fd;
+use crate::process::Fd;
+use crate::user;
 
 /// How many may be silent.
 const SILENT: usize = 64;
@@ -122,19 +124,23 @@ pub(super) fn receive(socket: &Fd) -> Result<Message, Errno> {
 }
 
 /// Connects to whoever of this user listens by that abstract name. An error if it is nobody, or another user's.
-pub(super) fn connect(name: &[u8]) -> Result<Line, Errno> {
+pub(super) fn connect(name: &[u8]) -> Result<Fd, Errno> {
     let socket = socket()?;
     // It does not block: whoever listens may let nobody in.
     rustix::net::connect(&socket, &SocketAddrUnix::new_abstract_name(name)?)?;
-    if user::is_own(&socket) { Ok(Line::Near(socket)) } else { Err(Errno::ACCESS) }
+    if user::is_own(&socket) { Ok(socket) } else { Err(Errno::ACCESS) }
+}
+
+fn socket() -> Result<Fd, Errno> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).map(Fd::new)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn said(line: &Line, bytes: &[u8]) {
-        let Line::Near(socket) = line else { panic!("it is near") };
+    fn said(socket: &Fd, bytes: &[u8]) {
         assert_eq!(sys::send(socket.as_raw_fd(), bytes.as_ptr(), bytes.len(), 0), Ok(bytes.len()));
     }
 
@@ -143,7 +149,7 @@ mod tests {
         let name = format!("via-door-test-{}", std::process::id()).into_bytes();
         let mut door = Door::open(&name).unwrap();
         assert_eq!(Door::open(&name).err(), Some(Errno::ADDRINUSE));
-        let mut silent: Vec<Line> = (0..SILENT - 1).map(|_| connect(&name).unwrap()).collect();
+        let mut silent: Vec<Fd> = (0..SILENT - 1).map(|_| connect(&name).unwrap()).collect();
         let speaks = connect(&name).unwrap();
         said(&speaks, b"one");
         assert_eq!(door.next().unwrap().bytes, b"one");
@@ -160,7 +166,7 @@ mod tests {
         assert!(door.next().is_none());
         assert_eq!(door.silent.len(), 0);
         // A door at which nobody looks: who comes does not wait for ever.
-        let waiting: Vec<Line> = core::iter::from_fn(|| connect(&name).ok()).take(1000).collect();
+        let waiting: Vec<Fd> = core::iter::from_fn(|| connect(&name).ok()).take(1000).collect();
         assert!((100..1000).contains(&waiting.len()));
     }
 }

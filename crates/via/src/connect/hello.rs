@@ -6,8 +6,9 @@ use fabric::sync::{AtomicU64, Ordering};
 use fabric::sys;
 
 use crate::abi::{Return, ViAttributes};
+use crate::limits::{ADDRESS, MAX_DISCRIMINATOR, MAX_TRANSFER};
 use crate::memory::Rights;
-use crate::nic::{self, ADDRESS, MAX_DISCRIMINATOR, MAX_TRANSFER};
+use crate::opened;
 use crate::transfer::Memory;
 use crate::vi::Offer;
 
@@ -140,7 +141,7 @@ impl Hello {
                 | u64::from(attributes.enable_rdma_read != 0) << 1
                 | u64::from(offer.queues[0].is_some()) << 2
                 | u64::from(offer.queues[1].is_some()) << 3;
-            hello.arena = nic::arena().map_or([0; 2], |arena| arena.place());
+            hello.arena = opened::arena().map_or([0; 2], |arena| arena.place());
             hello.slots = offer.queues.map(|queue| queue.map_or(0, |queue| queue.slot as u64));
         }
         hello

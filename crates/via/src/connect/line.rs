@@ -9,24 +9,24 @@ use fabric::shm::Map;
 use fabric::sync::AtomicBool;
 use fabric::{hints, sys};
 use host::place::{HANDED_OVER, LONGEST, Name};
-use rustix::io::Errno;
-use rustix::net::{
-    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
-};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
 use super::door::{self, Came, Message};
 use super::hello::{Address, BYTES, Hello, MAGIC};
-use super::{PATIENCE_MS, user};
 use crate::abi::Return;
 use crate::arena::Theirs;
-use crate::cq::Until;
 use crate::far::{self, Peer, Watch};
-use crate::fork::Fd;
 use crate::memory::{Asker, TABLE, Table};
-use crate::nic;
+use crate::opened;
+use crate::process::Fd;
 use crate::segment::{self, Segment};
 use crate::transfer::{Hints, Memory};
+use crate::until::Until;
+use crate::user;
 use crate::vi::{self, Offer};
+
+/// How long a process that was found may take for its part of the handshake.
+pub(super) const PATIENCE_MS: u64 = 5000;
 
 /// What came from the other end: its hello, and its memory.
 pub(super) struct Heard {
@@ -48,7 +48,7 @@ impl Line {
         if !to.is_here() {
             return far::envoy().ok_or(Return::NotReachable)?.call(to.ip(), place, until).map(Line::Far);
         }
-        door::connect(&name(place)).map_err(|_| Return::NoMatch)
+        door::connect(&name(place)).map(Line::Near).map_err(|_| Return::NoMatch)
     }
 
     /// Who has said something, or whose connection from another host this host's agent hands over.
@@ -74,8 +74,8 @@ impl Line {
         let bytes = unsafe { core::slice::from_raw_parts(core::ptr::from_ref(hello).cast::<u8>(), BYTES) };
         let mut fds = Vec::new();
         if let Some(offer) = offer {
-            let Ok(regions) = nic::regions() else { return false };
-            let arena = nic::arena().map(|arena| arena.memfd());
+            let Ok(regions) = opened::regions() else { return false };
+            let arena = opened::arena().map(|arena| arena.memfd());
             let numbers = [Some(offer.segment.memfd()), Some(regions.memfd()), arena];
             let queues = offer.queues.map(|queue| queue.map(|queue| queue.memfd()));
             fds.extend(numbers.into_iter().chain(queues).flatten().map(|fd| {
@@ -167,7 +167,7 @@ fn near(bytes: &[u8], fds: Vec<OwnedFd>) -> Option<Heard> {
 
 /// A link with a peer on another host. Nothing but the segments is in reach there; what RDMA is for is asked for.
 fn open_far(line: &dyn far::Line, hello: &Hello, handle: *mut c_void, offer: &Offer) -> Option<Arc<Memory>> {
-    let wire = line.open(Watch::of(handle, offer))?;
+    let wire = line.open(Watch::of(handle, offer.queues))?;
     let mine = Arc::new(Segment::far(wire.clone()));
     let nobody = Asker { nic: core::ptr::null_mut(), ptag: core::ptr::null_mut() };
     vi::exchange(handle, offer, &mine).then(|| {
@@ -197,11 +197,6 @@ fn is_reached(pid: u32, [address, value]: [u64; 2]) -> bool {
     // SAFETY: eight bytes.
     let read = unsafe { sys::process_vm_readv(pid, &local, &remote) };
     read == Ok(8) && found == value
-}
-
-pub(super) fn socket() -> Result<Fd, Errno> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).map(Fd::new)
 }
 
 /// Waits until one of the sockets has something to say.
@@ -238,7 +233,7 @@ pub(super) fn name(place: &[u8]) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nic::{ADDRESS, MAX_DISCRIMINATOR};
+    use crate::limits::{ADDRESS, MAX_DISCRIMINATOR};
     use rustix::net::SocketAddrUnix;
 
     #[test]

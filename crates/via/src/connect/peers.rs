@@ -9,43 +9,13 @@ use fabric::sys;
 use rustix::io::Errno;
 
 use super::door::Door;
+use super::handshake::{NOBODY_NS, answer, ask, lock, matches};
 use super::hello::{Address, Hello, kind};
 use super::line::{Line, name, place, wait_for};
-use super::{NOBODY_NS, answer, ask, lock, matches};
+use super::pending::{PENDING, Pending};
 use crate::abi::{Return, ViAttributes};
-use crate::cq::Until;
-use crate::fork::PerProcess;
+use crate::until::Until;
 use crate::vi::{self, Offer};
-
-/// A connection that was asked for and is not made yet, or has failed and nobody has heard of it.
-struct Pending {
-    result: Mutex<Option<Result<ViAttributes, Return>>>,
-    told: Condvar,
-    /// Written to end the waiting.
-    bell: i32,
-}
-
-// SAFETY: the pointers in the attributes are null.
-unsafe impl Sync for Pending {}
-// SAFETY: as above.
-unsafe impl Send for Pending {}
-
-impl Drop for Pending {
-    fn drop(&mut self) {
-        sys::close(self.bell);
-    }
-}
-
-/// By the handle's number.
-type AllPending = HashMap<usize, Arc<Pending>>;
-static PENDING: PerProcess<Mutex<Option<AllPending>>> = PerProcess::new(Mutex::new(None));
-
-/// # Safety
-/// As of [`PerProcess::renew`].
-pub(super) unsafe fn in_child() {
-    // SAFETY: the caller vouches for it.
-    unsafe { PENDING.renew(Mutex::new(None)) };
-}
 
 /// `VipConnectPeerRequest`: asks for a connection with whoever asks for one with the addresses the other way round, until `until`.
 pub fn request_peer(handle: *mut c_void, from: &Address, to: &Address, until: Until) -> Result<(), Return> {
@@ -230,15 +200,4 @@ pub fn peer_wait(handle: *mut c_void) -> Result<ViAttributes, Return> {
     }
     drop(result);
     peer_done(handle)
-}
-
-/// A Virtual Interface is disconnected: it does not look for its peer any more.
-pub(crate) fn cancel(handle: *mut c_void) {
-    let pending = lock(&PENDING).as_mut().and_then(|all| all.remove(&handle.addr()));
-    let Some(pending) = pending else { return };
-    fabric::bell::ring(pending.bell);
-    let mut result = lock(&pending.result);
-    while result.is_none() {
-        result = pending.told.wait(result).unwrap_or_else(PoisonError::into_inner);
-    }
 }

@@ -1,6 +1,24 @@
 //! What a Virtual Interface's work queues are for: posting descriptors, taking them back, and telling those who wait.
 
-use super::*;
+use core::ffi::c_void;
+use std::sync::Arc;
+
+use crate::abi::{Descriptor, ErrorCode, Return, State, reliability, status};
+use crate::cq::members as cq;
+use crate::descriptor::{Operation, Posted};
+use crate::handlers;
+use crate::handles::Found;
+use crate::limits::MAX_DESCRIPTORS;
+use crate::memory::Rights;
+use crate::opened;
+use crate::queue::{Done, Outcome, SendQueue};
+use crate::segment::{at, wake};
+use crate::socket::{End, Message};
+use crate::transfer::{self, Memory, Sent};
+use crate::until::Until;
+use crate::vi::connection::end;
+use crate::vi::places::{DEFERRED, Vi, event, find, manner, standard};
+use crate::vi::waking::{receive_done_now, send_done_now};
 
 /// `VipPostSend`: sends, writes or reads what a descriptor says. It is done when this returns, unless it waits for the peer
 /// ([`DEFERRED`]). `InvalidParameter`, and an error of its own, if not even its status can be written; `ErrorResource` if there are too many.
@@ -10,20 +28,20 @@ use super::*;
 #[inline(always)]
 pub unsafe fn post_send(handle: *mut c_void, descriptor: *mut Descriptor, region: u32) -> Result<(), Return> {
     let vi = find(handle)?;
-    let regions = nic::regions()?;
+    let regions = opened::regions()?;
     let mut send = vi.send()?;
     let queue = &mut *send;
     let Some(list) = &mut queue.list else { return Err(Return::InvalidParameter) };
     if list.len() >= MAX_DESCRIPTORS {
         drop(send);
-        agent::error(Event::of(handle, ErrorCode::ViOverrun, descriptor));
+        handlers::error(event(handle, ErrorCode::ViOverrun, descriptor));
         return Err(Return::ErrorResource);
     }
     // SAFETY: the caller vouches for registered memory.
     let read = unsafe { Posted::read(regions, queue.asker, descriptor, region, false, queue.most) };
     let Ok(mut posted) = read else {
         drop(send);
-        agent::error(Event::of(handle, ErrorCode::PostDesc, descriptor));
+        handlers::error(event(handle, ErrorCode::PostDesc, descriptor));
         return Err(Return::InvalidParameter);
     };
     if matches!(posted.operation, Operation::Read(_)) && standard(queue.level) == reliability::UNRELIABLE {
@@ -88,7 +106,7 @@ fn after_send(handle: *mut c_void, vi: &Found<Vi>, outcome: Outcome, kick: bool,
 /// A send has failed: what its descriptor says of that, and what becomes of the connection, is a matter of the reliability level.
 #[cold]
 fn send_failed(handle: *mut c_void, vi: &Found<Vi>, sent: Sent, connection: u64) {
-    let Ok(regions) = nic::regions() else { return };
+    let Ok(regions) = opened::regions() else { return };
     let mut kick = false;
     let (broken, message) = {
         let Ok(mut send) = vi.send() else { return };
@@ -98,16 +116,16 @@ fn send_failed(handle: *mut c_void, vi: &Found<Vi>, sent: Sent, connection: u64)
         }
         let level = standard(send.level);
         let reads = send.list.as_ref().is_some_and(SendQueue::has_failed_to_read);
-        let forbidden = if reads { agent::Message::ReadForbidden } else { agent::Message::WriteForbidden };
+        let forbidden = if reads { Message::ReadForbidden } else { Message::WriteForbidden };
         let (errors, message) = match (sent, level) {
-            (Sent::NoDescriptor, reliability::UNRELIABLE) => (0, Some(agent::Message::ReceiveQueueEmpty)),
+            (Sent::NoDescriptor, reliability::UNRELIABLE) => (0, Some(Message::ReceiveQueueEmpty)),
             (Sent::TooLong, reliability::UNRELIABLE) => (0, None),
             (Sent::Forbidden, reliability::UNRELIABLE) => (0, Some(forbidden)),
             (Sent::NoDescriptor, reliability::RECEPTION) => {
-                (status::REMOTE_DESC_ERROR, Some(agent::Message::ReceiveQueueEmpty))
+                (status::REMOTE_DESC_ERROR, Some(Message::ReceiveQueueEmpty))
             }
             (Sent::TooLong, reliability::RECEPTION) => (status::REMOTE_DESC_ERROR, None),
-            (Sent::NoDescriptor, _) => (status::TRANSPORT_ERROR, Some(agent::Message::ReceiveQueueEmpty)),
+            (Sent::NoDescriptor, _) => (status::TRANSPORT_ERROR, Some(Message::ReceiveQueueEmpty)),
             (Sent::TooLong, _) => (status::TRANSPORT_ERROR, None),
             (Sent::Forbidden, reliability::RECEPTION) => (status::RDMA_PROT_ERROR, None),
             (Sent::Forbidden, _) => (status::RDMA_PROT_ERROR, Some(forbidden)),
@@ -137,7 +155,7 @@ fn send_failed(handle: *mut c_void, vi: &Found<Vi>, sent: Sent, connection: u64)
 /// Goes on with sends that wait for the peer to post descriptors; arms the tripwire that says when it has.
 pub fn go_on_sending(handle: *mut c_void) {
     let Ok(vi) = find(handle) else { return };
-    let Ok(regions) = nic::regions() else { return };
+    let Ok(regions) = opened::regions() else { return };
     loop {
         let Ok(mut send) = vi.send() else { return };
         let queue = &mut *send;
@@ -168,7 +186,7 @@ pub fn go_on_sending(handle: *mut c_void) {
 
 /// Does what the peer on another host asks for by RDMA.
 pub(crate) fn serve(handle: *mut c_void) {
-    let (Ok(vi), Ok(regions)) = (find(handle), nic::regions()) else { return };
+    let (Ok(vi), Ok(regions)) = (find(handle), opened::regions()) else { return };
     let Ok(Some(attributes)) = vi.own().map(|own| own.attributes) else { return };
     let rights = Rights { write: attributes.enable_rdma_write != 0, read: attributes.enable_rdma_read != 0 };
     // Whoever ends the connection waits for the lock: afterwards the memory is the program's.
@@ -204,49 +222,6 @@ fn tell_others(memory: &Memory, armed: u64, queue: usize) -> bool {
     kick
 }
 
-/// Something is done in the send queue, by this process itself.
-#[inline(always)]
-pub(super) fn send_done_now(queue: &mut Queue<SendQueue>) {
-    let Some(list) = &queue.list else { return };
-    if let Some(bound) = &queue.bound
-        && !list.finished.watched
-    {
-        hint_own(bound);
-    }
-    if let Some(segment) = &queue.segment
-        && segment.is_armed(at::COOKIE_TRIP, wake::SLEEPERS | wake::AGENT)
-    {
-        fire_own(segment, at::COOKIE_TRIP);
-    }
-}
-
-/// Wakes whoever waits here for what this process has done itself.
-#[cold]
-fn fire_own(segment: &Segment, trip: usize) {
-    if segment.fire(trip) & wake::AGENT != 0 {
-        agent::look_later();
-    }
-}
-
-/// As [`send_done_now`], in the receive queue.
-pub(super) fn receive_done_now(queue: &mut Queue<ReceiveQueue>) {
-    let Some(list) = &queue.list else { return };
-    if let Some(bound) = &queue.bound
-        && !list.finished.watched
-    {
-        hint_own(bound);
-    }
-    if let Some(segment) = &queue.segment {
-        fire_own(segment, at::TRIP);
-    }
-}
-
-fn hint_own(bound: &Bound) {
-    if bound.hint() {
-        agent::look_later();
-    }
-}
-
 /// `VipPostRecv`: gives the library a descriptor for a message that will come. Errors as of [`post_send`].
 ///
 /// # Safety
@@ -258,20 +233,20 @@ pub unsafe fn post_receive(
     region: u32,
 ) -> Result<(), Return> {
     let vi = find(handle)?;
-    let regions = nic::regions()?;
+    let regions = opened::regions()?;
     let mut receive = vi.receive()?;
     let queue = &mut *receive;
     let Some(list) = &mut queue.list else { return Err(Return::InvalidParameter) };
     if list.len() >= MAX_DESCRIPTORS {
         drop(receive);
-        agent::error(Event::of(handle, ErrorCode::ViOverrun, descriptor));
+        handlers::error(event(handle, ErrorCode::ViOverrun, descriptor));
         return Err(Return::ErrorResource);
     }
     // SAFETY: the caller vouches for registered memory.
     let read = unsafe { Posted::read(regions, queue.asker, descriptor, region, true, queue.most) };
     let Ok(mut posted) = read else {
         drop(receive);
-        agent::error(Event::of(handle, ErrorCode::PostDesc, descriptor));
+        handlers::error(event(handle, ErrorCode::PostDesc, descriptor));
         return Err(Return::InvalidParameter);
     };
     let wrong = posted.errors != 0;
@@ -342,7 +317,7 @@ pub fn send_done(handle: *mut c_void) -> Result<Taken, Return> {
 #[inline(always)]
 pub fn receive_done(handle: *mut c_void) -> Result<Taken, Return> {
     let vi = find(handle)?;
-    let regions = nic::regions()?;
+    let regions = opened::regions()?;
     let mut receive = vi.receive()?;
     let Some(list) = &mut receive.list else { return Err(Return::InvalidParameter) };
     if list.finished.is_empty() {
@@ -433,7 +408,7 @@ pub enum Told {
 
 /// For completion queue `cq`: whether a descriptor is done that it has not told of. `patient`: it will ask again by itself.
 pub fn tell(handle: *mut c_void, cq: *mut c_void, patient: bool) -> Told {
-    let (Ok(vi), Ok(regions)) = (find(handle), nic::regions()) else { return Told::Nothing };
+    let (Ok(vi), Ok(regions)) = (find(handle), opened::regions()) else { return Told::Nothing };
     {
         let Ok(mut send) = vi.send() else { return Told::Nothing };
         if send.bound.is_some_and(|bound| bound.handle == cq)

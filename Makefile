@@ -1,7 +1,7 @@
 # The one entrance. `make help` lists what there is: the lines with two hashes below.
 #
 # Every target first installs what it lacks (scripts/bootstrap.sh says what and why), so that a fresh machine needs nothing
-# but git, make and the network. What only tests need goes into build/root (scripts/tests-root.sh).
+# but git, make and the network. What only tests need goes into build/packages (scripts/tests-root.sh).
 
 SHELL   := /bin/sh
 PREFIX  ?= /usr/local
@@ -33,7 +33,7 @@ unitdir   := $(DESTDIR)$(PREFIX)/lib/systemd/system
 usersdir  := $(DESTDIR)$(PREFIX)/lib/sysusers.d
 docdir    := $(DESTDIR)$(PREFIX)/share/doc/shunt
 
-.PHONY: help build programs demo quick test bench wheel install uninstall models fuzz soak ether-soak conformance qemu perturb switched-off checked far check fmt fresh dist clean
+.PHONY: help build programs demo quick test bench wheel install uninstall models sim mends fuzz soak ether-soak conformance qemu perturb switched-off checked far check fmt fresh dist clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -65,7 +65,7 @@ quick: ## what says most in under four minutes, for while you work: formatting, 
 test: ## everything that CI runs: habits, lints, unit, black-box, short models and fuzzers (TEST_ONLY=stage for one)
 	@scripts/test.sh
 
-bench: ## Shunt, kernel TCP, UNIX sockets and raw memory in one run (BENCH=latency|throughput|apps|ftp|rpc|via|ether|ofi|filters|footprint|all)
+bench: ## Shunt, kernel TCP, UNIX sockets and raw memory in one run (BENCH=latency, throughput, apps, ...: see `shunt bench --help`)
 	@scripts/bootstrap.sh $(or $(if $(filter all,$(BENCH)),ftp rpc ether ofi filters,$(filter ftp rpc ether ofi filters,$(BENCH))),build)
 	@$(MAKE) --no-print-directory build
 	@mkdir -p $(PLOTS)
@@ -87,6 +87,14 @@ soak: build ## random checksummed traffic for SOAK_SECONDS, with forks, closes a
 ether-soak: build ## shunt ether with random frames and hosts that are killed, ETHER_SOAK_SECONDS for each driver (an hour in all)
 	@scripts/bootstrap.sh test
 	@ETHER_SOAK_SECONDS=$(ETHER_SOAK_SECONDS) PYTEST_PATHS=tests/test_ether.py PYTEST_ARGS="-s -k random_frames" TEST_JOBS=1 TEST_ONLY=blackbox scripts/test.sh
+
+sim: ## the library in a simulated world, SIM_SECONDS long (600); then each rule switched off must make a seed fail
+	@scripts/sim.sh --seconds $(or $(SIM_SECONDS),600)
+	@scripts/sim.sh --hosts --seconds $(or $(SIM_SECONDS),600)
+	@scripts/sim.sh rules
+
+mends: ## takes one mend of an old race after the other out: the simulator must find what it mended (MENDS="ask_again short_reads" for some)
+	@scripts/sim.sh mends $(MENDS)
 
 conformance: build ## other people's test suites, plain against Shunt against forced TCP; the table goes to build/conformance.txt
 	@scripts/bootstrap.sh conformance

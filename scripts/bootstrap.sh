@@ -16,19 +16,19 @@
 # services that packages bring (redis, nginx, ...) are not started. It asks nothing. What it cannot do, it prints as
 # the command for you to run.
 #
-# What only tests need (test, conformance) is not installed on this machine but in build/root (scripts/tests-root.sh says how), unless
+# What only tests need (test, conformance) is not installed on this machine but in build/packages (scripts/tests-root.sh says how), unless
 # BOOTSTRAP=install asks for that, as CI does on a machine that nobody else uses. Where neither is possible, tests that lack something
 # say that they did not run.
 set -eu
 
 ROOT=$(cd "$(dirname "$0")/.." && pwd)
 . "$ROOT/scripts/toolchain.sh"
+. "$ROOT/scripts/root.sh"
 
 wanted=          # packages to install
 lacking=         # packages that tests need and that can be had nowhere
-tests_root=no    # whether those are installed in build/root
+tests_root=no    # whether those are installed in build/packages
 updated=         # apt-get update was done
-SUDO=
 POLICY=/usr/sbin/policy-rc.d
 
 main() {
@@ -47,7 +47,7 @@ main() {
         ether) need_build; need_ether; need_ftp; need_rpc ;;
         ofi) need_build; need_ofi ;;
         filters) need_build; need_filters ;;
-        *) fail "unknown group '$group' (build, demo, ftp, rpc, ether, ofi, filters, quick, test, conformance, fuzz)" ;;
+        *) fail "no such group: $group (build, demo, ftp, rpc, ether, ofi, filters, test, conformance, fuzz)" ;;
         esac
     done
     install_wanted
@@ -56,7 +56,7 @@ main() {
         case $group in
         test | conformance)
             [ $tests_root = no ] || "$ROOT/scripts/tests-root.sh" install "$group" || fail "this failed (see above); BOOTSTRAP=install puts packages on this machine"
-            [ -z "$lacking" ] || say "without build/root, which takes root and a kernel that lets it mount, tests that need these do not run:$lacking
+            [ -z "$lacking" ] || say "without build/packages, which takes root and a kernel that lets it mount, tests that need these do not run:$lacking
   BOOTSTRAP=install would install them on this machine."
             [ -n "${PACKAGES_ONLY-}" ] || "$ROOT/scripts/tests-root.sh" enter "$ROOT/scripts/bootstrap.sh" venv
             ;;
@@ -66,7 +66,7 @@ main() {
     done
 }
 
-# need_here COMMAND...: calls one of these for what only tests need: its packages are installed here, or in build/root, or nowhere.
+# need_here COMMAND...: calls one of these for what only tests need: its packages are installed here, or in build/packages, or nowhere.
 need_here() {
     if [ "${BOOTSTRAP-}" = install ]; then
         "$@"
@@ -226,16 +226,6 @@ apt_update() {
     command -v apt-get >/dev/null 2>&1 || return 0
     become_root || return 0 # then the lists that are here must do
     $SUDO apt-get update -q >&2 </dev/null || say "apt-get update failed; going on with the package lists that are here"
-}
-
-become_root() {
-    [ "$(id -u)" != 0 ] || return 0
-    SUDO="sudo -n"
-    sudo -n true 2>/dev/null && return 0
-    SUDO=sudo
-    command -v sudo >/dev/null 2>&1 && [ -t 0 ] && return 0
-    SUDO=
-    return 1
 }
 
 install_wanted() {

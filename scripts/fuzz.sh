@@ -6,10 +6,12 @@ cd "$(dirname "$0")/.."
 
 seconds=${1:?usage: scripts/fuzz.sh SECONDS [TARGET...]}
 shift
+mapfile -t all < <(awk '/^\[\[bin\]\]/ { bin = 1 } bin && /^name/ { gsub(/"/, "", $3); print $3; bin = 0 }' fuzz/Cargo.toml)
 targets=("$@")
-if [ ${#targets[@]} = 0 ]; then
-    mapfile -t targets < <(awk '/^\[\[bin\]\]/ { bin = 1 } bin && /^name/ { gsub(/"/, "", $3); print $3; bin = 0 }' fuzz/Cargo.toml)
-fi
+[ ${#targets[@]} != 0 ] || targets=("${all[@]}")
+for target in "${targets[@]}"; do
+    case " ${all[*]} " in *" $target "*) ;; *) echo "scripts/fuzz.sh: no such target: $target (${all[*]})" >&2; exit 2 ;; esac
+done
 
 host=$(scripts/cargo -vV | sed -n 's/^host: //p')
 # Other flags give other artifacts: a folder of their own keeps the workspace's builds warm.

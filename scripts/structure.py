@@ -4,10 +4,12 @@
   floors    which crate uses which, against the table of ARCHITECTURE.md ("The crates, bottom up")
   circles   modules that need each other, in any crate (tests apart)
   sizes     functions and files that are too long, in the crates that run in other people's programs
+  comments  lines of comments that are longer than 100 characters
 
 `scripts/structure.py inside` prints the files that run in other people's programs, as that table has them.
 
-Exit status 1 if anything is found in a crate that is free of it so far: those that are not yet are in OPEN below."""
+Exit status 1 if anything is found in a crate that is free of it so far: those that are not yet are in OPEN below. 2 for a word that is
+neither a check nor a crate."""
 
 import json
 import re
@@ -21,6 +23,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # Where functions may have 80 lines and files 600.
 SMALL = ["fabric", "preload", "sockets", "stream"]
 FUNCTION_LINES, FILE_LINES = 80, 600
+COMMENT_WIDTH = 100
 
 
 # Crates with findings still. One that has none any more is to be taken out.
@@ -28,16 +31,18 @@ OPEN = {
     "floors": [],
     "circles": [],
     "sizes": [],
+    "comments": [],
 }
 
 
 # ---- reading Rust ----
 
 
-def without_comments(text):
-    """The text with comments, strings and characters blanked, each line at its place."""
+def without_comments(text, keep="\0"):
+    """The text with comments, strings and characters blanked, each line at its place; but those that begin with `keep`."""
     pattern = r'//[^\n]*|/\*.*?\*/|b?r(#*)".*?"\1|b?"(?:\\.|[^"\\])*"|b?\'(?:\\[^\n]{1,9}?|[^\\\'\n])\''
-    return re.sub(pattern, lambda found: re.sub(r"[^\n]", " ", found.group()), text, flags=re.S)
+    return re.sub(pattern, lambda found: found.group() if found.group().startswith(keep)
+                  else re.sub(r"[^\n]", " ", found.group()), text, flags=re.S)
 
 
 def without_tests(text):
@@ -76,7 +81,7 @@ class Crate:
     """The modules of a crate by their paths, as tuples, with their text."""
 
     def __init__(self, folder):
-        self.name = folder.name
+        self.name, self.folder = folder.name, folder
         self.files, self.modules, self.uses = {}, {}, {}
         source = folder / "src"
         for path in sorted(source.rglob("*.rs")):
@@ -201,8 +206,9 @@ def dependencies():
     """crate -> the crates of the workspace that it uses, but in tests and to be built."""
     command = [ROOT / "scripts" / "cargo", "metadata", "--no-deps", "--format-version", "1", "--offline"]
     packages = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, cwd=ROOT).stdout)["packages"]
-    return {package["name"]: {dependency["name"] for dependency in package["dependencies"]
-                              if dependency["kind"] is None and dependency.get("path")} for package in packages}
+    # By their folders: a package may have a longer name.
+    return {Path(package["manifest_path"]).parent.name: {Path(dependency["path"]).name for dependency in package["dependencies"]
+                                                         if dependency["kind"] is None and dependency.get("path")} for package in packages}
 
 
 def floors(crates, verbose):
@@ -298,19 +304,34 @@ def sizes(crates, verbose):
                     yield crate.name, f"{name}: {found.group(1)}() has {length} lines"
 
 
-CHECKS = {"floors": floors, "circles": circles, "sizes": sizes}
+# ---- comments ----
 
 
-def main():
-    if sys.argv[1:] == ["inside"]:
+def comments(crates, verbose):
+    for crate in crates:
+        for path in sorted(crate.folder.rglob("*.rs")):
+            for number, line in enumerate(without_comments(path.read_text(), keep="//").split("\n"), 1):
+                if line.lstrip().startswith("//") and len(line) > COMMENT_WIDTH:
+                    yield crate.name, f"{path.relative_to(ROOT)}:{number}: a comment of {len(line)} characters"
+
+
+CHECKS = {"floors": floors, "circles": circles, "sizes": sizes, "comments": comments}
+
+
+def main(words):
+    if words == ["inside"]:
         for name, (_, cell) in table().items():
             for path in inside(name, cell):
                 print(path.relative_to(ROOT))
-        return
-    verbose = "-v" in sys.argv
-    asked = [word for word in sys.argv[1:] if word != "-v"]
-    only = [word for word in asked if word not in CHECKS]
+        return 0
+    verbose = "-v" in words
     crates = [Crate(folder) for folder in sorted((ROOT / "crates").iterdir()) if (folder / "src").is_dir()]
+    names = [crate.name for crate in crates]
+    asked = [word for word in words if word != "-v"]
+    if unknown := [word for word in asked if word not in CHECKS and word not in names]:
+        print(f"structure: no such check or crate: {', '.join(unknown)}\n  checks: {', '.join(CHECKS)}\n  crates: {', '.join(names)}", file=sys.stderr)
+        return 2
+    only = [word for word in asked if word in names]
     crates = [crate for crate in crates if not only or crate.name in only]
     bad = 0
     for check in [word for word in asked if word in CHECKS] or CHECKS:
@@ -319,13 +340,15 @@ def main():
             found.add(crate)
             known = crate in OPEN[check]
             bad += not known
-            print(f"{check}: {finding}{' (known)' if known else ''}")
+            if not known or verbose:
+                print(f"{check}: {finding}{' (known)' if known else ''}")
         for crate in crates:
             if crate.name in OPEN[check] and crate.name not in found:
                 print(f"{check}: crates/{crate.name} has no finding any more: take it out of OPEN")
                 bad += 1
     print(f"structure: {bad or 'no'} new finding{'s' * (bad != 1)}")
-    sys.exit(bad > 0)
+    return int(bad > 0)
 
 
-main()
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

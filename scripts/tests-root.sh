@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Debian packages that only tests need, without a change to this machine: they are installed into build/root, and seen in a mount
+# Debian packages that only tests need, without a change to this machine: they are installed into build/packages, and seen in a mount
 # namespace only.
 #
 #   scripts/tests-root.sh install GROUP    what `scripts/bootstrap.sh GROUP` would install on the machine (scripts/bootstrap.sh calls this)
@@ -7,8 +7,8 @@
 #   scripts/tests-root.sh possible         whether this works here
 #   scripts/tests-root.sh remove           removes them, for `make clean`
 #
-# How: in a mount namespace of its own, each folder that packages write to (/usr, /etc, /var, ...) is an overlay of build/root/FOLDER on the
-# machine's. `install` runs apt there: packages, users, alternatives and package lists all go to build/root, for maintainer scripts run as
+# How: in a mount namespace of its own, each folder that packages write to (/usr, /etc, /var, ...) is an overlay of build/packages/FOLDER on the
+# machine's. `install` runs apt there: packages, users, alternatives and package lists all go to build/packages, for maintainer scripts run as
 # ever, but see no service manager and no process of the machine. What apt removes there (xinetd, where inetd is wanted) stays on the
 # machine. `enter` puts another layer on it, in memory, which is thrown away: what tests write there is gone after them. It takes root
 # (or sudo), and a kernel that lets root mount: not so in most containers. There, scripts/bootstrap.sh says what is missing, and tests that
@@ -17,11 +17,11 @@
 # When the machine's own packages change, all is made again, of archives kept in build/debs.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. scripts/root.sh
 
-root=$PWD/build/root
+root=$PWD/build/packages
 debs=$PWD/build/debs
 machine=/var/lib/dpkg/status
-SUDO=
 
 main() {
     local verb=${1:?"usage: scripts/tests-root.sh install GROUP | enter COMMAND... | possible | remove"}
@@ -34,7 +34,7 @@ main() {
     # As root, in a mount namespace of their own:
     install-inside) install_inside "$@" ;;
     enter-inside) enter_inside "$@" ;;
-    *) echo "scripts/tests-root.sh: no such verb: $verb" >&2; exit 2 ;;
+    *) echo "scripts/tests-root.sh: no such verb: $verb (install, enter, possible, remove)" >&2; exit 2 ;;
     esac
 }
 
@@ -68,7 +68,7 @@ install_inside() {
     for place in /proc/sys/fs/binfmt_misc /sys/kernel/security; do
         [ ! -d $place ] || mount -t tmpfs none $place
     done
-    # Its own files in apt's cache would be in build/root, where `remove` finds them.
+    # Its own files in apt's cache would be in build/packages, where `remove` finds them.
     mount --bind "$debs" /var/cache/apt/archives
     BOOTSTRAP=install PACKAGES_ONLY=yes MAY_REMOVE=yes NEEDRESTART_SUSPEND=yes scripts/bootstrap.sh "$@"
 }
@@ -160,16 +160,6 @@ remove() {
     [ -e "$root" ] || return 0
     become_root || { echo "tests-root: $root belongs to root; please remove it" >&2; return 1; }
     $SUDO rm -rf --one-file-system "$root"
-}
-
-become_root() {
-    [ "$(id -u)" != 0 ] || return 0
-    SUDO="sudo -n"
-    sudo -n true 2>/dev/null && return 0
-    SUDO=sudo
-    command -v sudo >/dev/null 2>&1 && [ -t 0 ] && return 0
-    SUDO=
-    return 1
 }
 
 main "$@"

@@ -8,7 +8,6 @@ A mode that needs libshunt.so and does not find it makes the whole run fail; not
 not installed (tests/packages.txt) is skipped with the program's name, and fails with BOOTSTRAP=install, as in CI.
 """
 
-import os
 import re
 import shutil
 import subprocess
@@ -156,10 +155,10 @@ def need():
 def pytest_runtest_call():
     """A program that a test starts by its bare name is needed, too."""
     outcome = yield
-    missing = getattr(outcome, "exception", None) or (outcome.excinfo and outcome.excinfo[1])
-    if isinstance(missing, FileNotFoundError) and missing.filename and "/" not in os.fsdecode(missing.filename):
+    error = getattr(outcome, "exception", None) or (outcome.excinfo and outcome.excinfo[1])
+    if name := system.not_started(error):
         try:
-            system.lacking(os.fsdecode(missing.filename))
+            system.lacking(name)
         except BaseException as skipped:
             outcome.force_exception(skipped)
 

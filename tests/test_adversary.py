@@ -174,7 +174,7 @@ def test_silent_strangers_are_few_and_keep_nobody_out(r, scene):
     before = descriptors(server.pid)
     silent = scene.attack("silent", wait=False)
     assert until_said(silent)[0]["open"] > 100
-    # One of its own connection; at most eight that wait at the door, each with its socket.
+    # One of its own connection; at most eight that wait to be heard, each with its socket.
     assert descriptors(server.pid) <= before + 1 + 8
     promoted = r.report.promoted
     system.until(lambda: scene.ping(BOB, 500) and r.report.promoted > promoted, 30, "an honest user is let in beside them")

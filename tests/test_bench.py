@@ -132,3 +132,17 @@ def test_ofi_where_nothing_can_be_gone_by(programs):
     argv = [modes.command(), "bench", "ofi", "--provider", "none", "--rounds", "1"]
     done = subprocess.run(argv, env=os.environ | {"SHUNT_LIBEXEC": str(programs)}, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1 and "libfabric finds no such domain" in done.stdout, done.stderr
+
+
+# ---- another build ----
+
+def test_other_build_is_measured_in_turn(programs):
+    env = os.environ | {"SHUNT_LIBEXEC": str(programs), "SHUNT_LIB": str(modes.library())}
+    argv = [modes.command(), "bench", "latency", "--rounds", "1", "--duration", "0.05", "--json", "--beside"]
+    done = subprocess.run([*argv, modes.library()], env=env, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    for metric in json.loads(done.stdout)["metrics"]:
+        assert metric["shunt"][0] > 0 and metric["shunt_beside"][0] > 0 and metric["tcp"][0] > 0
+    assert "x other build" in done.stderr
+    lost = subprocess.run([*argv, "/nonexistent/libshunt.so"], env=env, capture_output=True, text=True, timeout=300)
+    assert lost.returncode == 1 and "/nonexistent/libshunt.so: No such file" in lost.stderr, lost.stderr

@@ -582,7 +582,7 @@ def test_what_cannot_be_is_counted_by_ethom_and_breaks_that_link_only():
             while hostile.join() != 1:
                 hostile.leave()
             system.until(lambda: peer()["up"], 5 * PATIENCE, "it may come again")
-        assert "wrote what cannot be" in bed[1].log.read_text()
+        assert "wrote impossible values" in bed[1].log.read_text()
         hostile.leave()
         # Rubbish at the door.
         for hello in (b"", b"x", os.urandom(64), b"ethom\0\0\x01" + bytes(56)):

@@ -12,7 +12,7 @@ from harness import system
 from harness.cluster import PATIENCE, Cluster
 from harness.postgres import PLACES, unprivileged
 
-pytestmark = pytest.mark.alone("servers, clients, agents and carriers take two processors")
+pytestmark = pytest.mark.alone("servers, clients, agents and progress threads take two processors")
 
 
 @pytest.fixture

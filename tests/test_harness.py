@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 
-from harness import system
+from harness import modes, system
 
 
 def test_only_groups_of_ours_are_killed(monkeypatch):
@@ -31,3 +31,31 @@ def test_a_group_with_its_leader_is_killed():
     leader = subprocess.Popen(["sleep", "600"], start_new_session=True)
     system.kill_group(leader.pid)
     assert leader.wait(5) == -signal.SIGKILL
+
+
+def test_only_a_program_that_is_not_there_skips_a_test(tmp_path):
+    """So did any file without a folder in its name, and a test that was wrong did not run."""
+    (tmp_path / "test_lacking.py").write_text("""
+import subprocess
+
+def test_program():
+    subprocess.run(["no-such-program"])
+
+def test_file():
+    open("no-such-file")
+
+def test_program_in_a_folder():
+    subprocess.run(["./no-such-program"])
+""")
+
+    def run(**more):
+        env = {key: value for key, value in os.environ.items() if key != "BOOTSTRAP" and not key.startswith("PYTEST_")}
+        command = [sys.executable, "-m", "pytest", "-rA", "-p", "no:cacheprovider", "-p", "conftest", "--modes", "plain",
+                   "--rootdir", tmp_path, "-c", os.devnull, tmp_path]
+        return subprocess.run(command, cwd=tmp_path, env=env | {"PYTHONPATH": str(modes.ROOT / "tests")} | more, capture_output=True, text=True).stdout
+
+    told = run()
+    assert "1 skipped" in told and "2 failed" in told, told
+    assert "no-such-program is not installed" in told and "FAILED test_lacking.py::test_file" in told, told
+    told = run(BOOTSTRAP="install")
+    assert "3 failed" in told and "no-such-program is not installed: see tests/packages.txt" in told, told

@@ -1,4 +1,5 @@
-//! The library's name for programs that are linked with it: it stays as long as their calls mean the same.
+//! The library's name for programs that are linked with it. It stays as long as the meaning of its
+//! calls.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

@@ -1,7 +1,7 @@
 //! What processes and agents say to an agent: whatever bytes come, they are understood and said again as they were, or refused.
 #![no_main]
 
-use cluster::wire::{Between, FromAgent, MOST, Said as _, ToAgent};
+use cluster::wire::{Between, FromAgent, MOST, Message as _, ToAgent};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {

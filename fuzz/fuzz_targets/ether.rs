@@ -2,10 +2,10 @@
 //! dropped for a reason; any text is a table or an error; any super-frame is cut up, or refused.
 #![no_main]
 
-use cluster::wire::Said as _;
+use cluster::wire::Message as _;
 use ether::ethos::Own;
-use ether::far::Hello;
 use ether::frame::{EXPERIMENTAL, HEADER, Header};
+use ether::remote::Hello;
 use ether::table::Table;
 use ether::vnet::{self, Segments, Vnet};
 use libfuzzer_sys::fuzz_target;

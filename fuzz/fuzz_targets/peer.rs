@@ -76,13 +76,13 @@ fn one(listener: &TcpListener, input: &[u8]) {
             2..=4 => enemy.scribble(conn, arg, &mut input),
             5 => {
                 let peek = if arg & 1 == 0 { 0 } else { libc::MSG_PEEK };
-                if let io::Way::Done(Ok(count)) = io::recv(conn, fd, &iov, libc::MSG_DONTWAIT | peek) {
+                if let io::Outcome::Done(Ok(count)) = io::recv(conn, fd, &iov, libc::MSG_DONTWAIT | peek) {
                     assert!(count <= len);
                 }
             }
             6 => {
                 iov[0].iov_len = len.max(1);
-                if let io::Way::Done(Ok(count)) =
+                if let io::Outcome::Done(Ok(count)) =
                     io::send(conn, fd, &iov, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)
                 {
                     assert!(count <= len.max(1));

@@ -15,9 +15,9 @@ use libfuzzer_sys::fuzz_target;
 use via::abi::Descriptor;
 use via::arena::{Arena, Theirs};
 use via::descriptor::Posted;
-use via::far::{Peer, Wire};
 use via::memory::{Asker, Attributes, Regions, Rights, Table};
 use via::queue::{Manner, ReceiveQueue, SendQueue};
+use via::remote::{Peer, Wire};
 use via::segment::{BYTES, FAR_BYTES, Segment, at};
 use via::transfer::{self, Memory};
 
@@ -99,7 +99,7 @@ impl Wire for Whim {
     fn stimulate(&self, _offset: usize, _interest: u64) {}
     fn hold(&self) {}
     fn let_go(&self) {}
-    fn look(&self) {}
+    fn poll(&self) {}
     fn ask(&self) -> u64 {
         self.next()
     }
@@ -137,11 +137,12 @@ fuzz_target!(|input: &[u8]| {
     let mut input = input.iter().copied();
     let mut next = || input.next();
     let choice = next().unwrap_or(0);
-    let far = choice & 2 != 0;
+    let remote = choice & 2 != 0;
     let wire: Arc<dyn Wire> = Arc::new(Whim(AtomicU64::new(1)));
-    let mine = Arc::new(if far { Segment::far(wire.clone()) } else { Segment::new().expect("a memfd") });
-    let theirs = if far {
-        Peer::far(wire)
+    let mine =
+        Arc::new(if remote { Segment::remote(wire.clone()) } else { Segment::new().expect("a memfd") });
+    let theirs = if remote {
+        Peer::remote(wire)
     } else {
         let (theirs, memfd) = Map::create(c"fuzz", BYTES).expect("a memfd");
         fabric::sys::close(memfd);
@@ -159,7 +160,7 @@ fuzz_target!(|input: &[u8]| {
         regions: Some(Table::of(regions.expect("a memfd")).expect("a table")),
         asker: ASKER,
         rights: Rights { write: true, read: true },
-        arena: (!far).then(|| world.theirs.clone()),
+        arena: (!remote).then(|| world.theirs.clone()),
         queues: [None; 2],
     });
     let (mut send, mut receive) = (SendQueue::default(), ReceiveQueue::default());
@@ -234,7 +235,7 @@ fuzz_target!(|input: &[u8]| {
                 }
             }
             // What the peer asks for, which is as likely as not to be allowed.
-            8 if far => {
+            8 if remote => {
                 let (handle, address) = (
                     u64::from(world.handle) + 1 + number() % 9,
                     (start.addr() + BUFFERS + which * BUFFER) as u64 + number(),
@@ -270,7 +271,7 @@ fuzz_target!(|input: &[u8]| {
     }
     assert!(received.is_empty() && sent.is_empty());
     world.theirs.map().discard(0, world.theirs.map().len());
-    if far {
+    if remote {
         FAR.iter().for_each(|map| map.discard(0, FAR_BYTES));
     }
     for index in 0..DESCRIPTORS {

@@ -301,6 +301,58 @@ static void survives_write(int fd) {
     close(fd);
 }
 
+/* The same, of one that never waits in a call of its own: when there is no room it waits for some. */
+static void survives_polling(int fd, bool by_epoll) {
+    signal(SIGPIPE, SIG_IGN);
+    int set = epoll_create1(0);
+    struct epoll_event event = {.events = EPOLLOUT | EPOLLET};
+    if (by_epoll) EQUAL(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event), 0);
+    take(fd, 1000);
+    meet();
+    char data[1000] = {0};
+    double start = now();
+    set_nonblocking(fd, true);
+    for (;;) {
+        ssize_t n = send(fd, data, sizeof data, 0);
+        if (n < 0 && errno != EAGAIN) break;
+        if (n < 0) {
+            struct pollfd poll_for = {fd, POLLOUT, 0};
+            EQUAL(by_epoll ? epoll_wait(set, &event, 1, 5000) : poll(&poll_for, 1, 5000), 1);
+        }
+        CHECK(now() - start < 5);
+    }
+    CHECK(errno == EPIPE || errno == ECONNRESET);
+    close(fd);
+}
+
+static void survives_poll(int fd) {
+    survives_polling(fd, false);
+}
+
+/* One that looks again and again, and neither waits nor reads: with nothing to do, and with room to write all the time. */
+static void survives_looking(int fd, short events) {
+    take(fd, 1000);
+    meet();
+    struct pollfd look = {fd, events, 0};
+    double start = now();
+    while (poll(&look, 1, 0) >= 0 && !(look.revents & POLLIN)) CHECK(now() - start < 5);
+    char byte;
+    EQUAL(recv(fd, &byte, 1, 0), 0);
+    close(fd);
+}
+
+static void survives_look(int fd) {
+    survives_looking(fd, POLLIN);
+}
+
+static void survives_look_both(int fd) {
+    survives_looking(fd, POLLIN | POLLOUT);
+}
+
+static void survives_epoll(int fd) {
+    survives_polling(fd, true);
+}
+
 /* Bytes have only gone to the one that dies, so only that direction has changed over: what it leaves unread makes its end a reset, too. */
 static void survives_one_way(int listener) {
     char byte;
@@ -347,6 +399,10 @@ const struct example examples[] = {
     {"peer_killed_unread", survives_unread, dies, DIES},
     {"peer_killed_silent", survives_one_way, dies_silent, RAW | DIES},
     {"peer_killed_writing", survives_write, dies, DIES},
+    {"peer_killed_polled", survives_poll, dies, DIES},
+    {"peer_killed_looked_at", survives_look, dies, DIES},
+    {"peer_killed_looked_at_both", survives_look_both, dies, DIES},
+    {"peer_killed_in_set", survives_epoll, dies, DIES},
     {"peer_exits", survives, exits, 0},
     {"exit_of_many", exit_of_many_server, exit_of_many, RAW},
     {0},

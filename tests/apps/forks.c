@@ -270,6 +270,33 @@ static void fork_beside_traffic(int fd) {
     leave(fd);
 }
 
+static void *forks_often(void *number) {
+    int fd = *(int *)number;
+    for (int i = 0; i < 400; i++) {
+        pid_t child = fork();
+        CHECK(child >= 0);
+        if (child == 0) _exit(0);
+        int copy = dup(fd);
+        CHECK(copy >= 0);
+        ended_well(child);
+        close(copy);
+    }
+    return NULL;
+}
+
+/* Threads that fork at the same time: what one has locked for it is not forgotten by another's. With many descriptors, so that it takes a while. */
+static void threads_fork(int fd) {
+    int many[500];
+    pthread_t threads[8];
+    for (int i = 0; i < 500; i++) CHECK((many[i] = dup(fd)) >= 0);
+    for (int i = 0; i < 8; i++) CHECK(pthread_create(&threads[i], NULL, forks_often, &fd) == 0);
+    for (int i = 0; i < 8; i++) CHECK(pthread_join(threads[i], NULL) == 0);
+    for (int i = 0; i < 500; i++) close(many[i]);
+    ask(SEND, 1);
+    take(fd, 1);
+    leave(fd);
+}
+
 static void by_vfork(int fd) {
     for (volatile int i = 0; i < 5; i++) {
         pid_t child = vfork();
@@ -486,6 +513,7 @@ const struct example examples[] = {
     {"generations", puppet, generations, 0},
     {"by_system_call", puppet, by_system_call, 0},
     {"fork_beside_traffic", puppet, fork_beside_traffic, 0},
+    {"threads_fork", puppet, threads_fork, 0},
     {"by_vfork", puppet, by_vfork, 0},
     {"vfork_closes", puppet, vfork_closes, 0},
     {"unread_behind", unread_behind_server, unread_behind, 0},

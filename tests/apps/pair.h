@@ -112,6 +112,7 @@ extern const char *self_case;    /* the name of the example */
 /* The second channel. */
 void tell(int64_t value);
 int64_t hear(void);
+bool is_told(void);              /* whether hear() returns at once */
 void meet(void);                 /* both sides arrive before either goes on */
 
 enum order { SEND = 1, READ, READ_EOF, READ_RESET, END_WR, END_RD, CLOSE, RESET, ECHO, SEND_ASLEEP, SEND_AGAIN_ASLEEP, EXIT, DIE, QUIT, HANG_UP_ASLEEP, DRAIN_ASLEEP };

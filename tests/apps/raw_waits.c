@@ -95,6 +95,44 @@ static void ppoll_server(int listener) { echo_with(listener, true, by_ppoll); }
 static void ppoll_blocking_server(int listener) { echo_with(listener, false, by_ppoll); }
 static void pselect_server(int listener) { echo_with(listener, true, by_pselect); }
 
+/* A set that was made behind libc's back, with a connection that is in memory already, and bytes that are unread there. */
+static void unknown_set(int fd) {
+    int set = (int)raw(SYS_epoll_create1, 0, 0, 0, 0, 0, 0);
+    CHECK(set >= 0);
+    ask(SEND, 100);
+    struct epoll_event event = {.events = EPOLLIN, .data.fd = fd};
+    EQUAL(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event), 0);
+    EQUAL(epoll_wait(set, &event, 1, 5000), 1);
+    take(fd, 100);
+    EQUAL(epoll_wait(set, &event, 1, 0), 0);
+    ask(SEND, 100);
+    EQUAL(epoll_wait(set, &event, 1, 5000), 1);
+    take(fd, 100);
+    leave(fd);
+}
+
+/* A set that lies as deep in others as sets may, so that nothing of a library's goes into it. */
+static void deepest_set(int fd) {
+    int sets[5];
+    struct epoll_event event = {.events = EPOLLIN};
+    for (int i = 0; i < 5; i++) {
+        CHECK((sets[i] = epoll_create1(0)) >= 0);
+        if (i > 0) EQUAL(epoll_ctl(sets[i], EPOLL_CTL_ADD, sets[i - 1], &event), 0);
+    }
+    ask(SEND, 100);
+    event.data.fd = fd;
+    EQUAL(epoll_ctl(sets[0], EPOLL_CTL_ADD, fd, &event), 0);
+    for (int i = 0; i < 3; i++) {
+        EQUAL(epoll_wait(sets[0], &event, 1, 5000), 1);
+        EQUAL(event.data.fd, fd);
+        take(fd, 100);
+        EQUAL(epoll_wait(sets[0], &event, 1, 0), 0);
+        ask(SEND, 100);
+    }
+    take(fd, 100);
+    leave(fd);
+}
+
 const struct example examples[] = {
     {"epoll_pwait", epoll_pwait_server, rounds, RAW | TCP_OK},
     {"epoll_pwait2", epoll_pwait2_server, rounds, RAW | TCP_OK},
@@ -102,5 +140,7 @@ const struct example examples[] = {
     {"ppoll", ppoll_server, rounds, RAW | TCP_OK},
     {"ppoll_blocking", ppoll_blocking_server, rounds, RAW | TCP_OK},
     {"pselect", pselect_server, rounds, RAW | TCP_OK},
+    {"unknown_set", puppet, unknown_set, 0},
+    {"deepest_set", puppet, deepest_set, 0},
     {0},
 };

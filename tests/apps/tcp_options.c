@@ -275,6 +275,8 @@ static void harmless(int fd) {
     }
     set(fd, IPPROTO_TCP, TCP_KEEPIDLE, 50);
     set(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+    length = sizeof value;
+    ERRNO(getsockopt(fd, IPPROTO_TCP, TCP_COOKIE_TRANSACTIONS, &value, &length), ENOPROTOOPT);
     CHECK(!isatty(fd));
     CHECK(ioctl(fd, 0x5401, &value) == -1); /* TCGETS */
     CHECK(ioctl(fd, FIOCLEX) == 0);

@@ -33,14 +33,17 @@ def reachable(path):
 
 
 def stage():
-    """Where that is not so: copies the library to a folder that everybody can read, and returns the folder, else None. The victim
-    programs are to be built there, too."""
+    """Where that is not so: copies the library to a folder that everybody can read, below the name of the profile that it was built with, and returns the folder, else
+    None. The victim programs are to be built there, too."""
     if reachable(ROOT / "tests") and (library() is None or reachable(library())):
         return None
     folder = Path(tempfile.mkdtemp(prefix="shunt-staged-"))
     folder.chmod(0o755)
     if library():
-        os.environ["SHUNT_LIB"] = shutil.copy(library(), folder)
+        below = folder / library().parent.name
+        below.mkdir()
+        below.chmod(0o755)
+        os.environ["SHUNT_LIB"] = shutil.copy(library(), below)
     return folder
 
 

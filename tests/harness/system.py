@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import time
+import traceback
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -173,6 +174,16 @@ def lacking(name):
     if os.environ.get("BOOTSTRAP") == "install":
         pytest.fail(f"{name} is not installed: see tests/packages.txt")
     pytest.skip(f"{name} is not installed")
+
+
+def not_started(error):
+    """The bare name of a program that subprocess did not find, if that is what the error says; other files are other errors."""
+    if not isinstance(error, FileNotFoundError) or not error.filename:
+        return None
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    raised_by_subprocess = frame.f_code.co_name == "_execute_child" and frame.f_globals.get("__name__") == "subprocess"
+    name = os.fsdecode(error.filename)
+    return name if raised_by_subprocess and "/" not in name else None
 
 
 def until(condition, seconds, what):

@@ -191,15 +191,105 @@ static void handlers_server(void) {
     VIP_DESCRIPTOR *d;
     OK(VipRecvNotify(own, (void *)41, handle));
     OK(VipDisconnect(own));
-    EQUAL(next_handled() >> 32, 41);
     do VipRecvDone(own, &d);
     while (d);
-    OK(VipDisconnect(queued));
     OK(VipDestroyVi(own));
+    EQUAL(next_handled() >> 32, 41);
+    OK(VipDisconnect(queued));
     OK(VipDestroyVi(queued));
     OK(VipDestroyCQ(cq));
     drop_pool(&pool);
     meet();
+}
+
+/* A peer that writes what cannot be: whoever looks finds out, the library for a handler, or the program, and the connection ends in the middle of that look.
+ * The handler gets what was flushed. */
+enum broken { BY_HANDLER, BY_QUEUES_HANDLER, BY_PROGRAM, BROKEN };
+
+static void handle_flushed(VIP_PVOID context, VIP_NIC_HANDLE n, VIP_VI_HANDLE vi, VIP_DESCRIPTOR *d) {
+    EQUAL(d->CS.Status & VIP_STATUS_ERROR_MASK, VIP_STATUS_DESC_FLUSHED_ERROR);
+    handle(context, n, vi, d);
+}
+
+static void handle_queue_flushed(VIP_PVOID context, VIP_NIC_HANDLE n, VIP_VI_HANDLE vi, VIP_BOOLEAN receive) {
+    CHECK(receive);
+    VIP_DESCRIPTOR *d;
+    EQUAL(VipRecvDone(vi, &d), VIP_DESCRIPTOR_ERROR);
+    handle_flushed(context, n, vi, d);
+}
+
+static void broken_server(void) {
+    EQUAL(pipe(handled), 0);
+    for (enum broken how = 0; how < BROKEN; how++) {
+        VIP_CQ_HANDLE cq;
+        OK(VipCreateCQ(nic, 10, &cq));
+        struct pool pool = make_pool(2, 64, NULL);
+        VIP_VI_HANDLE vi = make_vi(VIP_SERVICE_RELIABLE_DELIVERY, NULL, how == BY_HANDLER ? NULL : cq), which;
+        for (int i = 0; i < 2; i++) post_recv(vi, &pool, i, 64);
+        connect_at(vi, "broken");
+        /* It waits already when the program looks. */
+        if (how == BY_PROGRAM) OK(VipCQNotify(cq, (void *)51, handle_queue_flushed));
+        meet();
+        meet();
+        VIP_DESCRIPTOR *d;
+        VIP_BOOLEAN receive;
+        switch (how) {
+        case BY_HANDLER: OK(VipRecvNotify(vi, (void *)51, handle_flushed)); break;
+        case BY_QUEUES_HANDLER: OK(VipCQNotify(cq, (void *)51, handle_queue_flushed)); break;
+        default: OK(VipCQDone(cq, &which, &receive)); CHECK(which == vi && receive);
+        }
+        EQUAL(next_handled() >> 32, 51);
+        EQUAL(state(vi), VIP_STATE_ERROR);
+        /* One is left for the program. */
+        for (int left = 1; left >= 0; left--) {
+            EQUAL(VipRecvDone(vi, &d), VIP_DESCRIPTOR_ERROR);
+            EQUAL(d != NULL, left);
+        }
+        OK(VipDisconnect(vi));
+        OK(VipDestroyVi(vi));
+        OK(VipDestroyCQ(cq));
+        drop_pool(&pool);
+        meet();
+    }
+}
+
+/* In each slot of the transfer queues of both ends' segments (crates/via/src/segment.rs), an entry with the number one of a kind that there is not; in
+ * completion queues a hint (crates/fabric/src/hints.rs), for which nobody is woken. */
+static void scribble(void) {
+    enum { TRANSFERS = 20480, END = TRANSFERS + (128 << 10) };
+    char line[512];
+    FILE *maps = fopen("/proc/self/maps", "r");
+    int found = 0;
+    CHECK(maps != NULL);
+    while (fgets(line, sizeof line, maps)) {
+        unsigned long from, to;
+        if (sscanf(line, "%lx-%lx", &from, &to) != 2) continue;
+        volatile uint64_t *words = (volatile uint64_t *)from;
+        if (strstr(line, "memfd:via-segment")) {
+            CHECK(to - from > END);
+            for (int i = TRANSFERS / 8; i < END / 8; i++) words[i] = (uint64_t)9 << 32 | 1;
+            found++;
+        } else if (strstr(line, "memfd:via-queue")) {
+            words[2] = 1;
+            words[0] = 1;
+        }
+    }
+    fclose(maps);
+    CHECK(found >= 2);
+}
+
+static void broken_client(void) {
+    for (enum broken how = 0; how < BROKEN; how++) {
+        VIP_VI_HANDLE vi = make_vi(VIP_SERVICE_RELIABLE_DELIVERY, NULL, NULL);
+        connect_at(vi, "broken");
+        meet();
+        scribble();
+        meet();
+        wait_state(vi, VIP_STATE_ERROR);
+        meet();
+        OK(VipDisconnect(vi));
+        OK(VipDestroyVi(vi));
+    }
 }
 
 static void send_numbers(VIP_VI_HANDLE vi, struct pool *pool, unsigned first, int count, bool notify) {
@@ -244,5 +334,6 @@ const struct example examples[] = {
     {"many_waited", many_waited, many_client, 0},
     {"one_for_both", one_for_both, one_for_both, 0},
     {"handlers", handlers_server, handlers_client, 0},
+    {"broken", broken_server, broken_client, NEAR},
     {0},
 };

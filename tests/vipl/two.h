@@ -30,6 +30,7 @@
 enum {
     ALONE = 1, /* client() is called, in one process, and there is no other */
     DIES = 2,  /* the client ends by SIGKILL and that is right */
+    NEAR = 8, /* for pytest: both processes are on one host */
     MEASURES = 4, /* for pytest: measures processor time, so nothing else is to run beside it */
 };
 

@@ -1,9 +1,12 @@
-//! The agent: one thread, which listens to the processes of its host and to the agents of others. What it knows is bounded, and it knows nothing that it needs when it starts
-//! again: processes come back and post what they have.
+//! The agent: one thread, which listens to the processes of its host and to the agents of other
+//! hosts. Everything that it stores is bounded. It needs nothing of that after a restart: processes
+//! connect again and post what they have.
 //!
-//! An introduction: a process posts an end; the agent asks its kernel whether the end is that process's, and asks the agent at the other end's address. That one has the other
-//! half posted already, or remembers the question until it is. Of the two processes one will ask the other for a link (the one with the smaller name): it is told last, so that
-//! the other expects it.
+//! An introduction goes like this. A process posts an end. The agent asks the kernel (sock_diag)
+//! whether that process's user has this end, and asks the agent at the other end's address, over
+//! Noise NNpsk0 (`cluster::channel`). That agent has the other end posted already, or remembers the
+//! question until it is. Of the two processes the one with the smaller name will ask the other one
+//! for a link. It gets the introduction last, so that the other expects the request.
 
 use std::collections::HashMap;
 use std::io;
@@ -14,7 +17,7 @@ use std::time::{Duration, Instant};
 use cluster::channel::{Channel, End};
 use cluster::client;
 use cluster::key::Key;
-use cluster::wire::{Between, FromAgent, MOST, Reach, Said as _, Ticket, ToAgent, Why};
+use cluster::wire::{Between, FromAgent, MOST, Message as _, Reach, Ticket, ToAgent, Why};
 use fabric::credentials::{self, User};
 use fabric::sys;
 use host::addr::{Addr, octets};
@@ -24,34 +27,34 @@ use options::Networks;
 use crate::status::{Counts, Other, Report};
 use crate::{listening, place};
 
-/// The most processes that are served, ends that one may post, and agents that are talked to.
+/// The most processes, posted ends of a process, and agents that an agent serves.
 const PROCESSES: usize = 4096;
 const POSTS: usize = 1 << 16;
 const CHANNELS: usize = 4096;
 /// The most questions that are open, or remembered.
 const QUESTIONS: usize = 1 << 16;
-/// How long a question stays open, and how long one is remembered.
+/// How long a question stays open, and how long a question of others is remembered.
 const OPEN: Duration = Duration::from_secs(60);
 /// How long an agent that was not there, or had another key, is not asked again.
 const AWAY: Duration = Duration::from_secs(5);
 /// How long a connection may be idle.
 const IDLE: Duration = Duration::from_secs(300);
-/// Between two looks at what is too old.
+/// Time between two searches for entries that are too old.
 const TICK: Duration = Duration::from_secs(1);
 
-/// How an agent is to be.
+/// The settings of an agent.
 pub struct Config {
     /// The networks of the cluster.
     pub networks: Networks,
-    /// What all agents of it know.
+    /// The key that all agents of the cluster have.
     pub key: Key,
-    /// Where they listen.
+    /// The port where they listen.
     pub port: u16,
-    /// When nobody has needed it for so long, it ends.
+    /// The agent ends when nobody has needed it for so long.
     pub idle: Option<Duration>,
 }
 
-/// Names a process's connection, or an agent's: never given again.
+/// The number of a connection to a process or an agent: never used again.
 type Id = u64;
 /// Both addresses of an end.
 type Pair = ([u8; 16], u16, [u8; 16], u16);
@@ -90,7 +93,7 @@ struct Remembered {
     since: Instant,
 }
 
-/// A process that is told when the other agent has told its own.
+/// A process that gets its introduction when the other agent has told its own process.
 struct Held {
     process: Id,
     message: FromAgent,
@@ -114,7 +117,7 @@ struct Agent {
     needed: Instant,
 }
 
-/// Runs the agent until it has been idle for long enough; `ready` is called when it listens.
+/// Runs the agent until it has been idle for long enough. Calls `ready` when it listens.
 pub fn run(config: Config, ready: impl FnOnce()) -> Result<(), String> {
     let local = listening::local().map_err(|error| match error.kind() {
         io::ErrorKind::AddrInUse => "an agent of this user runs here already".to_string(),
@@ -146,7 +149,7 @@ pub fn run(config: Config, ready: impl FnOnce()) -> Result<(), String> {
     agent.serve()
 }
 
-/// Who is to be looked at.
+/// The connection that is ready.
 enum Who {
     Local,
     Listener,
@@ -208,7 +211,7 @@ impl Agent {
         self.next
     }
 
-    /// Forgets what is too old.
+    /// Drops entries that are too old.
     fn tick(&mut self) {
         self.questions.retain(|_, question| question.since.elapsed() < OPEN);
         self.remembered.retain(|_, remembered| remembered.since.elapsed() < OPEN);
@@ -216,7 +219,7 @@ impl Agent {
         self.away.retain(|_, (_, since)| since.elapsed() < AWAY);
         let channels: Vec<Id> = self.channels.keys().copied().collect();
         for id in channels {
-            // Their times run out although nothing comes.
+            // A handshake times out although nothing comes.
             self.hear_agent(id);
         }
         self.channels.retain(|_, channel| channel.used.elapsed() < IDLE);
@@ -307,7 +310,7 @@ impl Agent {
         }
     }
 
-    /// Tells a process something; one that does not listen is given up.
+    /// Sends a process a message. A process that does not read is given up.
     fn tell(&mut self, id: Id, message: &FromAgent) {
         match message {
             FromAgent::Introduced { .. } => self.counts.introduced += 1,
@@ -437,11 +440,13 @@ impl Agent {
         }
     }
 
-    /// A program of another host wants to meet one of this host's: the two prove to each other once more that they have the key, and need no agent for what comes then.
+    /// A program of another host wants a Virtual Interface of this host. Its connection goes to the
+    /// program that waits there. The two prove to each other once more that they have the key, and
+    /// need no agent from then on.
     fn meet(&mut self, id: Id, uid: u32, place: &[u8]) {
         self.needed = Instant::now();
         let Some(mut channel) = self.channels.remove(&id) else { return };
-        let there = credentials::acts_for(uid).then(|| place::knock(uid, place)).flatten();
+        let there = credentials::acts_for(uid).then(|| place::connect(uid, place)).flatten();
         let Some(there) = there else {
             if channel.say(Between::Not { id: 0, why: Why::Nobody }).is_ok() {
                 self.channels.insert(id, channel);
@@ -449,7 +454,7 @@ impl Agent {
             return;
         };
         self.counts.met += 1;
-        // It says nothing before it has heard that.
+        // The program sends nothing before it has read that.
         if channel.say(Between::Met).is_ok() {
             place::hand_over(&there, channel.stream().as_fd());
         }
@@ -466,7 +471,7 @@ impl Agent {
             }
             End::Garbled => {
                 self.counts.garbled += 1;
-                eprintln!("shunt agent: {name}: says what cannot be");
+                eprintln!("shunt agent: {name}: sends malformed messages");
             }
             End::Late => self.counts.late += 1,
         }
@@ -483,14 +488,15 @@ impl Agent {
         }
     }
 
-    /// Another agent asks.
+    /// Handles another agent's question.
     fn asked(&mut self, channel: Id, ask: Between) {
         let Between::Ask { id, own, peer, ref reach, .. } = ask else { return };
         if !self.config.networks.contains(own.ip) || !self.config.networks.contains(peer.ip) {
             return self.say(channel, Between::Not { id, why: Why::NotInCluster });
         }
         if let Some(&posted) = self.posts.get(&pair(peer, own)) {
-            // Both may have asked at once: then the question of the process with the smaller name counts, and the other is forgotten by both.
+            // Both agents may have asked at once. Then the question of the process with the smaller
+            // name counts, and both agents drop the other one.
             let crossing = self.questions.iter().find(|(_, question)| question.posted == posted);
             if let Some((&crossing, _)) = crossing {
                 let own = self.processes.get(&posted.process).and_then(|process| process.reach.as_ref());
@@ -507,7 +513,7 @@ impl Agent {
         self.remembered.insert(pair(peer, own), Remembered { channel, ask, since: Instant::now() });
     }
 
-    /// What it asks for is posted.
+    /// Answers: the end that is asked about is posted here.
     fn answer(&mut self, channel: Id, ask: Between) {
         let Between::Ask { id, own, peer, reach, uid, index: peer_index, cookie: peer_cookie, ticket } = ask
         else {
@@ -533,7 +539,7 @@ impl Agent {
         self.say(channel, found);
     }
 
-    /// What we asked for is known there.
+    /// Handles the answer: the other agent knows the end that we have asked about.
     fn found(&mut self, channel: Id, id: u64, reach: Reach, uid: u32, peer_index: u32, peer_cookie: u64) {
         if self.questions.get(&id).is_none_or(|question| question.channel != channel) {
             return;
@@ -547,7 +553,7 @@ impl Agent {
         self.say(channel, Between::Told { id });
     }
 
-    /// How it is.
+    /// The report on this agent.
     fn report(&self) -> Report {
         let agents = self.channels.values().take(1000).map(|channel| Other {
             address: name(channel.ip),
@@ -557,7 +563,7 @@ impl Agent {
         let away = self.away.iter().take(1000).map(|(&ip, (why, _))| (name(ip), why.text().into()));
         Report {
             port: self.config.port,
-            // Whoever asks is not one.
+            // The client that asks for the report is not counted.
             processes: self.processes.values().filter(|process| process.reach.is_some()).count(),
             posted: self.posts.len(),
             agents: agents.collect(),

@@ -1,4 +1,4 @@
-//! Where processes and other agents come to.
+//! The sockets at which an agent accepts processes and other agents.
 
 use std::io;
 use std::net::{Ipv6Addr, SocketAddr, TcpListener};
@@ -8,7 +8,7 @@ use cluster::client;
 use fabric::sys;
 use socket2::{Domain, Protocol, Socket, Type};
 
-/// To the processes of this host.
+/// Listens for the processes of this host.
 pub fn local() -> io::Result<OwnedFd> {
     let socket = client::socket()?;
     let (address, len) = client::address(sys::geteuid());
@@ -20,7 +20,8 @@ pub fn local() -> io::Result<OwnedFd> {
     if done { Ok(socket) } else { Err(io::Error::last_os_error()) }
 }
 
-/// To the agents of others: for IPv4 and IPv6; for IPv4 alone where there is no other.
+/// Listens for the agents of other hosts: by IPv4 and IPv6, or by IPv4 alone where there is no
+/// IPv6.
 pub fn to_agents(port: u16) -> io::Result<TcpListener> {
     let open = |domain, address: SocketAddr| {
         let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;

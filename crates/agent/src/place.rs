@@ -1,4 +1,5 @@
-//! Brings one who comes from another host to who waits here for a Virtual Interface.
+//! Hands the connection of a program on another host over to the program that waits here for a
+//! Virtual Interface.
 
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
@@ -11,8 +12,9 @@ use rustix::net::{
     SocketType,
 };
 
-/// Connects to whoever listens at a place of a user's. None if nobody does, or another user.
-pub fn knock(uid: u32, place: &[u8]) -> Option<OwnedFd> {
+/// Connects to the program that listens at a user's place. None if none does, or one of another
+/// user.
+pub fn connect(uid: u32, place: &[u8]) -> Option<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).ok()?;
     let address = SocketAddrUnix::new_abstract_name(Name::of(uid, place)?.as_bytes()).ok()?;
@@ -21,12 +23,12 @@ pub fn knock(uid: u32, place: &[u8]) -> Option<OwnedFd> {
     credentials::is_of(uid, user).then_some(socket)
 }
 
-/// Hands the connection of one who comes from another host over to him.
+/// Hands the connection over to that program.
 pub fn hand_over(to: &OwnedFd, connection: BorrowedFd) {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     let fds = [connection];
     control.push(SendAncillaryMessage::ScmRights(&fds));
-    // Who does not get it is as one who is not there: the connection ends.
+    // A failure has the same effect as nobody waiting there: the connection ends.
     let _ = rustix::net::sendmsg(to, &[IoSlice::new(HANDED_OVER)], &mut control, SendFlags::NOSIGNAL);
 }

@@ -1,4 +1,4 @@
-//! What an agent says of itself: `shunt agent status`.
+//! An agent's report on itself: `shunt agent status`.
 
 use std::collections::BTreeMap;
 use std::{fmt, io};
@@ -6,22 +6,22 @@ use std::{fmt, io};
 use cluster::client::Client;
 use serde::{Deserialize, Serialize};
 
-/// What has happened since it began.
+/// Counts since the agent began.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Counts {
-    /// Processes that were told of another one.
+    /// Processes that were introduced to another one.
     pub introduced: u64,
-    /// Ends that were not, by reason.
+    /// Ends that were refused, by reason.
     pub refused: BTreeMap<String, u64>,
     /// Agents that had another key.
     pub wrong_key: u64,
-    /// Those, and processes, that said what cannot be.
+    /// Agents and processes that sent malformed messages.
     pub garbled: u64,
     /// Agents that took too long.
     pub late: u64,
-    /// Those that came from outside of the cluster's networks.
+    /// Agents that connected from outside of the cluster's networks.
     pub outside: u64,
-    /// Processes of other users.
+    /// Processes of other users that connected.
     pub foreign: u64,
     /// Connections that were handed over to programs that wait for a Virtual Interface.
     #[serde(default)]
@@ -35,14 +35,14 @@ pub struct Other {
     pub address: String,
     /// `open`, or `opening`.
     pub state: String,
-    /// Who has made the connection.
+    /// Whether this agent has made the connection.
     pub outgoing: bool,
 }
 
-/// How an agent is.
+/// An agent's report.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Report {
-    /// Where it listens.
+    /// The port where it listens.
     pub port: u16,
     /// Processes that it serves.
     pub processes: usize,
@@ -50,13 +50,13 @@ pub struct Report {
     pub posted: usize,
     /// Other agents that it is connected to.
     pub agents: Vec<Other>,
-    /// Agents that were not there just now, and why they are not asked again at once.
+    /// Agents that did not answer just now, and why they are not asked again at once.
     pub away: BTreeMap<String, String>,
-    /// What has happened.
+    /// The counts.
     pub counts: Counts,
 }
 
-/// What the agent of this user's says of itself.
+/// Asks the agent of this user for its report.
 pub fn ask() -> io::Result<Report> {
     let report = Client::connect()?.status()?;
     serde_json::from_slice(&report).map_err(io::Error::other)
@@ -82,7 +82,7 @@ impl fmt::Display for Report {
         }
         let rejected = [
             ("agents with another key", counts.wrong_key),
-            ("messages that cannot be", counts.garbled),
+            ("malformed messages", counts.garbled),
             ("agents that took too long", counts.late),
             ("agents from outside of the cluster's networks", counts.outside),
             ("processes of other users", counts.foreign),

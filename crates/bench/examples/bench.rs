@@ -1,4 +1,5 @@
-//! `shunt bench` and `shunt demo` without the rest of the command: `cargo run -p bench --example bench -- latency`.
+//! `shunt bench` and `shunt demo` without the rest of the command:
+//! `cargo run -p bench --example bench -- latency`.
 
 use std::ffi::OsString;
 use std::process::ExitCode;

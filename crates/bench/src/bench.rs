@@ -1,7 +1,7 @@
-//! `shunt bench`: what is measured in which order, what is made of the results, and the exit status.
+//! `shunt bench`: the order of the measurements, the use of their results, and the exit status.
 
 use crate::cli::BenchOptions;
-use crate::error::{self, Error, Result};
+use crate::error::{self, Error, Result, failed};
 use crate::host::{self, Cpus};
 use crate::results::Results;
 use crate::session::{Session, progress};
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use std::process::ExitCode;
 
 pub fn run(options: &BenchOptions) -> ExitCode {
-    let mut session = match Session::new(options.rounds, options.duration) {
+    let mut session = match session(options) {
         Ok(session) => session,
         Err(error) => {
             eprintln!("shunt bench: {error}");
@@ -45,18 +45,27 @@ pub fn run(options: &BenchOptions) -> ExitCode {
     exit_code(&session.results, options, interrupted, outcome.is_err() || matches!(plots, Some(Err(_))))
 }
 
-/// Groups that measure programs which not everybody has installed.
+fn session(options: &BenchOptions) -> Result<Session> {
+    let mut session = Session::new(options.rounds, options.duration)?;
+    if let Some(library) = &options.beside {
+        let found = library.canonicalize().map_err(failed(format!("--beside {}", library.display())))?;
+        session.beside = Some(found);
+    }
+    Ok(session)
+}
+
+/// Groups that measure programs which many machines do not have.
 const OPTIONAL: [&str; 4] = [ftp::GROUP, rpc::GROUP, ether::GROUP, ofi::GROUP];
 
 fn exit_code(results: &Results, options: &BenchOptions, interrupted: bool, failed: bool) -> ExitCode {
-    // An application that is not installed matters only to those who asked for it.
+    // A missing application matters only if the user asked for it by name.
     let optional = |(what, why): &(String, String)| {
         let app = !options.apps_by_name && options.apps.contains(what);
         let group = what
             .split([' ', '-'])
             .next()
             .is_some_and(|group| OPTIONAL.contains(&group) && !options.asked_for(group));
-        // Those that filters are compared with: without one of them its promise cannot be checked.
+        // Contenders of filters: without one of them a promise cannot be checked.
         if why.contains(error::NOT_HERE) {
             return !options.check;
         }
@@ -87,7 +96,7 @@ fn document(results: &Results, machine: Value, options: &BenchOptions) -> Value 
 
 fn group(session: &mut Session, what: &str, options: &BenchOptions) -> Result<()> {
     if !["apps", ftp::GROUP].contains(&what) {
-        // All else needs the measuring programs.
+        // All other groups need the measuring programs.
         session.libexec = find::libexec()?;
     }
     match what {

@@ -1,10 +1,11 @@
-//! The words after `shunt bench` and `shunt demo`, and what they mean.
+//! The words after `shunt bench` and `shunt demo`, and their meaning.
 
 use std::ffi::OsString;
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
 
-/// Something that can be measured, and the lines that explain it. Help, man page and completions are made of this table.
+/// Something that can be measured, and its explanation. Help, man page and completions are made of
+/// this table.
 pub struct Group {
     pub name: &'static str,
     pub help: &'static [&'static str],
@@ -70,7 +71,7 @@ const GROUPS: [Group; 12] = [
     Group { name: "idle", help: &["many idle connections beside a few active ones"] },
 ];
 
-/// All words that `shunt bench` knows, and what they mean.
+/// All words that `shunt bench` knows, and their explanations.
 pub fn words() -> impl Iterator<Item = (&'static str, String)> {
     let groups = GROUPS.iter().map(|group| (group.name, group.help.join(" ")));
     let alone = APPS.iter().chain(&FILTERS_PARTS).map(|part| (*part, format!("{part} alone")));
@@ -103,6 +104,7 @@ OPTIONS
   --provider P   libfabric's provider for `ofi` (default tcp)
   --at ADDRESS   where the servers of `ofi` are reached (default 127.0.0.1)
   --remote WORDS  what starts them there, put before a command, as 'ssh HOST' (default: nothing, they are on this host)
+  --beside FILE  another build of libshunt.so, measured in turn with this one (latency, throughput and apps)
   --json         all raw numbers as JSON on stdout, the tables on stderr
   --plot DIR     draw PNG plots into DIR
   --check        exit with 3 where a ratio misses what the project promises
@@ -139,29 +141,31 @@ pub enum Parsed<T> {
 pub struct BenchOptions {
     /// Groups of measurements, in the order of the help.
     pub what: Vec<String>,
-    /// What was asked for, in the words of the user.
+    /// The user's words for what was asked for.
     pub words: Vec<String>,
     /// The applications among `apps`, and whether each was asked for by name.
     pub apps: Vec<String>,
     pub apps_by_name: bool,
     /// The parts of `filters`.
     pub filters: Vec<String>,
-    /// What `ofi` goes by.
+    /// The network of `ofi`.
     pub fabric: FabricOptions,
     pub rounds: usize,
     pub duration: f64,
     pub connections: usize,
+    /// Another build of the library.
+    pub beside: Option<PathBuf>,
     pub json: bool,
     pub plot: Option<PathBuf>,
     pub check: bool,
 }
 
-/// What `ofi` goes by, and to where.
+/// The network of `ofi`, and the other host.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FabricOptions {
     pub provider: String,
     pub at: Ipv4Addr,
-    /// Before the command of a server; none: on this host.
+    /// Words before the command of a server. None: on this host.
     pub remote: Vec<String>,
 }
 
@@ -172,7 +176,7 @@ impl Default for FabricOptions {
 }
 
 impl BenchOptions {
-    /// Whether this was asked for by its name.
+    /// Whether the user asked for this by its name.
     pub fn asked_for(&self, name: &str) -> bool {
         self.words.iter().any(|word| word == name)
     }
@@ -188,7 +192,7 @@ pub fn parse_bench(args: &[OsString]) -> Result<Parsed<BenchOptions>, String> {
     let mut words: Vec<String> = Vec::new();
     let (mut rounds, mut duration, mut quick) = (None, None, false);
     let (mut json, mut plot, mut check, mut connections) = (false, None, false, 10_000);
-    let mut fabric = FabricOptions::default();
+    let (mut fabric, mut beside) = (FabricOptions::default(), None);
     let mut args = Args::new(args);
     while let Some(word) = args.word()? {
         match word.as_str() {
@@ -201,6 +205,7 @@ pub fn parse_bench(args: &[OsString]) -> Result<Parsed<BenchOptions>, String> {
             "--remote" => {
                 fabric.remote = text(args.value("--remote")?)?.split_whitespace().map(String::from).collect();
             }
+            "--beside" => beside = Some(PathBuf::from(args.value("--beside")?)),
             "--json" => json = true,
             "--quick" => quick = true,
             "--check" => check = true,
@@ -237,6 +242,10 @@ pub fn parse_bench(args: &[OsString]) -> Result<Parsed<BenchOptions>, String> {
         .filter(|name| has(name) || by_part(name))
         .map(String::from)
         .collect();
+    let alone = what.iter().find(|name| !["latency", "throughput", "apps"].contains(&name.as_str()));
+    if let (Some(name), Some(_)) = (alone, &beside) {
+        return Err(format!("--beside is for latency, throughput and apps, not for {name}"));
+    }
     let all_apps = has("apps") || named.is_empty();
     let all_filters = has("filters");
     Ok(Parsed::Run(BenchOptions {
@@ -249,6 +258,7 @@ pub fn parse_bench(args: &[OsString]) -> Result<Parsed<BenchOptions>, String> {
         rounds: rounds.unwrap_or(if quick { 2 } else { 5 }),
         duration: duration.unwrap_or(if quick { 0.3 } else { 1.0 }),
         connections,
+        beside,
         json,
         plot,
         check,
@@ -389,6 +399,7 @@ mod tests {
             &["--rounds", "0"],
             &["--rounds", "x"],
             &["--json=1"],
+            &["idle", "--beside", "libshunt.so"],
         ] {
             assert!(bench(words).is_err(), "{words:?}");
         }

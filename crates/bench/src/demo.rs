@@ -1,5 +1,6 @@
-//! `shunt demo`: the first thing that anybody sees. An unmodified redis-server under an unmodified redis-benchmark, plain and
-//! under Shunt in turns, as a table with bars and as a picture.
+//! `shunt demo`: the first command that a newcomer tries. An unmodified redis-server under an
+//! unmodified redis-benchmark, plain and under Shunt in turns, as a table with bars and as a
+//! picture.
 
 use crate::apps::{self, App, Run, redis::Redis};
 use crate::cli::{DemoOptions, PLOT};
@@ -39,7 +40,8 @@ pub fn run(options: &DemoOptions) -> ExitCode {
     }
 }
 
-/// Where the plot goes; a directory gets it under its usual name. Found out before anything is measured.
+/// The path of the plot; a directory gets it under its usual name. Checked before anything is
+/// measured.
 fn place(asked: &Path) -> Result<PathBuf> {
     let picture = if asked.is_dir() { asked.join(PLOT) } else { asked.to_path_buf() };
     let cannot =
@@ -50,7 +52,7 @@ fn place(asked: &Path) -> Result<PathBuf> {
     let there = picture.exists();
     OpenOptions::new().append(true).create(true).open(&picture).map_err(cannot)?;
     if !there {
-        // Nothing is left behind if the measuring fails.
+        // Leave no file behind if measuring fails.
         std::fs::remove_file(&picture).map_err(cannot)?;
     }
     Ok(picture)

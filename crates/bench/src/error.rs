@@ -1,4 +1,5 @@
-//! What can go wrong while measuring: a program that is not installed, the user who wants to stop, and everything else.
+//! Errors of measurements: a program that is not installed, an interruption by the user, and
+//! everything else.
 
 use std::fmt;
 
@@ -9,7 +10,7 @@ pub enum Error {
         program: String,
         package: String,
     },
-    /// Another contender that is not on this machine, and how it gets here.
+    /// Another contender that is not on this machine, and how to install it.
     Absent {
         what: String,
         remedy: String,
@@ -19,7 +20,7 @@ pub enum Error {
     Failed(String),
 }
 
-/// What stands for [`Error::Absent`] in tables.
+/// Tables show this for [`Error::Absent`].
 pub const NOT_HERE: &str = "not here";
 
 pub type Result<T> = std::result::Result<T, Error>;
@@ -39,7 +40,7 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// An error in one's own words: `.map_err(failed("cannot write the plot"))`.
+/// An error with a text of one's own: `.map_err(failed("cannot write the plot"))`.
 pub fn failed<E: fmt::Display>(what: impl fmt::Display) -> impl FnOnce(E) -> Error {
     move |e| Error::Failed(format!("{what}: {e}"))
 }

@@ -1,6 +1,8 @@
-//! `shunt bench ether`: TCP over Shunt's two Ethernets beside TCP over others, after section 4.1 of "Low-latency Linux drivers for Ethernet over
-//! high-speed networks": latency and throughput against message size, as NPtcp measures them (figures 10 and 11), and what the processors do
-//! meanwhile (figures 12 and 13). And, as the SOVIA paper did with its LAN emulation, TCP over ETHOM beside Shunt's sockets.
+//! `shunt bench ether`: TCP over Shunt's two Ethernets beside TCP over others, after section 4.1 of
+//! "Low-latency Linux drivers for Ethernet over high-speed networks": latency and throughput
+//! against message size, as NPtcp measures them (figures 10 and 11), and the use of the processors
+//! meanwhile (figures 12 and 13). Also, as the SOVIA paper did with its LAN emulation, TCP over
+//! ETHOM beside Shunt's sockets.
 
 use crate::error::{Error, Result};
 use crate::lan::Lan;
@@ -11,7 +13,7 @@ use crate::{apps, ftp, rpc, usage};
 use serde_json::Value;
 use std::time::Instant;
 
-/// What is asked for, and the tables that come of it.
+/// The word for it, and its tables.
 pub const GROUP: &str = "ether";
 pub const CURVES: [(&str, u32); 3] = [("ether-1450", 1450), ("ether-8950", 8950), ("ether-65000", 65000)];
 pub const SOCKETS: &str = "ether-sockets";
@@ -22,13 +24,14 @@ pub const NEEDS_ROOT: &str = "network namespaces and TAP devices need root";
 pub const HALF: &str = "half round trip";
 pub const NETPIPE: &str = "bandwidth";
 pub const ONE_WAY: &str = "one way";
-/// Of a processor, and switches between threads in a second, of the whole machine while messages go to and fro.
+/// Busy time of a processor, and switches between threads in a second, of the whole machine while
+/// messages go to and fro.
 pub const BUSY: &str = "cpu";
 pub const SWITCHES: &str = "switches";
 
 const SIDES: [Side; 8] =
     [Side::Ethom, Side::Ethos, Side::Veth, Side::Vxlan, Side::Tinc, Side::Fastd, Side::Vde, Side::Socat];
-/// Bytes of a message, and whether it goes one way, too.
+/// Bytes of a message, and whether one-way messages of this size are measured, too.
 const SIZES: [(&str, usize, bool); 9] = [
     ("1 B", 1, false),
     ("64 B", 64, true),
@@ -40,9 +43,9 @@ const SIZES: [(&str, usize, bool); 9] = [
     ("256 KB", 262_144, false),
     ("1 MB", 1_048_576, false),
 ];
-/// What is called small or medium.
+/// The largest message that counts as small or medium.
 const MEDIUM: usize = 16384;
-/// The paper's claims, and to be ahead of everybody else in user space.
+/// The paper's claims, and the promise to be ahead of all others in user space.
 const LATENCY: Target = ahead(&[
     (Side::Ethos, 1.0 / 0.7),
     (Side::Tinc, 1.0),
@@ -58,8 +61,8 @@ const fn ahead(over: &'static [(Side, f64)]) -> Target {
     Target { over, ..Target::NONE }
 }
 
-/// What a side carries at most, where that is less than any MTU: both were built for Ethernet's own 1,500 bytes (tinc without its
-/// `--enable-jumbograms`, as Debian has it).
+/// The largest MTU of a side, if it has one: two were built for Ethernet's own 1,500 bytes (tinc
+/// without its `--enable-jumbograms`, as Debian has it).
 fn carries(side: Side, mtu: u32) -> bool {
     !matches!(side, Side::Tinc | Side::Vde) || mtu <= 1500
 }
@@ -90,7 +93,7 @@ pub fn measure(session: &mut Session) -> Result<()> {
     Ok(())
 }
 
-/// Two hosts, joined by as many of these as can be.
+/// Two hosts, joined by all of these sides that work here.
 fn join(session: &mut Session, group: &str, mtu: u32, sides: &[Side]) -> Result<Vec<Side>> {
     let made = Lan::new(mtu);
     let Some(mut lan) = session.record(group, made)? else { return Ok(Vec::new()) };
@@ -140,7 +143,8 @@ fn curves(session: &mut Session, group: &str, sides: &[Side], round: usize) -> R
     Ok(())
 }
 
-/// TCP over ETHOM beside Shunt's sockets, and kernel TCP by loopback: messages, remote procedures, files.
+/// TCP over ETHOM beside Shunt's sockets, and kernel TCP by loopback: messages, remote procedures,
+/// files.
 fn sockets(session: &mut Session, joined: &[Side], round: usize) -> Result<()> {
     let mut sides = session.sides(&[Side::Shunt, Side::Tcp]);
     sides.extend(joined);

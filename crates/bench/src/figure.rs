@@ -1,10 +1,10 @@
-//! A figure of the paper, as a table and as a picture: what the paper says, beside what was simulated and what was measured. No value goes without
-//! the word which of the two it is.
+//! A figure of the paper, as a table and as a picture: the paper's claim, beside simulated and
+//! measured values. Each value is marked as one or the other.
 
 use crate::unit::Unit;
 use serde_json::{Value, json};
 
-/// How a value came about.
+/// Whether a value was simulated or measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum How {
     Simulated,
@@ -20,12 +20,12 @@ impl How {
     }
 }
 
-/// The columns of all tables: whose constants, and how.
+/// The columns of all tables: the constants of which network, and how.
 pub const COLUMNS: [(&str, How); 3] =
     [("cLAN 2003", How::Simulated), ("this machine", How::Simulated), ("this machine", How::Measured)];
 /// A value of each.
 pub type Values = [Option<f64>; COLUMNS.len()];
-/// Columns that an expectation is about.
+/// Columns that an expectation covers.
 pub const CLAN: &[usize] = &[0];
 pub const SIMULATED: &[usize] = &[0, 1];
 
@@ -34,7 +34,7 @@ pub struct Figure {
     /// Number of the paper's, as in "24".
     pub number: &'static str,
     pub title: String,
-    /// What one must know to read the table, a line each.
+    /// Notes to the reader of the table, a line each.
     pub notes: Vec<String>,
     pub rows: Vec<Row>,
     pub panels: Vec<Panel>,
@@ -43,14 +43,14 @@ pub struct Figure {
 #[derive(Debug)]
 pub struct Row {
     pub name: String,
-    /// What the paper says, in its words.
+    /// The paper's claim, in its words.
     pub claim: &'static str,
     pub unit: Unit,
     pub values: Values,
     pub expected: Option<Expected>,
 }
 
-/// Within what bounds the values of these columns must be.
+/// Bounds for the values of these columns.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Expected {
     pub low: f64,
@@ -67,7 +67,7 @@ impl Row {
         Row { expected: Some(Expected { low, high, columns }), ..self }
     }
 
-    /// Whether what was expected came out; `None` where nothing was, or there is no value.
+    /// Whether the values are as expected. `None` if nothing was expected, or there is no value.
     pub fn verdict(&self) -> Option<bool> {
         let Expected { low, high, columns } = self.expected?;
         let values = columns.iter().filter_map(|&column| self.values[column]);
@@ -163,20 +163,20 @@ pub struct Series {
     pub points: Vec<(f64, f64)>,
 }
 
-/// Which colour, by what is shown.
+/// A colour, by the subject.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hue {
     Tcp,
     /// Fast sockets with TCP's blocks.
     Same,
-    /// Fast sockets with their own.
+    /// Fast sockets with their own blocks.
     Fast,
     /// Demand-driven, over TCP and over fast sockets.
     TcpOnDemand,
     FastOnDemand,
 }
 
-/// What a simulated point looks like. Measured ones are hollow squares, always.
+/// The shape of simulated points. Measured ones are hollow squares, always.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mark {
     Circle,
@@ -184,7 +184,7 @@ pub enum Mark {
     Cross,
 }
 
-/// A line that says what the paper says.
+/// A line with the paper's value.
 #[derive(Debug)]
 pub enum Claim {
     /// At this height.

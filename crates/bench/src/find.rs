@@ -1,5 +1,5 @@
-//! Where things are: the library, the measuring programs, and the applications. Nothing is assumed about the machine but
-//! PATH, the directories around this executable, and where Debian keeps what is not for every user's PATH.
+//! Finds the library, the measuring programs, and the applications: on PATH, in the directories
+//! around this executable, and where Debian keeps programs that are not on every user's PATH.
 
 use crate::error::{Error, Result};
 use std::ffi::OsStr;
@@ -51,8 +51,8 @@ pub fn libexec() -> Result<PathBuf> {
     })
 }
 
-/// A Python with what filters are compared with: named by SHUNT_BENCH_PYTHON, or made by scripts/bootstrap.sh in a workspace around this executable,
-/// or the one on PATH.
+/// A Python that has the contenders of filters: named by SHUNT_BENCH_PYTHON, or made by
+/// scripts/bootstrap.sh in a workspace around this executable, or the one on PATH.
 pub fn bench_python() -> Result<PathBuf> {
     if let Some(path) = env("SHUNT_BENCH_PYTHON") {
         return Ok(path);
@@ -89,7 +89,8 @@ fn is_executable(path: &Path) -> bool {
     path.metadata().is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
 }
 
-/// The executable's directory and two above it: bin/ and its prefix, or target/debug/examples and target/.
+/// The executable's directory and two above it: bin/ and its prefix, or target/debug/examples and
+/// target/.
 fn around_executable() -> Vec<PathBuf> {
     let exe = std::env::current_exe().unwrap_or_default();
     exe.ancestors().skip(1).take(3).map(Path::to_path_buf).collect()

@@ -1,5 +1,5 @@
-//! `shunt bench footprint`: what a program carries because it runs under Shunt, as more than it would without: descriptors, addresses, memory, threads,
-//! and the time of its start. Each has a budget.
+//! `shunt bench footprint`: the resources that a program needs more under Shunt than without:
+//! descriptors, addresses, memory, threads, and the time of its start. Each has a budget.
 
 use crate::error::{Result, failed};
 use crate::pairs::{self, Ends, Pair, Setting};
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 pub const GROUP: &str = "footprint";
 
-/// Connections of which each further one is the part.
+/// Connections over which the cost of each further one is averaged.
 const FURTHER: usize = 400;
 /// A connection is idle after so long.
 const IDLE: Duration = Duration::from_millis(1500);
@@ -29,7 +29,7 @@ pub fn measure(session: &mut Session) -> Result<()> {
     }
     for round in 0..session.rounds {
         progress(format_args!("footprint: round {} of {}", round + 1, session.rounds));
-        // Both sides in turns, so that what changes on the machine changes for both.
+        // Both sides in turns, so that changes of the machine affect both.
         let sides = Side::turns(&[Side::Tcp, Side::Shunt], round);
         let mut found = [None, None];
         for &side in &sides {
@@ -71,7 +71,7 @@ pub fn measure(session: &mut Session) -> Result<()> {
     Ok(())
 }
 
-/// What a process has; memory is that of both ends.
+/// The resources of a process; memory is that of both ends.
 #[derive(Debug, Default)]
 struct Size {
     descriptors: f64,
@@ -81,7 +81,7 @@ struct Size {
 }
 
 struct Found {
-    /// One connection, which is not promoted, as its other end is plain.
+    /// With one connection, which is not promoted, as its other end is plain.
     none: Size,
     /// The memory of both ends where both could have been promoted, and were not.
     quiet: f64,
@@ -130,7 +130,8 @@ fn size(pid: i32, all: &[i32]) -> Result<Size> {
     Ok(Size { descriptors, addresses: field("VmSize:") * KIB, threads: field("Threads:"), memory })
 }
 
-/// How much longer `true` takes with the library, in nanoseconds: the difference of the medians of starts in turns.
+/// How much longer `true` takes with the library, in nanoseconds: the difference of the medians of
+/// starts in turns.
 fn starts(session: &Session) -> Result<f64> {
     let mut times = [Vec::new(), Vec::new()];
     for start in 0..STARTS {

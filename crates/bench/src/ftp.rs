@@ -1,7 +1,9 @@
-//! `shunt bench ftp`: the two files of table I of the SOVIA paper, fetched from and stored on an unmodified vsftpd by lftp and by the
-//! classic ftp client, all on a tmpfs. Beside them, as the file system's own limit, a copy of the same file on the same tmpfs.
+//! `shunt bench ftp`: the two files of table I of the SOVIA paper, fetched from and stored on an
+//! unmodified vsftpd by lftp and by the classic ftp client, all on a tmpfs. Beside them, as the
+//! file system's own limit, a copy of the same file on the same tmpfs.
 //!
-//! The rate of a transfer is what the client says. Each transfer has a data connection of its own, and writes a new file.
+//! The client reports the rate of a transfer. Each transfer has a data connection of its own, and
+//! writes a new file.
 
 use crate::apps::{Address, Run, Server, accepting_at, free_port};
 use crate::error::{Error, Result, failed};
@@ -21,12 +23,12 @@ pub const GROUP: &str = "ftp";
 
 /// Name and bytes of each file.
 const FILES: [(&str, u64); 2] = [("19 MB", 19_090_223), ("146 MB", 145_864_380)];
-/// One and a half times kernel TCP, or what the file system does by itself.
+/// The promise: one and a half times kernel TCP, or the rate of the file system itself.
 const PROMISE: Target = Target { over_tcp: Some(1.5), or_of_copy: Some(0.9), ..Target::NONE };
 /// Transfers of a second together have about so many bytes.
 const BYTES_PER_SECOND: f64 = 300e6;
 const MOST_TRANSFERS: usize = 8;
-/// What a program reads and writes at a time.
+/// Bytes that a program reads and writes at a time.
 const PIECE: usize = 64 << 10;
 
 #[derive(Clone, Copy, PartialEq)]
@@ -36,7 +38,7 @@ enum Client {
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum Way {
+enum Direction {
     Get,
     Put,
 }
@@ -45,7 +47,7 @@ enum Way {
 #[derive(Clone, Copy)]
 struct Row {
     client: Client,
-    way: Way,
+    direction: Direction,
     file: &'static str,
     bytes: u64,
     transfers: usize,
@@ -53,8 +55,8 @@ struct Row {
 
 impl Row {
     fn name(&self) -> String {
-        let way = if self.way == Way::Get { "get" } else { "put" };
-        format!("{} {way} {}", self.client.name(), self.file)
+        let direction = if self.direction == Direction::Get { "get" } else { "put" };
+        format!("{} {direction} {}", self.client.name(), self.file)
     }
 }
 
@@ -76,8 +78,8 @@ pub fn beside(session: &mut Session, group: &str, sides: &[Side], round: usize) 
     }
 }
 
-/// Files, what is to be done with them, and a server for each side. All servers stay: one that nobody talks to costs nothing, and the
-/// turns follow each other the closer.
+/// Files, their transfers, and a server for each side. All servers stay: an unused one costs
+/// nothing, and the turns follow each other more closely.
 struct Field {
     place: TempDir,
     rows: Vec<Row>,
@@ -91,10 +93,10 @@ fn field(session: &mut Session, group: &str, clients: &[Client], sides: &[Side])
     for client in clients {
         let found = client.program();
         if session.record(&format!("{group} with {}", client.name()), found)?.is_some() {
-            for way in [Way::Get, Way::Put] {
+            for direction in [Direction::Get, Direction::Put] {
                 rows.extend(FILES.map(|(file, bytes)| {
                     let transfers = transfers(session.duration, bytes);
-                    Row { client: *client, way, file, bytes, transfers }
+                    Row { client: *client, direction, file, bytes, transfers }
                 }));
             }
         }
@@ -115,7 +117,7 @@ impl Field {
         let mut sides: Vec<Side> = self.servers.iter().map(|(side, _)| *side).collect();
         sides.push(Side::Copy);
         let place = self.place.path();
-        // The promise is that of its own table, and judged there.
+        // The promise belongs to its own table, and is judged there.
         let promise = if group == GROUP { PROMISE } else { Target::NONE };
         for row in &self.rows {
             for side in Side::turns(&sides, round) {
@@ -140,12 +142,13 @@ fn run(session: &Session, side: Side) -> Run {
     Run { side, ends: Ends::Both, cpus: session.cpus, seconds: session.duration }
 }
 
-/// How often a file goes in one session.
+/// How often a file is transferred in one session.
 fn transfers(seconds: f64, bytes: u64) -> usize {
     ((seconds * BYTES_PER_SECOND / bytes as f64).round() as usize).clamp(1, MOST_TRANSFERS)
 }
 
-/// A directory on a tmpfs with the files in `pub`, and places for those that are stored (`in`) and fetched (`out`).
+/// A directory on a tmpfs with the files in `pub`, and places for those that are stored (`in`) and
+/// fetched (`out`).
 fn prepare(session: &Session) -> Result<TempDir> {
     find::program("vsftpd", "vsftpd")?;
     let files: u64 = FILES.iter().map(|(_, bytes)| bytes).sum();
@@ -165,7 +168,7 @@ fn source(place: &Path, file: &str) -> PathBuf {
     place.join("pub").join(file.replace(' ', ""))
 }
 
-/// Bytes that differ from place to place, so that a piece which is lost, doubled or misplaced shows.
+/// Bytes that differ from place to place, so that a lost, doubled or misplaced piece shows.
 fn write_file(path: &Path, bytes: u64) -> std::io::Result<()> {
     let mut file = File::create(path)?;
     let mut state: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -185,7 +188,8 @@ fn write_file(path: &Path, bytes: u64) -> std::io::Result<()> {
     Ok(())
 }
 
-/// vsftpd for anonymous users, as whoever we are: it forks for each session, but changes neither user nor root directory.
+/// vsftpd for anonymous users, as the user of this process: it forks for each session, but changes
+/// neither user nor root directory.
 fn start(session: &Session, place: &Path, run: &Run) -> Result<Server> {
     let port = free_port()?;
     let config = session.temp.path().join(format!("vsftpd-{port}.conf"));
@@ -225,7 +229,7 @@ impl Client {
         }
     }
 
-    /// The classic client under the name that no other has.
+    /// The classic client, by the name that only it has.
     fn program(self) -> Result<PathBuf> {
         match self {
             Client::Lftp => find::program("lftp", "lftp"),
@@ -234,26 +238,27 @@ impl Client {
     }
 }
 
-/// One session with all transfers of a row, each into a new file; gives the median of the rates, in bytes a second.
+/// One session with all transfers of a row, each into a new file; gives the median of the rates, in
+/// bytes a second.
 fn transfer(session: &Session, place: &Path, run: &Run, server: &Server, row: &Row) -> Result<f64> {
     let Address::Tcp(port) = server.at else {
         return Err(Error::Failed("FTP knows no UNIX sockets".into()));
     };
     let address = session.wire(run.side).address;
     let from = source(place, row.file);
-    let directory = place.join(if row.way == Way::Get { "out" } else { "in" });
+    let directory = place.join(if row.direction == Direction::Get { "out" } else { "in" });
     let made: Vec<PathBuf> = (0..row.transfers).map(|n| directory.join(n.to_string())).collect();
     let launch = run.client(session, &row.client.program()?).env("HOME", session.temp.path());
     let launch = launch.directory(place);
     let log = session.temp.path().join("lftp.log");
     let name = from.file_name().unwrap_or_default().to_string_lossy();
-    // Both clients are in the directory that the server shows as well.
-    let command = |n: usize| match row.way {
-        Way::Get => match row.client {
+    // Both clients run in the directory that the server serves.
+    let command = |n: usize| match row.direction {
+        Direction::Get => match row.client {
             Client::Lftp => format!("get pub/{name} -o out/{n}"),
             Client::Tnftp => format!("get pub/{name} out/{n}"),
         },
-        Way::Put => match row.client {
+        Direction::Put => match row.client {
             Client::Lftp => format!("put pub/{name} -o in/{n}"),
             Client::Tnftp => format!("put pub/{name} in/{n}"),
         },
@@ -292,7 +297,7 @@ fn transfer(session: &Session, place: &Path, run: &Run, server: &Server, row: &R
     stats::summary(outcome?).map(|s| s.median).ok_or_else(|| Error::Failed("nothing was transferred".into()))
 }
 
-/// What the client said of each transfer; all must have been whole.
+/// The rates that the client reported; all transfers must have been complete.
 fn rates(lines: &[String], row: &Row) -> Result<Vec<f64>> {
     let rates: Vec<f64> = lines.iter().filter_map(|line| rate(line, row.bytes)).collect();
     match rates.len() == row.transfers {
@@ -306,7 +311,8 @@ fn rates(lines: &[String], row: &Row) -> Result<Vec<f64>> {
     }
 }
 
-/// `19090223 bytes received in 00:00 (723.66 MiB/s)`, as tnftp says it, or `... 0-19090223 613.75 MiB/s`, from lftp's log.
+/// `19090223 bytes received in 00:00 (723.66 MiB/s)`, as tnftp says it, or
+/// `... 0-19090223 613.75 MiB/s`, from lftp's log.
 fn rate(line: &str, bytes: u64) -> Option<f64> {
     let words: Vec<&str> = line.split_whitespace().collect();
     let [.., count, value, unit] = words[..] else { return None };
@@ -322,7 +328,7 @@ fn rate(line: &str, bytes: u64) -> Option<f64> {
     whole.then_some(value * scale)
 }
 
-/// Every transferred file holds what was sent, byte by byte.
+/// Checks that every transferred file equals the one that was sent, byte by byte.
 fn same(from: &Path, made: &[PathBuf]) -> Result<()> {
     for path in made {
         let open =
@@ -356,7 +362,8 @@ fn fill(file: &mut File, buffer: &mut [u8]) -> std::io::Result<usize> {
     Ok(done)
 }
 
-/// The file system's own limit: one program that reads the file and writes a new one, as often as it is transferred.
+/// The file system's own limit: one program reads the file and writes a new one, as often as it is
+/// transferred.
 fn copy(place: &Path, row: &Row) -> Result<f64> {
     let (from, to) = (source(place, row.file), place.join("out/copy"));
     let one = || -> std::io::Result<f64> {
@@ -398,8 +405,13 @@ mod tests {
 
     #[test]
     fn a_transfer_that_is_not_whole_is_an_error() {
-        let row =
-            Row { client: Client::Tnftp, way: Way::Get, file: "19 MB", bytes: 19_090_223, transfers: 1 };
+        let row = Row {
+            client: Client::Tnftp,
+            direction: Direction::Get,
+            file: "19 MB",
+            bytes: 19_090_223,
+            transfers: 1,
+        };
         let lines = vec!["19090000 bytes received in 00:00 (512.00 MiB/s)".to_string()];
         assert!(rates(&lines, &row).is_err());
     }

@@ -1,4 +1,4 @@
-//! The machine a run is made on: which processors to use, and what to note beside the numbers.
+//! The machine of a run: which processors to use, and its description beside the numbers.
 
 use serde_json::{Value, json};
 use std::fs;
@@ -13,7 +13,8 @@ pub struct Cpus {
 impl Cpus {
     pub const ANY: Cpus = Cpus { server: None, client: None };
 
-    /// Two processors that are not threads of one core, where there are such; `ANY` where there is only one processor.
+    /// Two processors that are not threads of one core, where there are such; `ANY` where there is
+    /// only one processor.
     pub fn choose() -> Cpus {
         let allowed = allowed();
         let Some(&server) = allowed.first() else { return Cpus::ANY };
@@ -54,7 +55,7 @@ fn cpu_list(text: &str) -> Vec<usize> {
     ranges.flatten().collect()
 }
 
-/// What a reader of the raw numbers wants to know about where they come from.
+/// The description of the machine for readers of the raw numbers.
 pub fn describe(cpus: Cpus) -> Value {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default().trim().to_string();
     let cpuinfo = read("/proc/cpuinfo");
@@ -74,7 +75,8 @@ pub fn describe(cpus: Cpus) -> Value {
     })
 }
 
-/// Other work than ours on the machine, in processors, or `None` where it is quiet enough to measure.
+/// The load of other work on the machine, in processors. `None` where it is quiet enough to
+/// measure.
 pub fn noise() -> Option<f64> {
     let load = fs::read_to_string("/proc/loadavg").ok()?;
     let minute: f64 = load.split(' ').next()?.parse().ok()?;

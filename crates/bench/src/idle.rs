@@ -1,5 +1,5 @@
-//! `shunt bench idle`: one epoll server with many connections, of which only a few are active. Does the crowd slow them
-//! down, and what does each idle connection hold in memory?
+//! `shunt bench idle`: one epoll server with many connections, of which only a few are active. Does
+//! the crowd slow them down, and how much memory does each idle connection need?
 
 use crate::error::{Error, Result, failed};
 use crate::pairs::{self, Ends, Pair, Setting, number};
@@ -62,19 +62,19 @@ struct Found {
     pss: f64,
     rss: f64,
     shmem: f64,
-    /// What `shunt stat` said of the paths.
+    /// Paths as `shunt stat` shows them.
     stat: Option<Value>,
 }
 
 fn one(session: &Session, side: Side, connections: usize) -> Result<Found> {
-    // Long, as the rates of one program of many connections come and go for a second at a time.
+    // Long, as the rates of a program with many connections vary from second to second.
     let setting =
         Setting { side, ends: Ends::Both, cpus: session.cpus, seconds: session.duration * 3.0, options: &[] };
     let count = connections.to_string();
     let active = ACTIVE.to_string();
     let client = ["--connections", &count, "--active", &active, "--step"];
     let mut pair = pairs::start(session, "idle", setting, &[], &client)?;
-    // Opening and touching a connection takes some milliseconds where the machine has other things to do.
+    // Opening and touching a connection takes some milliseconds on a busy machine.
     let patience = pairs::patience(setting.seconds) + Duration::from_millis(10 * connections as u64);
     let alone = phase(&mut pair, patience)?;
     let before = residents(&pair)?;
@@ -107,8 +107,8 @@ fn residents(pair: &Pair) -> Result<[f64; 3]> {
     Ok([server.pss + client.pss, server.rss + client.rss, usage::machine_shmem()].map(|bytes| bytes as f64))
 }
 
-/// How many connections `shunt stat --json` shows on each path, and for which reasons, of these processes. `None` where
-/// this executable is not the command, or says nothing.
+/// How many connections `shunt stat --json` shows on each path, and for which reasons, of these
+/// processes. `None` where this executable is not the command, or prints nothing.
 fn paths(pids: &[i32]) -> Option<Value> {
     let exe = std::env::current_exe().ok().filter(|e| e.file_name().is_some_and(|n| n == "shunt"))?;
     let output =
@@ -117,8 +117,8 @@ fn paths(pids: &[i32]) -> Option<Value> {
     Some(count_words(&stat, pids))
 }
 
-/// Counts the values of all members called tx, rx or reason of the processes' entries, wherever they are: the
-/// layout of `shunt stat` may grow without this count going wrong.
+/// Counts the values of all members called tx, rx or reason of the processes' entries, wherever
+/// they are: the layout of `shunt stat` may grow without this count going wrong.
 fn count_words(stat: &Value, pids: &[i32]) -> Value {
     let mut counts = serde_json::Map::new();
     walk(stat, pids, false, &mut counts);
@@ -147,7 +147,8 @@ fn walk(value: &Value, pids: &[i32], mut ours: bool, counts: &mut serde_json::Ma
     }
 }
 
-/// How many descriptors a process may have: the hard limit, which the measuring program raises itself to.
+/// How many descriptors a process may have: the hard limit, which the measuring program raises
+/// itself to.
 fn descriptor_limit() -> usize {
     // SAFETY: getrlimit writes to the local only.
     let (result, limit) = unsafe {
@@ -157,13 +158,14 @@ fn descriptor_limit() -> usize {
     if result < 0 { 1024 } else { usize::try_from(limit.rlim_max).unwrap_or(usize::MAX) }
 }
 
-/// Processor time that idle accelerated programs use, in percent of one processor: with open connections and no byte.
+/// Processor time that idle accelerated programs use, in percent of one processor: with open
+/// connections and no byte.
 pub fn idle_cpu(session: &Session, side: Side, seconds: f64) -> Result<f64> {
     let setting = Setting { side, ends: Ends::Both, cpus: session.cpus, seconds: 0.2, options: &[] };
     let client = ["--connections", "50", "--active", "50", "--step"];
     let mut pair = pairs::start(session, "idle", setting, &[], &client)?;
     phase(&mut pair, Duration::from_secs(30))?;
-    // The moment after traffic may still spin; idle is what comes then.
+    // The moment after traffic may still spin; the program is idle after that.
     std::thread::sleep(Duration::from_millis(300));
     let used =
         |pair: &Pair| Ok::<u64, Error>(usage::cpu_ns(pair.server.pid())? + usage::cpu_ns(pair.client.pid())?);

@@ -1,5 +1,5 @@
-//! Two hosts, and the Ethernets between them: network namespaces, joined by a wire (a pair of veths), over which everything goes that
-//! wants a network below it.
+//! Two hosts, and the Ethernets between them: network namespaces, joined by a wire (a pair of
+//! veths). All sides that need a network below them use this wire.
 
 use crate::error::{Error, Result, failed};
 use crate::find;
@@ -13,14 +13,15 @@ use std::time::{Duration, Instant};
 
 /// Where `ip netns` keeps namespaces.
 const NAMESPACES: &str = "/run/netns";
-/// The wire takes the largest datagrams in one piece, for everybody alike.
+/// The wire takes the largest datagrams in one piece, for all sides alike.
 const WIRE_MTU: &str = "65535";
 /// How long a program may take to make its interface, or two of them to find each other.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The numbers of the two hosts.
 const HOSTS: [u8; 2] = [1, 2];
 
-/// Two hosts, with whatever joins them. All of it goes when this goes: programs before the namespaces that they are in.
+/// Two hosts and all that joins them. Dropping it removes everything: programs before the
+/// namespaces that they are in.
 pub struct Lan {
     programs: Vec<(Side, Process)>,
     hosts: [Host; 2],
@@ -46,7 +47,7 @@ impl Host {
         Path::new(NAMESPACES).join(&self.name)
     }
 
-    /// `ip`, here.
+    /// Runs `ip` in the namespace.
     fn ip(&self, words: &str) -> Result<()> {
         let words: Vec<&str> = ["-n", &self.name].into_iter().chain(words.split(' ')).collect();
         ip(&words)
@@ -56,7 +57,8 @@ impl Host {
         Ok(Launch::new(find::program(name, package)?).namespace(Some(&self.path())))
     }
 
-    /// Gives a side's interface its MTU and address, and switches it on; one that a program is making is waited for.
+    /// Gives a side's interface its MTU and address, and switches it on. If a program is still
+    /// making it, this waits.
     fn set_up(&self, side: Side, mtu: u32, mut program: Option<&mut Process>) -> Result<()> {
         let interface = side.key();
         let end = Instant::now() + PATIENCE;
@@ -81,7 +83,7 @@ impl Host {
 
 impl Drop for Host {
     fn drop(&mut self) {
-        // Also after an interruption, at which everything else is given up.
+        // Also after an interruption, after which nothing else is done.
         let delete = |ip| Command::new(ip).args(["netns", "delete", &self.name]).status();
         let done = find::program("ip", "iproute2").ok().map(delete);
         if !matches!(done, Some(Ok(status)) if status.success()) {
@@ -138,7 +140,8 @@ impl Lan {
         })
     }
 
-    /// Joins both hosts by one more Ethernet, and proves by pings that frames of the whole MTU cross it.
+    /// Joins both hosts by one more Ethernet, and checks by pings that frames of the whole MTU
+    /// cross it.
     pub fn join(&mut self, temp: &Path, side: Side) -> Result<()> {
         match side {
             Side::Veth => self.cable(side.key(), &self.mtu.to_string())?,
@@ -160,7 +163,7 @@ impl Lan {
                     let tap = "TUN,tun-type=tap,tun-name=socat,iff-no-pi,iff-up";
                     let there =
                         format!("UDP4-DATAGRAM:{}:9001,bind={}:9001", wire(other.number), wire(host.number));
-                    // Large enough for any datagram: what does not fit is cut off.
+                    // Large enough for any datagram: longer ones would be cut off.
                     let launch = host.launch("socat", "socat")?.args(["-b", "65600", tap, &there]);
                     let process = launch.start()?;
                     self.programs.push((side, process));
@@ -250,7 +253,7 @@ impl Lan {
             write(directory.join("hosts").join(name(host)), &about)?;
             let mut keys =
                 host.launch("tincd", "tinc")?.args(["-c"]).args([directory]).args(["-K", "2048"]).start()?;
-            // It asks where to keep each of the two: where it proposes.
+            // It asks for the files of both keys: accept its proposals.
             keys.say("\n")?;
             keys.finish(Duration::from_secs(60))?;
         }

@@ -1,10 +1,11 @@
-//! What `shunt bench` and `shunt demo` do: run programs plain and under Shunt, side by side, and show the difference.
+//! `shunt bench` and `shunt demo` run programs plain and under Shunt, side by side, and show the
+//! difference.
 //!
-//! Every claim of this project is a ratio measured within one run: kernel TCP, Shunt, UNIX sockets and the raw-memory
-//! limit take turns, round after round, so that a machine that gets faster or slower meanwhile does so for all of them.
-//! The programs measured are ordinary ones: those of `bench/programs`, and real servers with their usual load tools; filters run in processes of
-//! this program itself.
-//! This crate only starts them, reads what they print, and does the arithmetic.
+//! Every claim of this project is a ratio measured within one run. Kernel TCP, Shunt, UNIX sockets
+//! and the raw-memory limit take turns, round after round, so that changes of the machine affect
+//! all of them. The measured programs are ordinary ones: those of `bench/programs`, and real
+//! servers with their usual load tools; filters run in processes of this program itself. This crate
+//! only starts them, reads their output, and does the arithmetic.
 
 mod apps;
 mod bench;

@@ -11,7 +11,7 @@ pub fn latency(session: &mut Session) -> Result<()> {
         ("64 B blocking", &["--size", "64"], Target::over_tcp(50.0).and_of_raw(1.0 / 3.0)),
         ("64 B epoll", &["--size", "64", "--epoll"], Target::over_tcp(30.0)),
     ];
-    let sides = session.sides(&[Side::Tcp, Side::Shunt, Side::Unix, Side::Raw]);
+    let sides = session.sides_and_beside(&[Side::Tcp, Side::Shunt, Side::Unix, Side::Raw]);
     for round in 0..session.rounds {
         progress(format_args!("latency: round {} of {}", round + 1, session.rounds));
         for (row, args, target) in forms {
@@ -43,7 +43,7 @@ pub fn throughput(session: &mut Session) -> Result<()> {
         ("64 KB", "65536", large),
         ("1 MB", "1048576", large),
     ];
-    let sides = session.sides(&[Side::Tcp, Side::Shunt, Side::Unix, Side::Raw]);
+    let sides = session.sides_and_beside(&[Side::Tcp, Side::Shunt, Side::Unix, Side::Raw]);
     for round in 0..session.rounds {
         progress(format_args!("throughput: round {} of {}", round + 1, session.rounds));
         for (row, size, target) in sizes {

@@ -1,5 +1,6 @@
-//! `shunt bench never-slower`: where Shunt has nothing to win it must at least lose nothing. A busy machine, one end only,
-//! connections too short to be worth it, requests now and then, and no requests at all. Each cell is a ratio to plain TCP.
+//! `shunt bench never-slower`: where Shunt cannot win it must not lose: on a busy machine, with one
+//! end only, with connections too short to be worth it, with rare requests, and with none at all.
+//! Each cell is a ratio to plain TCP.
 
 use crate::apps::{self, App, Run};
 use crate::error::Result;
@@ -13,7 +14,7 @@ use serde_json::Value;
 
 pub const GROUP: &str = "never-slower";
 
-/// What a measuring program is asked, and what of its answer counts.
+/// A measuring program, its arguments, and the parts of its result that count.
 struct Probe {
     row: &'static str,
     program: &'static str,
@@ -49,7 +50,8 @@ const QUIET: Condition = Condition { name: "quiet", ends: Ends::Both, busy: fals
 /// Busy processes for each processor.
 const BUSY_EACH: usize = 4;
 const IDLE_SECONDS: f64 = 5.0;
-/// An idle program may use this, in percent of a processor: what reading the clock of a sleeping process may show.
+/// The most processor time of an idle program, in percent of a processor: reading the clock of a
+/// sleeping process may show that much.
 const IDLE_PERCENT: f64 = 0.1;
 
 /// Name, unit and value.
@@ -123,7 +125,8 @@ fn cell(
 }
 
 fn setting(session: &Session, side: Side, condition: Condition) -> Setting {
-    // On a busy machine time slices are long: measure over more of them, and let the kernel place the programs.
+    // On a busy machine time slices are long: measure over more of them, and let the kernel place
+    // the programs.
     let (cpus, times) = if condition.busy { (Cpus::ANY, 2.0) } else { (session.cpus, 1.0) };
     Setting { side, ends: condition.ends, cpus, seconds: session.duration * times, options: &[] }
 }
@@ -138,7 +141,8 @@ fn run_probe(session: &Session, side: Side, condition: Condition, probe: &Probe)
     })
 }
 
-/// One connection with a request every 10 ms: the wake-up is all there is, and waiting must not cost processor time.
+/// One connection with a request every 10 ms: nearly all of the time is the wake-up, and waiting
+/// must not cost processor time.
 fn rare(session: &Session, side: Side) -> Result<Vec<Found>> {
     let setting = Setting { seconds: session.duration.max(1.0) * 2.0, ..setting(session, side, QUIET) };
     let result = pairs::run(session, "pingpong", setting, &["--size", "64"], &["--interval-us", "10000"])?;
@@ -149,8 +153,8 @@ fn rare(session: &Session, side: Side) -> Result<Vec<Found>> {
     ])
 }
 
-/// The server counts from its start, the client from the end of its warm-up: of the server's time, the part that belongs to
-/// the measured time.
+/// The server counts from its start, the client from the end of its warm-up: the part of the
+/// server's time that belongs to the measured time.
 fn server_share(result: &Value) -> Result<f64> {
     const WARM_UP: f64 = 0.2;
     let seconds = number(result, "seconds")?;

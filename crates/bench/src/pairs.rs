@@ -1,4 +1,5 @@
-//! Runs a measuring program of `bench/programs` as a pair, server and client, and reads the JSON lines they print.
+//! Runs a measuring program of `bench/programs` as a pair, server and client, and reads the JSON
+//! lines they print.
 
 use crate::error::{Error, Result, failed};
 use crate::find;
@@ -11,7 +12,7 @@ use serde_json::Value;
 use std::path::Path;
 use std::time::Duration;
 
-/// Which ends run under Shunt when it is Shunt's turn.
+/// The ends that run under Shunt in Shunt's turn.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Ends {
     Both,
@@ -36,11 +37,11 @@ pub struct Setting {
     pub ends: Ends,
     pub cpus: Cpus,
     pub seconds: f64,
-    /// Of the library: names of the environment and values.
+    /// Options of the library: variables of the environment and values.
     pub options: &'static [(&'static str, &'static str)],
 }
 
-/// A pair under way: the server accepts, the client has been started.
+/// A running pair: the server accepts, the client has been started.
 pub struct Pair {
     pub server: Process,
     pub client: Process,
@@ -103,7 +104,8 @@ pub fn start(
     Ok(Pair { server, client })
 }
 
-/// Runs a pair to its end. The client's last line is the result; `server_cpu_ns` is added to it where the server tells.
+/// Runs a pair to its end. The client's last line is the result; `server_cpu_ns` is added to it
+/// where the server reports it.
 pub fn run(
     session: &Session,
     program: &str,
@@ -167,12 +169,17 @@ fn with_server(error: Error, server: &mut Process) -> Error {
     }
 }
 
-/// A library that another user can read, whatever the permissions of where it was built.
+/// A copy of the library that other users can read, in a folder of this name.
 pub fn readable_copy(library: &Path, into: &Path) -> Result<std::path::PathBuf> {
     use std::os::unix::fs::PermissionsExt;
+    let open_up = |path: &Path| {
+        let mode = std::fs::Permissions::from_mode(0o755);
+        std::fs::set_permissions(path, mode).map_err(failed("cannot open it up"))
+    };
+    std::fs::create_dir_all(into).map_err(failed("cannot make a directory for the library"))?;
+    open_up(into)?;
     let copy = into.join("libshunt.so");
     std::fs::copy(library, &copy).map_err(failed(format!("cannot copy {}", library.display())))?;
-    std::fs::set_permissions(&copy, std::fs::Permissions::from_mode(0o755))
-        .map_err(failed("cannot open it up"))?;
+    open_up(&copy)?;
     Ok(copy)
 }

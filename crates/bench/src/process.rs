@@ -1,5 +1,6 @@
-//! Child processes: started plain or under Shunt, on a processor of their own, as another user where need be, and never
-//! left behind: dropping one stops it, and the kernel stops it should this process die first.
+//! Child processes: started plain or under Shunt, on a processor of their own, as another user
+//! where need be. None is left behind: dropping one stops it, and the kernel stops it if this
+//! process dies first.
 
 use crate::error::{Error, Result, failed};
 use crate::signals;
@@ -13,7 +14,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-/// Who a program that must not be root runs as.
+/// The user for programs that must not run as root.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct User {
     pub uid: u32,
@@ -90,13 +91,13 @@ impl Launch {
         self
     }
 
-    /// By a command that starts it, as `ssh HOST`.
+    /// Behind a command that starts it, as `ssh HOST`.
     pub fn behind<S: AsRef<OsStr>>(mut self, words: &[S]) -> Launch {
         self.before = words.iter().map(|word| word.as_ref().to_os_string()).collect();
         self
     }
 
-    /// The signal that asks this program to end; SIGTERM unless said otherwise.
+    /// The signal that asks this program to end; SIGTERM by default.
     pub fn stop_with(mut self, signal: i32) -> Launch {
         self.stop = signal;
         self
@@ -109,7 +110,7 @@ impl Launch {
         let mut command = Command::new(words.next().expect("the program at least"));
         command.args(words).args(&self.args).stdin(Stdio::piped()).stdout(Stdio::piped());
         command.stderr(errors.try_clone().map_err(failed("cannot duplicate a descriptor"))?);
-        // A plain run is plain, even where this command itself runs under Shunt.
+        // A plain run is plain, even if this command itself runs under Shunt.
         match &self.preload {
             Some(library) => command.env("LD_PRELOAD", library),
             None => command.env_remove("LD_PRELOAD"),
@@ -133,7 +134,7 @@ impl Launch {
         let (sender, lines) = channel();
         std::thread::spawn(move || {
             for line in BufReader::new(stdout).split(b'\n').map_while(std::result::Result::ok) {
-                // Nobody listens any more once the process was dropped: then its output goes nowhere.
+                // After the process was dropped nobody receives: its output is lost.
                 let _ = sender.send(String::from_utf8_lossy(&line).into_owned());
             }
         });
@@ -170,7 +171,8 @@ fn prepare_child(
 
 /// Keeps the calling thread, and what it starts, on one processor.
 pub fn pin(cpu: usize) -> std::io::Result<()> {
-    // SAFETY: plain system calls; the set is a local of the size given, the CPU index is checked against it.
+    // SAFETY: plain system calls; the set is a local of the size given, the CPU index is checked
+    // against it.
     let result = unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
         if cpu < libc::CPU_SETSIZE as usize {
@@ -190,7 +192,8 @@ pub fn enter(namespace: &File) -> std::io::Result<()> {
     }
 }
 
-/// Everything a finished program printed, and the processor time of it and the children it waited for.
+/// Everything a finished program printed, and the processor time of it and the children it waited
+/// for.
 #[derive(Debug)]
 pub struct Output {
     pub lines: Vec<String>,
@@ -212,7 +215,7 @@ impl Process {
         self.child.id() as i32
     }
 
-    /// The next line of output; an end of the program or a long silence is an error.
+    /// The next line of output. The end of the program or a long silence is an error.
     pub fn line(&mut self, patience: Duration) -> Result<String> {
         match self.next_line(Instant::now() + patience)? {
             Some(line) => Ok(line),
@@ -248,7 +251,7 @@ impl Process {
         }
     }
 
-    /// `name: what`, with the end of what it said on stderr.
+    /// `name: what`, with the end of its stderr.
     pub fn failure(&mut self, what: &str) -> Error {
         let mut said = String::new();
         let read = self.errors.seek(SeekFrom::Start(0)).and_then(|_| self.errors.read_to_string(&mut said));
@@ -323,7 +326,7 @@ impl Drop for Process {
     }
 }
 
-/// A file without a name, for what a program says on stderr: a pipe would have to be emptied.
+/// A file without a name for a program's stderr: a pipe would have to be emptied.
 fn unnamed_file() -> Result<File> {
     use std::os::fd::FromRawFd;
     // SAFETY: the name is a C string.

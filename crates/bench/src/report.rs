@@ -5,10 +5,11 @@ use crate::results::{Metric, Results, Side, Unit};
 use crate::stats::Summary;
 use std::fmt::Write;
 
-/// Slower than this part of plain TCP is called slower; less is within what a quiet machine shows by itself.
+/// Below this part of plain TCP is called slower; smaller losses are within the variation of a
+/// quiet machine.
 pub const NEVER_SLOWER: f64 = 0.95;
 
-/// All groups, one table each, with what was not run below.
+/// All groups, one table each, and below them what was not run.
 pub fn tables(results: &Results) -> String {
     let mut out = String::new();
     for group in results.groups() {
@@ -42,7 +43,7 @@ fn table(title: &str, metrics: &[&Metric], absent: &[Side]) -> String {
     let measured = |side: &Side| metrics.iter().any(|m| m.summary(*side).is_some());
     let sides: Vec<Side> = Side::ALL.into_iter().filter(|s| measured(s) || absent.contains(s)).collect();
     let subject = metrics.first().map_or(Side::Shunt, |m| m.subject());
-    // Of the other Ethernets in user space it is enough to know whether they are behind.
+    // For the other Ethernets in user space it is enough to show whether they are behind.
     let apart = [Side::Tinc, Side::Fastd, Side::Vde, Side::Socat];
     let compared = |s: &Side| *s != subject && !apart.contains(s) && measured(s);
     let versus: Vec<Side> = sides.iter().copied().filter(compared).collect();
@@ -87,7 +88,7 @@ fn value(unit: Unit, s: Summary) -> String {
     }
     let parts = shown.each_ref().map(|text| text.split_once(' ').unwrap_or((text, "")));
     let [median, (min, min_unit), (max, max_unit)] = parts;
-    // The unit is said once where all three have the same.
+    // The unit is written once if all three have the same.
     match median.1 == min_unit && min_unit == max_unit {
         true => format!("{} ({min}-{max})", shown[0]),
         false => format!("{} ({} - {})", shown[0], shown[1], shown[2]),
@@ -119,7 +120,7 @@ fn remark(metric: &Metric) -> String {
     promises.extend(target.over_tcp.map(|t| format!("{t} x TCP")));
     promises.extend(target.of_raw.map(|t| format!("{t:.2} of raw")));
     promises.extend(target.kept_of_vipl.map(|t| format!("sockets keep {t:.2}")));
-    // Those that are to be beaten, and by nothing in particular, share one word.
+    // Contenders that only have to be beaten share one word.
     promises
         .extend(target.over.iter().filter(|(_, t)| *t > 1.0).map(|(s, t)| format!("{t:.2} x {}", s.title())));
     let ahead: Vec<&str> = target.over.iter().filter(|(_, t)| *t == 1.0).map(|(s, _)| s.title()).collect();

@@ -1,20 +1,24 @@
-//! The numbers of a run: one `Metric` for each thing measured, with a value for each contender and round.
+//! The numbers of a run: one `Metric` for each thing measured, with a value for each contender and
+//! round.
 
 use crate::figure::Figure;
 use crate::stats::{self, Summary};
 pub use crate::unit::Unit;
 use serde_json::{Map, Value, json};
 
-/// Who takes part.
+/// The contenders.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
     Tcp,
     Shunt,
+    /// Another build of Shunt's library (`--beside`).
+    Beside,
     Unix,
     Raw,
     /// A copy of the same file on the same file system.
     Copy,
-    /// Shunt's stream over a link of libfabric, and what libfabric does by itself: its own program, remote writes, messages.
+    /// Shunt's stream over a link of libfabric, and libfabric's own tests: its own program, remote
+    /// writes, messages.
     Ofi,
     FiPingpong,
     FiWrites,
@@ -23,7 +27,8 @@ pub enum Side {
     Via,
     /// Shunt's sockets, whose bytes go by Virtual Interfaces.
     Sovia,
-    /// Filters, whose buffers are in memory that both processes map, or go by sockets that Shunt promotes, or by TCP.
+    /// Filters: buffers in memory that both processes map, by sockets that Shunt promotes, or by
+    /// TCP.
     Filters,
     FiltersShunt,
     FiltersTcp,
@@ -47,9 +52,10 @@ pub enum Side {
 }
 
 impl Side {
-    pub const ALL: [Side; 28] = [
+    pub const ALL: [Side; 29] = [
         Side::Tcp,
         Side::Shunt,
+        Side::Beside,
         Side::Sovia,
         Side::Via,
         Side::Ofi,
@@ -82,6 +88,7 @@ impl Side {
         match self {
             Side::Tcp => "tcp",
             Side::Shunt => "shunt",
+            Side::Beside => "shunt_beside",
             Side::Unix => "unix",
             Side::Raw => "raw",
             Side::Copy => "copy",
@@ -115,6 +122,7 @@ impl Side {
         match self {
             Side::Tcp => "kernel TCP",
             Side::Shunt => "Shunt",
+            Side::Beside => "other build",
             Side::Unix => "UNIX socket",
             Side::Raw => "raw memory",
             Side::Copy => "file copy",
@@ -140,9 +148,9 @@ impl Side {
         }
     }
 
-    /// Whether its programs run with the library in front of them.
+    /// Whether its programs run with the library preloaded.
     pub fn is_accelerated(self) -> bool {
-        matches!(self, Side::Shunt | Side::Sovia | Side::FiltersShunt)
+        matches!(self, Side::Shunt | Side::Beside | Side::Sovia | Side::FiltersShunt)
     }
 
     /// Whether it joins two hosts of [`crate::lan::Lan`].
@@ -150,7 +158,7 @@ impl Side {
         self as usize >= Side::Ethom as usize
     }
 
-    /// Whether its programs are told of a fabric.
+    /// Whether its programs use a fabric.
     pub fn is_fabric(self) -> bool {
         matches!(self, Side::Ofi | Side::FiWrites | Side::FiMessages)
     }
@@ -163,17 +171,17 @@ impl Side {
     }
 }
 
-/// What the project promises of Shunt, or of VIPL where that is what is measured: how many times better than TCP, and what part of
-/// the raw-memory limit.
+/// The project's promise for Shunt, or for VIPL where that is measured: how many times better than
+/// TCP, and what part of the raw-memory limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Target {
     pub over_tcp: Option<f64>,
     pub of_raw: Option<f64>,
     /// This part of a copy of the file is enough, whatever TCP does.
     pub or_of_copy: Option<f64>,
-    /// What part of VIPL's own performance sockets over it keep.
+    /// The part of VIPL's own performance that sockets over it keep.
     pub kept_of_vipl: Option<f64>,
-    /// A bound on its own value, for what has no ratio.
+    /// A bound on the value itself, where there is no ratio.
     pub value: Option<f64>,
     /// How many times better than each of these.
     pub over: &'static [(Side, f64)],
@@ -218,13 +226,14 @@ impl Metric {
         stats::summary(self.values(side).iter().copied().flatten())
     }
 
-    /// How many times better `a` is than `b`, over the rounds that have both: above 1 is better for any unit.
+    /// How many times better `a` is than `b`, over the rounds that have both: above 1 is better for
+    /// any unit.
     pub fn advantage(&self, a: Side, b: Side) -> Option<Summary> {
         let (over, under) = if self.unit.more_is_better() { (a, b) } else { (b, a) };
         stats::summary(stats::ratios(self.values(over), self.values(under)))
     }
 
-    /// Whose promise it is.
+    /// The contender that the promise is about.
     pub fn subject(&self) -> Side {
         let measured = |side: &Side| !self.values(*side).is_empty();
         [Side::Ofi, Side::Filters, Side::OnDemand, Side::Via, Side::Shunt, Side::Ethom]
@@ -233,7 +242,7 @@ impl Metric {
             .unwrap_or(Side::Shunt)
     }
 
-    /// Whether the promise is kept; `None` where there is none, or nothing to judge by.
+    /// Whether the promise is kept. `None` where there is none, or no value to judge by.
     pub fn verdict(&self) -> Option<bool> {
         let subject = self.subject();
         let met = |wanted: Option<f64>, other| Some(self.advantage(subject, other)?.median >= wanted?);
@@ -253,17 +262,17 @@ impl Metric {
     }
 }
 
-/// All that a run has found.
+/// All results of a run.
 #[derive(Debug, Default)]
 pub struct Results {
     pub metrics: Vec<Metric>,
     /// Of the paper on filters.
     pub figures: Vec<Figure>,
-    /// Who could not take part in a group: a column of its table says so.
+    /// Contenders that could not take part in a group: a column of its table says so.
     pub absent: Vec<(&'static str, Side)>,
-    /// What could not be measured, and why.
+    /// Measurements that could not be made, and why.
     pub not_run: Vec<(String, String)>,
-    /// What is said above the tables of a group: the group, or what its name begins with.
+    /// Texts above the tables of groups, by the name of a group or the beginning of it.
     pub captions: Vec<(String, String)>,
     /// Output of other commands that belongs to the numbers.
     pub notes: Map<String, Value>,
@@ -292,7 +301,7 @@ impl Results {
         values[place.round] = Some(value);
     }
 
-    /// Notes something that failed; once for each thing and reason, however many rounds there are.
+    /// Notes a failure; once for each measurement and reason, however many rounds there are.
     pub fn skip(&mut self, what: impl Into<String>, why: impl ToString) {
         let entry = (what.into(), why.to_string());
         if !self.not_run.contains(&entry) {

@@ -1,5 +1,6 @@
-//! `shunt bench rpc`: calls of an empty remote procedure whose argument is a string, after figure 10 of the SOVIA paper. Server and
-//! client are what rpcgen makes of a few lines, with libtirpc as it is installed.
+//! `shunt bench rpc`: calls of an empty remote procedure whose argument is a string, after figure
+//! 10 of the SOVIA paper. rpcgen makes server and client from a few lines, with the installed
+//! libtirpc.
 
 use crate::error::{Error, Result};
 use crate::pairs::{self, Ends, Setting, number};
@@ -19,7 +20,7 @@ const ARGUMENTS: [(&str, &str); 8] = [
     ("3 KB", "3072"),
     ("4 KB", "4096"),
 ];
-/// A call without an argument takes a quarter of the time at most.
+/// The promise: a call without an argument takes at most a quarter of the time.
 const PROMISE: Target = Target { over_tcp: Some(4.0), ..Target::NONE };
 
 pub fn measure(session: &mut Session) -> Result<()> {

@@ -10,9 +10,11 @@ use crate::wire::Wire;
 use crate::{find, signals};
 use std::path::{Path, PathBuf};
 
-/// What all measurements of a run share.
+/// Shared by all measurements of a run.
 pub struct Session {
     pub library: Option<PathBuf>,
+    /// Another build of it, measured in turn with it.
+    pub beside: Option<PathBuf>,
     pub libexec: PathBuf,
     pub temp: TempDir,
     pub cpus: Cpus,
@@ -21,8 +23,8 @@ pub struct Session {
     pub results: Results,
     /// Ethernets between two namespaces, while these are measured.
     pub lan: Option<Lan>,
-    /// What is between the hosts, or stands for it, while that is measured.
-    pub far: Option<FabricOptions>,
+    /// The network between the hosts, or in place of it, while that is measured.
+    pub fabric: Option<FabricOptions>,
 }
 
 impl Session {
@@ -36,6 +38,7 @@ impl Session {
         let libexec = find::libexec().unwrap_or_default();
         Ok(Session {
             library,
+            beside: None,
             libexec,
             temp: TempDir::new()?,
             cpus: Cpus::choose(),
@@ -43,30 +46,41 @@ impl Session {
             duration,
             results,
             lan: None,
-            far: None,
+            fabric: None,
         })
     }
 
-    /// The library to put in front of this side's programs.
+    /// The library to preload for this side's programs.
     pub fn library_for(&self, side: Side) -> Option<&Path> {
-        self.library.as_deref().filter(|_| side.is_accelerated())
+        let library = if side == Side::Beside { &self.beside } else { &self.library };
+        library.as_deref().filter(|_| side.is_accelerated())
     }
 
     /// Loopback, unless the side is an Ethernet or another host is measured.
     pub fn wire(&self, side: Side) -> Wire {
-        if let Some(far) = self.far.as_ref().filter(|_| side != Side::Unix) {
-            return Wire { address: far.at, before: far.remote.clone(), ..Wire::LOOPBACK };
+        if let Some(fabric) = self.fabric.as_ref().filter(|_| side != Side::Unix) {
+            return Wire { address: fabric.at, before: fabric.remote.clone(), ..Wire::LOOPBACK };
         }
         let wire = self.lan.as_ref().and_then(|lan| lan.wire(side));
         wire.unwrap_or(Wire::LOOPBACK)
     }
 
-    /// Without the library there is no Shunt to measure; all else still is.
+    /// The sides that can be measured: without the library not Shunt, but all others.
     pub fn sides(&self, wanted: &[Side]) -> Vec<Side> {
         wanted.iter().copied().filter(|s| !s.is_accelerated() || self.library.is_some()).collect()
     }
 
-    /// Takes what one measurement gave, or notes why there is nothing. Only an interruption ends the run.
+    /// The same, with the other build of the library after this one.
+    pub fn sides_and_beside(&self, wanted: &[Side]) -> Vec<Side> {
+        let mut sides = self.sides(wanted);
+        if let (Some(at), Some(_)) = (sides.iter().position(|s| *s == Side::Shunt), &self.beside) {
+            sides.insert(at + 1, Side::Beside);
+        }
+        sides
+    }
+
+    /// Takes the result of a measurement, or notes why there is none. Only an interruption ends the
+    /// run.
     pub fn record<T>(&mut self, what: &str, outcome: Result<T>) -> Result<Option<T>> {
         match outcome {
             Ok(value) => Ok(Some(value)),

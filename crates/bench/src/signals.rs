@@ -1,4 +1,5 @@
-//! Ctrl-C: remembered by a handler, asked for between the steps of a run, so that everything started is also stopped.
+//! Ctrl-C: a handler notes it, and the run checks between its steps, so that everything that was
+//! started is also stopped.
 
 use crate::error::{Error, Result};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,8 +13,8 @@ extern "C" fn remember(_signal: libc::c_int) {
 /// From here on Ctrl-C no longer ends the process by itself.
 pub fn catch() {
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
-        // SAFETY: the structure is plain data, for which zeroes are valid; the handler only stores to an atomic, and has the
-        // signature that an action without SA_SIGINFO asks for.
+        // SAFETY: the structure is plain data, for which zeroes are valid; the handler only stores
+        // to an atomic, and has the signature that an action without SA_SIGINFO asks for.
         unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
             action.sa_sigaction = remember as extern "C" fn(libc::c_int) as libc::sighandler_t;

@@ -1,6 +1,6 @@
 //! Medians, spread and paired ratios of a few rounds.
 
-/// What several rounds gave.
+/// The values of several rounds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Summary {
     pub median: f64,
@@ -17,7 +17,8 @@ pub fn summary(values: impl IntoIterator<Item = f64>) -> Option<Summary> {
     Some(Summary { median: share(&sorted, 0.5), min, max, rounds: sorted.len() })
 }
 
-/// The value that `at` (0 to 1) of the sorted values lie below, interpolated. The slice must not be empty.
+/// The value that `at` (0 to 1) of the sorted values lie below, interpolated. The slice must not be
+/// empty.
 pub fn share(sorted: &[f64], at: f64) -> f64 {
     let position = at * (sorted.len() - 1) as f64;
     let (low, part) = (position.floor() as usize, position.fract());
@@ -25,8 +26,8 @@ pub fn share(sorted: &[f64], at: f64) -> f64 {
     sorted[low] + (sorted[high] - sorted[low]) * part
 }
 
-/// Ratios of values of the same round: what both of a pair suffered alike falls out. Only positive values make a ratio:
-/// differences, as of memory before and after, may come out a little below nothing.
+/// Ratios of values of the same round: whatever slowed both of a pair cancels out. Only positive
+/// values make a ratio: differences, as of memory before and after, may be a little below 0.
 pub fn ratios(over: &[Option<f64>], under: &[Option<f64>]) -> Vec<f64> {
     let pairs = over.iter().zip(under);
     pairs

@@ -1,4 +1,4 @@
-//! A directory of our own under the machine's temporary one, gone when the run is over.
+//! A directory of our own under the machine's temporary one, removed when the run is over.
 
 use crate::error::{Error, Result, failed};
 use std::ffi::CString;
@@ -14,7 +14,8 @@ impl TempDir {
         TempDir::below(&std::env::temp_dir())
     }
 
-    /// One on a tmpfs with room for so many bytes: where temporary files are, or else where shared memory is.
+    /// One on a tmpfs with room for so many bytes: where temporary files are, or else where shared
+    /// memory is.
     pub fn in_memory(bytes: u64) -> Result<TempDir> {
         let mut found = Vec::new();
         for base in [std::env::temp_dir(), PathBuf::from("/dev/shm")] {
@@ -35,7 +36,7 @@ impl TempDir {
         let pid = std::process::id();
         for n in 0..1000 {
             let path = base.join(format!("shunt-bench-{pid}-{n}"));
-            // Other users must get through: PostgreSQL does not run as root.
+            // Other users need access: PostgreSQL does not run as root.
             match std::fs::DirBuilder::new().mode(0o755).create(&path) {
                 Ok(()) => {
                     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755))
@@ -68,7 +69,7 @@ fn tmpfs_room(path: &Path) -> Option<u64> {
 
 impl Drop for TempDir {
     fn drop(&mut self) {
-        // What cannot be removed is left for the machine's own cleaning of temporary files.
+        // Files that cannot be removed are left to the machine's own cleaning of temporary files.
         let _ = std::fs::remove_dir_all(&self.path);
     }
 }

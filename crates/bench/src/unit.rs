@@ -1,4 +1,4 @@
-//! In what things are measured.
+//! Units of measurement.
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Unit {
@@ -11,16 +11,16 @@ pub enum Unit {
     CpuPerRequest,
     /// Percent of one processor.
     CpuPercent,
-    /// Things that happen in a second, and had better not.
+    /// Events in a second; fewer are better.
     Events,
     Share,
     Percent,
-    /// Things that one has, and had better not.
+    /// A count; lower is better.
     Count,
 }
 
 impl Unit {
-    /// A value as people read it.
+    /// A value in a form for people.
     pub fn show(self, value: f64) -> String {
         match self {
             Unit::Time => scaled(value, 1000.0, &["ns", "us", "ms", "s"]),

@@ -1,9 +1,11 @@
-//! What a running program uses: processor time of a process and all its descendants, and memory.
+//! Resources that a running program uses: processor time of a process and all its descendants, and
+//! memory.
 
 use crate::error::{Result, failed};
 use std::fs;
 
-/// Nanoseconds of processor time of a process, its descendants and those of them that have been reaped.
+/// Nanoseconds of processor time of a process, its descendants and those of them that have been
+/// reaped.
 pub fn tree_cpu_ns(pid: i32) -> u64 {
     tree(pid).into_iter().filter_map(|p| fs::read_to_string(format!("/proc/{p}/stat")).ok()).fold(
         0,
@@ -14,7 +16,8 @@ pub fn tree_cpu_ns(pid: i32) -> u64 {
     )
 }
 
-/// utime, stime, cutime and cstime, in ticks. The command name before them may hold spaces and parentheses.
+/// utime, stime, cutime and cstime, in ticks. The command name before them may hold spaces and
+/// parentheses.
 fn stat_times(stat: &str) -> Option<[u64; 4]> {
     let mut fields = stat[stat.rfind(')')? + 1..].split_ascii_whitespace().skip(11);
     let mut next = || fields.next()?.parse().ok();
@@ -56,7 +59,8 @@ pub fn cpu_ns(pid: i32) -> Result<u64> {
     Ok(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
 }
 
-/// Resident memory of a process in bytes; shared pages count in full in `rss` and by their share in `pss`.
+/// Resident memory of a process in bytes; shared pages count in full in `rss` and by their share in
+/// `pss`.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Memory {
     pub rss: u64,
@@ -69,7 +73,7 @@ pub fn memory(pid: i32) -> Result<Memory> {
     Ok(Memory { rss: kilobytes(&text, "Rss:") * 1024, pss: kilobytes(&text, "Pss:") * 1024 })
 }
 
-/// What the whole machine has done since it started.
+/// Activity of the whole machine since it started.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Machine {
     /// Nanoseconds of processors at work, for interrupts too.
@@ -90,7 +94,7 @@ fn machine_of(stat: &str) -> Machine {
     Machine { busy_ns: busy * tick_ns(), switches: line("ctxt ").trim().parse().unwrap_or(0) }
 }
 
-/// Nanoseconds of a tick, in which the kernel tells times.
+/// Nanoseconds of a tick, the kernel's unit of these times.
 fn tick_ns() -> u64 {
     // SAFETY: sysconf() has no requirements.
     1_000_000_000 / unsafe { libc::sysconf(libc::_SC_CLK_TCK) }.max(1) as u64

@@ -1,6 +1,7 @@
-//! `shunt bench via`: VIPL beside the memory that it is made of, and beside sockets, after the measurements of "VIA over the CLAN network":
-//! latency (table 1), bandwidth (figure 6), and one completion queue with many Virtual Interfaces (figure 7); and sockets over it, as the SOVIA
-//! paper measures them, with one optimisation after the other (figure 9).
+//! `shunt bench via`: VIPL beside raw memory, and beside sockets, after the measurements of "VIA
+//! over the CLAN network": latency (table 1), bandwidth (figure 6), and one completion queue with
+//! many Virtual Interfaces (figure 7); and sockets over it, as the SOVIA paper measures them, with
+//! one optimisation after the other (figure 9).
 
 use crate::error::{Error, Result};
 use crate::pairs::{self, Ends, Setting, number};
@@ -9,14 +10,14 @@ use crate::session::{Session, progress};
 use serde_json::Value;
 use std::ops::RangeInclusive;
 
-/// What is asked for, and the tables that come of it.
+/// The word for it, and its tables.
 pub const GROUP: &str = "via";
 pub const LATENCY: &str = "via-latency";
 pub const BANDWIDTH: &str = "via-bandwidth";
 pub const LOAD: &str = "via-load";
 pub const STEPS: &str = "via-steps";
 
-/// Bytes of a message. Sockets cannot send none.
+/// Bytes of a message. Sockets cannot send empty ones.
 const SIZES: [(&str, usize); 10] = [
     ("0 B", 0),
     ("4 B", 4),
@@ -29,15 +30,15 @@ const SIZES: [(&str, usize); 10] = [
     ("64 KB", 65536),
     ("256 KB", 262_144),
 ];
-/// Half a round trip of 4 bytes takes three times the raw one at most; 64 KB go at 85 % of the raw rate at least; and 5 million messages of 64
-/// bytes go in a second.
-/// Sockets add half to the time at most, and keep 95 % of the rate.
+/// The promises. Half a round trip of 4 bytes takes at most three times the raw one. 64 KB go at 85
+/// % of the raw rate at least. 5 million messages of 64 bytes go in a second. Sockets add at most
+/// half to the time, and keep 95 % of the rate.
 const SMALL: Target = Target { of_raw: Some(1.0 / 3.0), kept_of_vipl: Some(1.0 / 1.5), ..Target::NONE };
 const LARGE: Target = Target { of_raw: Some(0.85), kept_of_vipl: Some(0.95), ..Target::NONE };
 const MANY: Target = Target { value: Some(5e6), ..Target::NONE };
 /// Virtual Interfaces of one completion queue.
 const VIS: [usize; 9] = [1, 2, 4, 8, 16, 32, 64, 128, 256];
-/// The last of them keep this part of the rate of 4.
+/// The promise: the last of them keeps this part of the rate of 4.
 const FLAT: Target = Target { value: Some(0.95), ..Target::NONE };
 const FEW: usize = 4;
 
@@ -74,8 +75,9 @@ fn run(session: &Session, side: Side, program: &str, words: &[&str], client: &[&
     )
 }
 
-/// How a message goes and is waited for, and for which sizes that is measured: by the processor and polled; by DMA; slept for; and slept for
-/// by a thread that handles what comes and wakes the program's, as SOVIA's first version did it (section 3.1.2).
+/// Ways to send and to wait for a message, and the sizes for which they are measured: by the
+/// processor and polled; by DMA; blocking; and blocking in a thread that handles messages and wakes
+/// the program's, as SOVIA's first version did (section 3.1.2).
 const WAYS: [(&str, &[&str], RangeInclusive<usize>); 4] = [
     ("", &[], 0..=usize::MAX),
     (", DMA", &["--pio", "0"], 4..=64),
@@ -94,7 +96,7 @@ fn latency(session: &mut Session, round: usize) -> Result<()> {
             }
             let row = format!("{size_name}{how}");
             for side in Side::turns(&sides, round) {
-                // The others know no DMA, sockets always may sleep, and raw memory never does.
+                // The others know no DMA, sockets may always sleep, and raw memory never does.
                 if side != Side::Via && !how.is_empty() || size == 0 && !matches!(side, Side::Via | Side::Raw)
                 {
                     continue;
@@ -121,9 +123,10 @@ fn latency(session: &mut Session, round: usize) -> Result<()> {
     Ok(())
 }
 
-/// What else is measured: the receiver reads what came, for which its processor must have it; it has its buffers of the library, so that the
-/// sender maps them; the sender has its bytes in memory that is not
-/// registered, and copies them from there, or registers it for each message (SOVIA, section 3.1.3; SocketVIA keeps it registered, section 3.3.2).
+/// Other variants. The receiver reads the bytes, for which its processor must fetch them. It has
+/// its buffers of the library, so that the sender maps them. The sender has its bytes in memory
+/// that is not registered, and copies them from there, or registers it for each message (SOVIA,
+/// section 3.1.3; SocketVIA keeps it registered, section 3.3.2).
 const MEMORY: [(&str, &[&str]); 6] = [
     ("", &[]),
     (", read", &["--touch"]),
@@ -133,7 +136,8 @@ const MEMORY: [(&str, &[&str]); 6] = [
     (", registered", &["--memory", "register"]),
 ];
 
-/// One way. Four buffers are posted, as in the paper, or as many as hold 64 KB where that is more, for messages that are all overhead.
+/// One way. Four buffers are posted, as in the paper, or as many as hold 64 KB where that is more:
+/// small messages are all overhead.
 fn bandwidth(session: &mut Session, round: usize) -> Result<()> {
     let sides = session.sides(&[Side::Via, Side::Sovia, Side::Raw, Side::Shunt, Side::Unix, Side::Tcp]);
     for (size_name, size) in SIZES.into_iter().filter(|(_, size)| *size > 0) {
@@ -148,7 +152,7 @@ fn bandwidth(session: &mut Session, round: usize) -> Result<()> {
                         words.extend(["--buffers", &buffers]);
                         words.extend(options);
                     }
-                    // Its buffers are mapped by both in any case.
+                    // Both ends map its buffers in any case.
                     Side::Raw if !options.contains(&"--memory") => {
                         words.extend(["--buffers", &buffers]);
                         words.extend(options.iter().filter(|option| **option != "--allocate"));
@@ -179,7 +183,8 @@ fn bandwidth(session: &mut Session, round: usize) -> Result<()> {
     Ok(())
 }
 
-/// Requests of 64 bytes over many connections, one under way on each, to a server that looks at one completion queue (or epoll set).
+/// Requests of 64 bytes over many connections, one under way on each, to a server that polls one
+/// completion queue (or epoll set).
 fn load(session: &mut Session, round: usize) -> Result<()> {
     let sides = session.sides(&[Side::Via, Side::Sovia, Side::Shunt, Side::Unix, Side::Tcp]);
     for (name, wait) in [("polled", false), ("blocking", true)] {
@@ -221,8 +226,9 @@ fn load(session: &mut Session, round: usize) -> Result<()> {
     Ok(())
 }
 
-/// SOVIA's optimisations, one added after the other; and what the receiver does with the bytes of a stream: reads them after recv(), or where they
-/// lie (SocketVIA, section 5.1, Zero-Copy SocketVIA).
+/// SOVIA's optimisations, one added after the other; and the receiver's use of the bytes of a
+/// stream: it reads them after recv(), or where they lie (SocketVIA, section 5.1, Zero-Copy
+/// SocketVIA).
 const MANNERS: [(&str, Manner, &[&str]); 7] = [
     ("w = 1", manner("1", "0", "off", "off"), &[]),
     ("w = 32", manner("32", "0", "off", "off"), &[]),

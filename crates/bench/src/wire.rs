@@ -1,14 +1,15 @@
-//! Where measurements take place.
+//! The network that measurements use.
 
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
 
-/// Where the ends of a connection are: the address of the server, and the network namespaces if not this one.
+/// Where the ends of a connection are: the address of the server, and the network namespaces if not
+/// this one.
 pub struct Wire {
     pub address: Ipv4Addr,
     pub server: Option<PathBuf>,
     pub client: Option<PathBuf>,
-    /// Words before the server's program, where it is on another host.
+    /// Words before the server's command, if it is on another host.
     pub before: Vec<String>,
 }
 

@@ -1,8 +1,11 @@
-//! The encrypted connection of two agents: Noise (noiseprotocol.org), the pattern NNpsk0. The first message can only be made, and understood, by who has the cluster's key; the keys
-//! of the connection are made anew each time, so what somebody has recorded is of no use to him. Messages of the handshake carry nothing. What is said when it is open is its
-//! user's business ([`Said`]): agents have [`Between`], the daemons of an Ethernet between hosts (crate `ether`), and Virtual Interfaces that meet (crate `envoy`), words of their own.
+//! The encrypted connection of two agents: Noise (noiseprotocol.org), pattern NNpsk0. Only a
+//! process that has the cluster's key can make the first message, or understand it. The
+//! connection's own keys are made anew each time, so a recording of it is of no use. Messages of
+//! the handshake carry no data. The messages of an open connection are defined by its user
+//! ([`Message`]): agents use [`Between`]; the daemons of an Ethernet between hosts (crate `ether`)
+//! and Virtual Interfaces that meet (crate `cm`) have messages of their own.
 //!
-//! On the wire: frames, two bytes of length before each.
+//! On the wire: frames, each behind two bytes of length.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpStream};
@@ -13,16 +16,16 @@ use snow::{Builder, HandshakeState, TransportState};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::key::Key;
-use crate::wire::{Between, MOST, Said};
+use crate::wire::{Between, MOST, Message};
 
 const PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
-/// What Noise adds to a message.
+/// The bytes that Noise adds to a message.
 const TAG: usize = 16;
 /// The most bytes of a frame.
 const FRAME: usize = MOST + TAG;
-/// The most bytes that wait to be sent: an agent that does not read is given up.
+/// The most bytes that wait to be sent: an agent that has not read so many is given up.
 const WAITING: usize = 1 << 20;
-/// How long a handshake may take, and the connection before it.
+/// The most time for connecting and for the handshake.
 const HANDSHAKE: Duration = Duration::from_secs(5);
 
 /// Why a connection is over.
@@ -30,9 +33,9 @@ const HANDSHAKE: Duration = Duration::from_secs(5);
 pub enum End {
     /// The other agent has gone, or was never there.
     Gone,
-    /// Who is there has not the same key.
+    /// The other end does not have the same key.
     WrongKey,
-    /// It says what cannot be.
+    /// The other end has sent an impossible message.
     Garbled,
     /// It took too long.
     Late,
@@ -44,26 +47,27 @@ enum State {
     Open(Box<TransportState>),
 }
 
-/// A connection to another agent, by which such messages go.
+/// A connection to another agent, for messages of type `M`.
 pub struct Channel<M = Between> {
     stream: TcpStream,
-    /// Whose it is, as IPv6 has it.
+    /// The other host's address, as IPv6 has it.
     pub ip: [u8; 16],
-    /// This agent has made it.
+    /// Whether this agent has made it.
     pub outgoing: bool,
     state: State,
     key: Key,
     input: Vec<u8>,
     output: Vec<u8>,
-    /// What is to be said when it is open.
+    /// Messages that wait for the connection to open.
     later: Vec<M>,
     since: Instant,
-    /// When something was last said.
+    /// When a message was last sent or received.
     pub used: Instant,
 }
 
-impl<M: Said> Channel<M> {
-    /// Begins to connect to the agent at an address, from one of this host's or from whichever the kernel chooses.
+impl<M: Message> Channel<M> {
+    /// Begins to connect to the agent at an address, from `from` or from the address that the
+    /// kernel chooses.
     pub fn connect(from: Option<IpAddr>, ip: [u8; 16], port: u16, key: &Key) -> io::Result<Channel<M>> {
         let address = Ipv6Addr::from(ip);
         let address = SocketAddr::new(address.to_ipv4_mapped().map_or(IpAddr::V6(address), IpAddr::V4), port);
@@ -80,13 +84,13 @@ impl<M: Said> Channel<M> {
         Ok(Channel::new(socket.into(), ip, true, State::Connecting, key))
     }
 
-    /// The same by a connection that stands.
+    /// The same over a connection that is established.
     pub fn over(stream: TcpStream, ip: [u8; 16], key: &Key) -> io::Result<Channel<M>> {
         stream.set_nonblocking(true)?;
         Ok(Channel::new(stream, ip, true, State::Connecting, key))
     }
 
-    /// One that was accepted.
+    /// Takes an accepted connection.
     pub fn accept(stream: TcpStream, ip: [u8; 16], key: &Key) -> io::Result<Channel<M>> {
         stream.set_nonblocking(true)?;
         let state = State::Handshake(Box::new(handshake(key, false)?));
@@ -120,7 +124,8 @@ impl<M: Said> Channel<M> {
         &self.stream
     }
 
-    /// What is left when nothing more is to be said: a connection whose end is the other's.
+    /// The connection underneath, when no more messages are to be sent: its end shows that the
+    /// other process has ended.
     pub fn into_stream(self) -> TcpStream {
         self.stream
     }
@@ -135,7 +140,7 @@ impl<M: Said> Channel<M> {
         matches!(self.state, State::Open(_))
     }
 
-    /// Says something, when it is open.
+    /// Sends a message; before the handshake is complete it waits.
     pub fn say(&mut self, message: M) -> Result<(), End> {
         self.used = Instant::now();
         match &mut self.state {
@@ -170,7 +175,8 @@ impl<M: Said> Channel<M> {
         if self.output.len() > WAITING { Err(End::Late) } else { Ok(()) }
     }
 
-    /// Goes on, as far as it can now; each thing that was said is given to `each`.
+    /// Sends and receives as far as is possible now, and calls `each` with every message that has
+    /// come.
     pub fn go_on(&mut self, mut each: impl FnMut(M)) -> Result<(), End> {
         if matches!(self.state, State::Connecting) {
             self.connected()?;
@@ -194,7 +200,8 @@ impl<M: Said> Channel<M> {
         }
     }
 
-    /// Who hangs up on our first message has not understood it: most likely it has another key.
+    /// A peer that closes after our first message has not understood it: most likely it has another
+    /// key.
     fn gone(&self) -> End {
         match self.state {
             State::Handshake(_) if self.outgoing => End::WrongKey,
@@ -206,7 +213,7 @@ impl<M: Said> Channel<M> {
         if self.is_open() || self.since.elapsed() < HANDSHAKE { Ok(()) } else { Err(End::Late) }
     }
 
-    /// Looks whether the connection stands, and begins the handshake.
+    /// Checks whether the connection is established, and begins the handshake.
     fn connected(&mut self) -> Result<(), End> {
         let mut poll = libc::pollfd { fd: self.as_raw_fd(), events: libc::POLLOUT, revents: 0 };
         // SAFETY: an array of one.
@@ -224,7 +231,7 @@ impl<M: Said> Channel<M> {
         self.write()
     }
 
-    /// Takes the frames that are whole.
+    /// Takes the frames that are complete.
     fn take(&mut self, each: &mut impl FnMut(M)) -> Result<(), End> {
         while let Some((len, rest)) = self.input.split_first_chunk::<2>() {
             let len = usize::from(u16::from_le_bytes(*len));

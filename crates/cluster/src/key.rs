@@ -1,4 +1,5 @@
-//! The cluster's key: a file with 32 random bytes in hexadecimal, which only its owner may read. Whoever has it can introduce processes.
+//! The cluster's key: a file with 32 random bytes in hexadecimal, which only its owner may read. A
+//! process that has it can introduce processes.
 
 use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
@@ -28,7 +29,7 @@ pub fn make(path: &Path) -> Result<(), String> {
     })
 }
 
-/// Where it is, as the options say.
+/// The file with the key, as the options name it.
 pub fn file(options: &Options) -> Result<PathBuf, String> {
     if let Some(path) = &options.cluster_key {
         return Ok(OsStr::from_bytes(path.as_bytes()).into());

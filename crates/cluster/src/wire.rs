@@ -1,69 +1,71 @@
-//! What processes, agents, and agents among each other say. Everything has bounds, and is checked before it is used (rule F2): an end that says what cannot be understood is
-//! shut out.
+//! The messages of processes to agents, of agents to processes, and among agents. Every message has
+//! bounds and is checked before it is used (rule F2). A malformed message closes the connection.
 //!
-//! A message is the version, two bytes, little-endian, and what `postcard` makes of it (postcard.jamesmunns.com/wire-format). Those of another version are not understood: whoever
-//! changes the types here counts [`VERSION`] up. What is understood has one form only: numbers with more bytes than they need, and bytes behind the end, are not.
-
-use std::fmt;
+//! A message is the version, two bytes, little-endian, and the rest in the encoding of [`form`].
+//! Messages of another version are not understood: a change of the types here must increase
+//! [`VERSION`].
 
 use host::addr::Addr;
 use host::place;
-use serde::de::{DeserializeOwned, Error, Unexpected, Visitor};
+use serde::de::{DeserializeOwned, Error, Unexpected};
 use serde::{Deserialize, Deserializer, Serialize};
 
-/// The version of all messages, which each begins with. Version 1 had a form of its own.
+use crate::form;
+
+/// The version of all messages, which each begins with. Version 1 had another encoding.
 pub const VERSION: u16 = 2;
 /// The most bytes of a message, but for a report.
 pub const MOST: usize = 512;
 /// The most bytes of a message with a report.
 pub const REPORT: usize = 1 << 20;
-/// The most bytes of an address of a fabric, and of a provider's name.
+/// The most bytes of an address of a fabric.
 pub const ADDRESS: usize = 128;
-const PROVIDER: usize = 16;
 
-/// What an introduction is known by at both ends.
+/// Identifies an introduction at both ends.
 pub type Ticket = [u8; 16];
 
-/// Where a process can be reached: its name, and its fabric's.
+/// How a process is reached: its name, and its address in the fabric.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reach {
-    /// Names the process; drawn at random, and never 0.
+    /// The name of the process: a random number, never 0.
     #[serde(deserialize_with = "process")]
     pub process: u64,
-    /// libfabric's provider: letters that can be seen, as it goes into logs.
-    #[serde(deserialize_with = "provider")]
+    /// libfabric's provider: visible ASCII, as it is written to logs.
+    #[serde(deserialize_with = "form::provider")]
     pub provider: String,
     /// The address, in the provider's own form.
-    #[serde(deserialize_with = "bytes::<_, 1, ADDRESS>")]
+    #[serde(deserialize_with = "form::bytes::<_, 1, ADDRESS>")]
     pub address: Vec<u8>,
 }
 
-/// A process to its agent.
+/// A message of a process to its agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToAgent {
-    /// First of all: who it is.
+    /// The first message: who the process is.
     Enrol(Reach),
-    /// It has an end of this connection, and wants to know the other's. `index` and `cookie` (SO_COOKIE) name the end.
+    /// The process has an end of this connection, and wants to know the process with the other one.
+    /// `index` and `cookie` (SO_COOKIE) identify the end.
     Post {
         /// Its place among those that the process has posted.
         index: u32,
         /// The kernel's name of the socket.
         cookie: u64,
-        /// The addresses.
+        /// The address of this end.
         #[serde(with = "AddrForm")]
         own: Addr,
-        /// As this host sees it.
+        /// The address of the other end, as this host sees it.
         #[serde(with = "AddrForm")]
         peer: Addr,
     },
-    /// It does not want to know any more.
+    /// The process does not want to know any more.
     Withdraw {
         /// As it was posted.
         index: u32,
         /// Likewise.
         cookie: u64,
     },
-    /// Not a process, but somebody who wants to know how the agent is ([`FromAgent::Status`]).
+    /// The sender is no process with connections: it asks for the agent's report
+    /// ([`FromAgent::Status`]).
     Status,
 }
 
@@ -78,7 +80,7 @@ pub enum Why {
     WrongKey,
     /// The kernel does not confirm the end that was posted.
     Unproved,
-    /// The other end is by another provider, or another version.
+    /// The other end uses another provider, or another version.
     Other,
     /// Too much is asked at once.
     TooMany,
@@ -112,18 +114,18 @@ impl Why {
     }
 }
 
-/// An agent to a process.
+/// A message of an agent to a process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FromAgent {
-    /// It may post.
+    /// The process may post.
     Enrolled,
-    /// The other end of a connection that was posted.
+    /// The other end of a connection that the process has posted.
     Introduced {
         /// As it was posted.
         index: u32,
         /// Likewise.
         cookie: u64,
-        /// The process there.
+        /// The process that has it.
         reach: Reach,
         /// Its user, on its host.
         uid: u32,
@@ -131,10 +133,10 @@ pub enum FromAgent {
         peer_index: u32,
         /// Likewise.
         peer_cookie: u64,
-        /// Both are told the same.
+        /// The same for both processes.
         ticket: Ticket,
     },
-    /// There will be none.
+    /// There will be no introduction.
     Refused {
         /// As it was posted.
         index: u32,
@@ -144,28 +146,29 @@ pub enum FromAgent {
         why: Why,
     },
     /// A report, in JSON.
-    Status(#[serde(deserialize_with = "bytes::<_, 0, REPORT>")] Vec<u8>),
+    Status(#[serde(deserialize_with = "form::bytes::<_, 0, REPORT>")] Vec<u8>),
 }
 
-/// What can be said, by an encrypted connection for one.
-pub trait Said: Sized {
-    /// As it goes: at most [`MOST`] bytes, by an encrypted connection.
+/// A message that an encrypted connection can carry.
+pub trait Message: Sized {
+    /// Its encoding: at most [`MOST`] bytes.
     fn bytes(&self) -> Vec<u8>;
-    /// What came; nothing if it cannot be.
+    /// Decodes a message; None if it is malformed.
     fn parse(bytes: &[u8]) -> Option<Self>;
 }
 
-/// An agent to another one, over the encrypted connection between them.
+/// A message of an agent to another one, over the encrypted connection between them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Between {
-    /// Who has this end's other half? The addresses are as the asking host sees them.
+    /// Asks which process has the other end of this connection. The addresses are as the asking
+    /// host sees them.
     Ask {
         /// Names the question.
         id: u64,
         /// The end that was posted.
         #[serde(with = "AddrForm")]
         own: Addr,
-        /// The one that is looked for.
+        /// The end that is asked about.
         #[serde(with = "AddrForm")]
         peer: Addr,
         /// The process that posted it.
@@ -176,10 +179,10 @@ pub enum Between {
         index: u32,
         /// Likewise.
         cookie: u64,
-        /// What both processes are told.
+        /// The ticket that both processes get.
         ticket: Ticket,
     },
-    /// This one has.
+    /// The answer: this process has it.
     Found {
         /// The question.
         id: u64,
@@ -192,43 +195,40 @@ pub enum Between {
         /// Likewise.
         cookie: u64,
     },
-    /// The process that the other agent serves has been told of what was found.
+    /// The other agent's process has been told which process was found.
     Told {
         /// The question.
         id: u64,
     },
-    /// Nobody will.
+    /// The answer: there will be no introduction.
     Not {
         /// The question.
         id: u64,
         /// Why.
         why: Why,
     },
-    /// Not an agent, but a program that wants a Virtual Interface of this host: its connection is to be handed over to who waits there.
+    /// The sender is no agent, but a program that wants a Virtual Interface of this host: the agent
+    /// hands the connection over to the program that waits there.
     Meet {
-        /// The user who is to be met.
+        /// The user whose place it is.
         uid: u32,
         /// The place, as the crate `via` names it.
-        #[serde(deserialize_with = "bytes::<_, 0, { place::LONGEST }>")]
+        #[serde(deserialize_with = "form::bytes::<_, 0, { place::LONGEST }>")]
         place: Vec<u8>,
     },
-    /// It is handed over; what comes next does not come from the agent.
+    /// The connection is handed over: all that follows comes from the other program.
     Met,
 }
 
 fn encode(message: &impl Serialize) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(MOST);
-    bytes.extend(VERSION.to_le_bytes());
-    postcard::to_extend(message, bytes).expect("all that is said has a form")
+    form::encode(&VERSION.to_le_bytes(), message)
 }
 
 fn decode<T: DeserializeOwned + Serialize>(bytes: &[u8]) -> Option<T> {
-    let message = bytes.strip_prefix(&VERSION.to_le_bytes())?;
-    let message = postcard::from_bytes(message).ok()?;
-    (encode(&message) == bytes).then_some(message)
+    form::decode(&VERSION.to_le_bytes(), bytes)
 }
 
-impl Said for ToAgent {
+impl Message for ToAgent {
     fn bytes(&self) -> Vec<u8> {
         encode(self)
     }
@@ -237,7 +237,7 @@ impl Said for ToAgent {
     }
 }
 
-impl Said for FromAgent {
+impl Message for FromAgent {
     fn bytes(&self) -> Vec<u8> {
         encode(self)
     }
@@ -246,7 +246,7 @@ impl Said for FromAgent {
     }
 }
 
-impl Said for Between {
+impl Message for Between {
     fn bytes(&self) -> Vec<u8> {
         encode(self)
     }
@@ -255,7 +255,7 @@ impl Said for Between {
     }
 }
 
-/// The form of an [`Addr`].
+/// The encoding of an [`Addr`].
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "Addr")]
 struct AddrForm {
@@ -270,30 +270,6 @@ fn process<'a, D: Deserializer<'a>>(from: D) -> Result<u64, D::Error> {
     }
 }
 
-fn provider<'a, D: Deserializer<'a>>(from: D) -> Result<String, D::Error> {
-    let name = String::from_utf8(bytes::<D, 1, PROVIDER>(from)?).map_err(Error::custom)?;
-    let plain = name.bytes().all(|byte| byte.is_ascii_graphic());
-    plain.then_some(name).ok_or_else(|| Error::custom("a provider's name has other letters"))
-}
-
-/// Bytes, so many at least and at most. The length is looked at before there is memory for them.
-fn bytes<'a, D: Deserializer<'a>, const LEAST: usize, const MOST: usize>(
-    from: D,
-) -> Result<Vec<u8>, D::Error> {
-    struct Bounded<const LEAST: usize, const MOST: usize>;
-    impl<const LEAST: usize, const MOST: usize> Visitor<'_> for Bounded<LEAST, MOST> {
-        type Value = Vec<u8>;
-        fn expecting(&self, to: &mut fmt::Formatter) -> fmt::Result {
-            write!(to, "{LEAST} to {MOST} bytes")
-        }
-        fn visit_bytes<E: Error>(self, bytes: &[u8]) -> Result<Vec<u8>, E> {
-            let fits = (LEAST..=MOST).contains(&bytes.len());
-            if fits { Ok(bytes.to_vec()) } else { Err(Error::invalid_length(bytes.len(), &self)) }
-        }
-    }
-    from.deserialize_bytes(Bounded::<LEAST, MOST>)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -306,7 +282,7 @@ mod tests {
         Addr { ip: [port as u8; 16], port }
     }
 
-    /// Whole it is understood; cut short, longer, or of another version it is not.
+    /// The whole message is understood. Cut short, longer, or of another version it is not.
     fn understood<T: PartialEq + core::fmt::Debug>(message: &T, bytes: &[u8], parse: fn(&[u8]) -> Option<T>) {
         assert!(bytes.len() <= MOST);
         assert_eq!(parse(bytes).as_ref(), Some(message));
@@ -375,7 +351,8 @@ mod tests {
     fn lengths_and_numbers_that_lie_are_not_understood() {
         let meet = Between::Meet { uid: 5, place: b"door".to_vec() };
         assert_eq!(meet.bytes(), b"\x02\0\x04\x05\x04door");
-        // As long as memory, and longer than any number; fewer bytes than there are; a number, and a kind, with a byte too many; no such kind.
+        // A length of all memory, and one longer than any number; fewer bytes than announced; a
+        // number, and a kind, with a byte too many; a kind that does not exist.
         for wrong in [
             &b"\x02\0\x04\x05\xff\xff\xff\xff\xff\xff\xff\xff\x7fdoor"[..],
             b"\x02\0\x04\x05\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01door",

@@ -1,5 +1,5 @@
-//! What a daemon that reads bytes from the wire may do besides: to make and change network interfaces, and no more. Root, too, gives up everything
-//! else, before the first thread starts.
+//! The rights of a daemon that reads bytes from the wire: to make and change network interfaces,
+//! and no others. Root, too, gives up everything else, before the first thread starts.
 
 use std::ffi::CString;
 use std::io;
@@ -10,7 +10,8 @@ use ::caps::{self, CapSet, Capability, CapsHashSet};
 
 use crate::sys::checked;
 
-/// Becomes a service's user, as root, who owns `directory` from then on. The rights stay until [`keep_net_admin`]. Before the first thread starts.
+/// Changes from root to a service's user, who owns `directory` from then on. The capabilities stay
+/// until [`keep_net_admin`]. To be called before the first thread starts.
 pub fn become_user(name: &str, directory: &Path) -> io::Result<()> {
     let unknown = || io::Error::new(io::ErrorKind::NotFound, format!("there is no user {name}"));
     let called = CString::new(name).map_err(|_| unknown())?;
@@ -36,7 +37,8 @@ pub fn keep_net_admin() -> io::Result<()> {
     if !caps::has_cap(None, CapSet::Permitted, Capability::CAP_NET_ADMIN).map_err(io::Error::other)? {
         return Err(io::Error::from_raw_os_error(libc::EPERM));
     }
-    // SAFETY: no pointers. Without it and the ambient set no program of ours could get anything anyway: there is none.
+    // SAFETY: no pointers. Without it and with an empty ambient set no program that we start could
+    // get rights either: there is none.
     checked(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) } as isize)?;
     caps::clear(None, CapSet::Ambient)
         .and_then(|()| caps::clear(None, CapSet::Inheritable))
@@ -49,7 +51,7 @@ pub fn keep_net_admin() -> io::Result<()> {
 mod tests {
     use super::*;
 
-    /// In a thread, as both the capabilities and the promise to get no new ones are a thread's own.
+    /// In a thread, as the capabilities and the promise to get no new ones belong to a thread.
     #[test]
     fn one_capability_is_left() {
         let lines = std::thread::spawn(|| {

@@ -1,5 +1,6 @@
-//! How `shunt ether stat`, `reload`, `dump` and `stop` talk to a daemon: one line to its UNIX socket, DIR/host-NN.control; the answer is
-//! "ok" or "error: WHY" on a line, then whatever was asked for. Only the same user and root are listened to.
+//! The protocol between `shunt ether stat`, `reload`, `dump`, `stop` and a daemon: one line to its
+//! UNIX socket, DIR/host-NN.control. The answer is "ok" or "error: WHY" on a line, then the data.
+//! Only the same user and root may ask.
 
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::os::fd::AsRawFd as _;
@@ -11,14 +12,14 @@ use std::time::Duration;
 use crate::stats::Report;
 use crate::sys::trusted;
 
-/// What a daemon may be asked.
+/// The requests to a daemon.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Request {
     /// A [`Report`], as JSON.
     Stat,
-    /// To read its table again.
+    /// Read the table again.
     Reload,
-    /// To end.
+    /// End.
     Stop,
     /// The frames of a net, or of all, as pcapng, until the connection ends.
     Dump {
@@ -70,7 +71,7 @@ pub fn paths(directory: &Path, host: Option<u16>) -> io::Result<Vec<PathBuf>> {
     Ok(all)
 }
 
-/// Asks a daemon. What it sends after "ok" is still to be read.
+/// Sends a request to a daemon. The data behind "ok" is still to be read.
 pub fn ask(path: &Path, request: &Request) -> io::Result<BufReader<UnixStream>> {
     let mut stream = UnixStream::connect(path)?;
     stream.write_all(request.line().as_bytes())?;
@@ -120,7 +121,7 @@ impl Listener {
         self.listener.as_raw_fd()
     }
 
-    /// What someone asks, and where to answer; none if nobody does, or what cannot be understood.
+    /// A request, and the stream for the answer. None if there is none, or it is malformed.
     pub fn request(&self) -> Option<(Request, UnixStream)> {
         let (mut stream, _) = self.listener.accept().ok()?;
         let patience = Some(Duration::from_secs(1));

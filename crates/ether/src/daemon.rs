@@ -1,4 +1,5 @@
-//! The daemon: reads the table, makes the nets that this host is on, and answers who asks, until it is told to end.
+//! The daemon: reads the table, makes the nets that this host is on, and answers requests, until it
+//! must end.
 
 use std::io::{self, Write as _};
 use std::os::fd::AsRawFd as _;
@@ -7,15 +8,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::control::{Listener, Request};
-use crate::far::Find;
 use crate::net::Net;
+use crate::remote::Find;
 use crate::running::Running;
 use crate::stats::Report;
 use crate::sys::{signal, signals, wait};
 use crate::table::{Host, Table, Wrong};
 use crate::{caps, dump, pcap};
 
-/// Why a daemon did not start, or could not do what it was asked.
+/// Why a daemon did not start, or could not carry out a request.
 #[derive(Debug)]
 pub enum Failure {
     /// The table is wrong.
@@ -39,7 +40,8 @@ impl From<Wrong> for Failure {
     }
 }
 
-/// Runs until SIGTERM, SIGINT or `stop`, as `user` if that is named; `find` finds what ETHOM hosts of other machines are linked by.
+/// Runs until SIGTERM, SIGINT or `stop`, as `user` if that is named. `find` finds the settings of
+/// links between ETHOM hosts of different machines.
 pub fn run(path: &Path, called: Option<&str>, user: Option<&str>, find: Arc<Find>) -> Result<(), Failure> {
     let mut daemon = Daemon::new(path, called, find)?;
     if let Some(user) = user {
@@ -82,7 +84,7 @@ fn failed(what: &'static str) -> impl FnOnce(io::Error) -> Failure {
     move |error| Failure::Other(format!("{what}: {error}"))
 }
 
-/// What a daemon knows.
+/// The state of a daemon.
 struct Daemon {
     path: PathBuf,
     table: Table,
@@ -116,8 +118,8 @@ impl Daemon {
         Ok(())
     }
 
-    /// Reads the table again. Nets whose own settings are other ones are made anew; of the rest only the peers change. If the table
-    /// is wrong, nothing does.
+    /// Reads the table again. Nets whose own settings have changed are made anew; of the others
+    /// only the peers change. If the table is wrong, nothing changes.
     fn reload(&mut self) -> Result<(), Failure> {
         let new = Table::read(&self.path)?;
         if new.host(&self.me.to_string()).is_none() {
@@ -148,7 +150,7 @@ impl Daemon {
         self.start_nets()
     }
 
-    /// Answers; true if the daemon is to end.
+    /// Answers a request. True if the daemon must end.
     fn answer(&mut self, request: Request, mut stream: UnixStream) -> bool {
         let ends = request == Request::Stop;
         let answer = match request {
@@ -170,7 +172,7 @@ impl Daemon {
         ends
     }
 
-    /// Starts to send the frames of a net, or of all, in a thread that ends with whoever asked.
+    /// Starts to send the frames of a net, or of all, in a thread that ends when the client closes.
     fn dump(&self, which: Option<&str>, snap: usize, stream: &UnixStream) -> Result<(), String> {
         let nets: Vec<&Net> = self.nets.iter().map(|running| &*running.net).collect();
         let nets: Vec<&Net> =
@@ -224,7 +226,7 @@ impl Daemon {
     }
 }
 
-/// The host that this machine is: as it was called, or by its host name if the table says so.
+/// The host that this machine is: as the user named it, or by its host name if the table says so.
 fn own_host<'a>(table: &'a Table, path: &Path, called: Option<&str>) -> Result<&'a Host, Failure> {
     let known: Vec<String> = table.hosts.iter().map(|host| format!("{} ({})", host.id, host.name)).collect();
     let known = known.join(", ");
@@ -250,7 +252,7 @@ fn own_host<'a>(table: &'a Table, path: &Path, called: Option<&str>) -> Result<&
     table.hosts.iter().find(|host| host.name == name).ok_or_else(what)
 }
 
-/// Tells systemd, if it is who started us.
+/// Notifies systemd, if it has started us.
 fn notify(state: &str) {
     use std::os::linux::net::SocketAddrExt as _;
     use std::os::unix::net::SocketAddr;

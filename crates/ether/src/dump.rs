@@ -1,5 +1,6 @@
-//! `shunt ether dump`: the frames of a daemon as they pass, for whoever asked. The threads that carry frames never wait for a reader: what it does not
-//! take in time it does not get, and that is counted.
+//! `shunt ether dump`: the frames of a daemon as they pass, for clients that ask. The threads that
+//! carry frames never wait for a reader: frames that it does not take in time are lost for it, and
+//! counted.
 
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Mutex, PoisonError};
@@ -20,9 +21,9 @@ pub struct Passed {
     pub interface: u32,
     /// Whether it came from a peer.
     pub inbound: bool,
-    /// What was kept of it.
+    /// The captured part of it.
     pub bytes: Vec<u8>,
-    /// How long it was.
+    /// Its whole length.
     pub whole: usize,
 }
 
@@ -38,17 +39,18 @@ struct Reader {
 pub struct Readers {
     any: AtomicBool,
     list: Mutex<Vec<Reader>>,
-    /// What readers did not get.
+    /// Frames that readers did not get.
     pub lost: Count,
 }
 
-/// What a reader reads from; frames of several nets come in one.
+/// A channel for a reader; frames of several nets come in one.
 pub fn channel() -> (SyncSender<Passed>, Receiver<Passed>) {
     sync_channel(WAITING)
 }
 
 impl Readers {
-    /// Adds a reader, who gets `snap` bytes of each frame. It leaves by dropping its end of the channel.
+    /// Adds a reader, which gets `snap` bytes of each frame. It leaves by dropping its end of the
+    /// channel.
     pub fn add(&self, interface: u32, snap: usize, to: SyncSender<Passed>) {
         let mut list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
         list.push(Reader { interface, snap, to });

@@ -1,11 +1,14 @@
-//! ETHOM: each frame goes by the message queue that its host has in the fabric ([`fabric::frames`]): in memory on one machine, in remote memory between two
-//! ([`crate::far`]). The thread that reads the TAP device puts it
-//! there; one thread takes what all peers send. Receivers are told of each frame at once, or of all that the interface had, together: the paper's
-//! `send_flush_msg()` and `send_msg()`. While frames come neither makes a system call but the TAP device's own; a bell
-//! is rung only for a receiver that sleeps.
+//! ETHOM: each frame goes by the message queue that its host has in the fabric
+//! ([`fabric::frames`]): in memory on one machine, in remote memory between two
+//! ([`crate::remote`]). The thread that reads the TAP device puts it there; one thread takes the
+//! frames of all peers. Frames are announced to receivers one by one, or all that the interface had
+//! together: the paper's `send_flush_msg()` and `send_msg()`. While frames come neither thread
+//! makes system calls but the TAP device's own; a bell is rung only for a receiver that sleeps.
 //!
-//! A queue that is full is waited for, for [`PATIENCE`] at most: TCP sends in bursts, and a receiver that has a processor soon has room. One
-//! that is still full then belongs to a peer that does not run: until that one reads again, frames to it are dropped at once, so that it holds up nobody else.
+//! The sender waits for a full queue, for `PATIENCE` at most: TCP sends in bursts, and a receiver
+//! that has a processor soon has room. A queue that is still full then belongs to a peer that does
+//! not run. Until that peer reads again, frames to it are dropped at once, so that it delays no
+//! others.
 
 use std::io;
 use std::sync::Arc;
@@ -13,33 +16,33 @@ use std::sync::Arc;
 use fabric::frames::{Consumer, Next, Producer};
 use fabric::{Local as _, sys, trip};
 
-use crate::far::Find;
+use crate::discovery::Discovery;
 use crate::frame::{Drop, HEADER, Header};
 use crate::link::{ASLEEP, Link, QUEUE, TRIP};
-use crate::meeting::Meeting;
 use crate::net::{Net, Route};
 use crate::peers::Snapshot;
 use crate::poll::Poller;
+use crate::remote::Find;
 use crate::table::{Flush, Table};
 use crate::vnet::{self, Vnet};
 
-/// How long a full queue is waited for, in nanoseconds.
+/// How long the sender waits for a full queue, in nanoseconds.
 const PATIENCE: u64 = 500_000;
-/// Frames that are put before receivers are told of them, at most.
+/// The most frames that are put before they are announced.
 const BATCH: usize = 32;
 /// Frames that are taken from one peer before the next one's turn.
 const TURN: usize = 64;
 
 type Job = (&'static str, Box<dyn FnOnce() + Send>);
 
-/// What the threads of a net do.
+/// The work of the threads of a net.
 pub fn jobs(net: &Arc<Net>, table: &Table, find: &Arc<Find>) -> io::Result<[Job; 3]> {
-    let meeting = Meeting::open(net, table, find)?;
+    let discovery = Discovery::open(net, table, find)?;
     let (a, b, c) = (net.clone(), net.clone(), net.clone());
     Ok([
         ("send", Box::new(move || send(&a))),
         ("recv", Box::new(move || receive(&b))),
-        ("keep", Box::new(move || meeting.keep(&c))),
+        ("keep", Box::new(move || discovery.keep(&c))),
     ])
 }
 
@@ -47,7 +50,7 @@ pub fn jobs(net: &Arc<Net>, table: &Table, find: &Arc<Find>) -> io::Result<[Job;
 struct Out {
     link: Arc<Link>,
     producer: Producer,
-    /// It was full for too long; how much waited in it then.
+    /// It was full for too long; the bytes that waited in it then.
     stuck: bool,
 }
 
@@ -63,11 +66,11 @@ fn send(net: &Net) {
     let (mut peers, mut seen) = (net.peers.current(), u64::MAX);
     let mut outs: Vec<Option<Out>> = Vec::new();
     let mut poller = Poller::new(net.settings.spin);
-    // Frames that were put and that no receiver has been told of.
+    // Frames that were put and not announced.
     let mut untold = 0;
     while !net.is_stopped() {
         let mut len = 0;
-        if !poller.look(&net.polls, || {
+        if !poller.poll(&net.polls, || {
             len = net.tap.read(&mut frame).unwrap_or(0);
             if untold > 0 && (len == 0 || untold >= BATCH) {
                 outs.iter_mut().flatten().for_each(Out::publish);
@@ -76,7 +79,7 @@ fn send(net: &Net) {
             len > 0
         }) {
             if net.sleep_at(&mut poller, net.tap.fd(), &net.sender) {
-                // A link that is gone is let go of now, not with the next frame.
+                // A link that is gone is dropped now, not with the next frame.
                 renew(net, &mut peers, &mut seen, &mut outs);
             }
             continue;
@@ -127,7 +130,7 @@ fn pass(net: &Net, peers: &Snapshot, outs: &mut [Option<Out>], place: usize, fra
     let Some(out) = &mut outs[place] else { return counters.drop(Drop::NoPeer) };
     let mut put = out.link.put(&mut out.producer, frame);
     if !put && !out.stuck {
-        // It makes room only for what it knows of.
+        // The receiver makes room only for frames that it knows of.
         out.publish();
         let start = sys::now();
         while !put && sys::now() - start < PATIENCE {
@@ -153,7 +156,7 @@ struct In {
     link: Arc<Link>,
     consumer: Consumer,
     place: usize,
-    /// The peer did what cannot be: it is not listened to any more.
+    /// The peer broke the rules: its frames are not read any more.
     broken: bool,
 }
 
@@ -162,9 +165,10 @@ impl In {
         !self.broken && self.consumer.ready(self.link.mine(), QUEUE)
     }
 
-    /// The same, after what may be on its way was let in. `waits`: this is asked again and again.
+    /// The same, after frames that may be on their way were received. `waits`: the caller asks
+    /// again and again.
     #[inline(always)]
-    fn look(&self, waits: bool) -> bool {
+    fn poll(&self, waits: bool) -> bool {
         self.link.help(waits);
         self.ready()
     }
@@ -189,14 +193,14 @@ fn receive(net: &Net) {
             fds = ins.iter().map(|end| end.link.bell().fd()).chain([net.receiver.fd()]).collect();
         }
         let mut rounds = 0;
-        if !poller.look(&net.polls, || {
+        if !poller.poll(&net.polls, || {
             rounds += 1;
-            ins.iter().any(|end| end.look(rounds > 1))
+            ins.iter().any(|end| end.poll(rounds > 1))
         }) {
             for end in &ins {
                 trip::arm(end.link.mine(), TRIP, |_| ASLEEP);
             }
-            let ready = ins.iter().any(|end| end.look(false));
+            let ready = ins.iter().any(|end| end.poll(false));
             for end in &ins {
                 end.link.leave();
             }
@@ -219,7 +223,7 @@ fn receive(net: &Net) {
     }
 }
 
-/// Takes what one peer has sent, up to [`TURN`] frames.
+/// Takes the frames of one peer, up to [`TURN`] of them.
 fn take(net: &Net, peers: &Snapshot, end: &mut In) {
     let counters = &peers.list[end.place].counters;
     let mine = *end.link.mine();
@@ -238,7 +242,7 @@ fn take(net: &Net, peers: &Snapshot, end: &mut In) {
             }
             Next::Broken => {
                 eprintln!(
-                    "shunt ether: {}: host {} wrote what cannot be into its queue; its link is given up",
+                    "shunt ether: {}: host {} wrote impossible values into its queue; its link is given up",
                     net.settings.name, end.link.peer
                 );
                 end.broken = true;
@@ -248,8 +252,9 @@ fn take(net: &Net, peers: &Snapshot, end: &mut In) {
     }
 }
 
-/// Checks a frame that lies in memory its sender can still change, and hands it to the kernel. What is checked is copied first,
-/// and it is the copy that goes on; the rest is the payload, which is nobody's business.
+/// Checks a frame in memory that its sender can still change, and hands it to the kernel. The
+/// checked part is copied first, and the copy goes to the kernel. The rest is payload, which nobody
+/// here reads.
 #[inline(always)]
 fn deliver(net: &Net, peers: &Snapshot, end: &In, offset: usize, len: usize) -> Result<usize, Drop> {
     const CHECKED: usize = vnet::LEN + HEADER;

@@ -1,5 +1,6 @@
-//! What is looked at in a frame, and what is let in. Every byte from the wire is untrusted: a frame that cannot be, or that says it comes from another
-//! host than the one that sent it, is dropped and counted under its [`Drop`].
+//! Checking and admitting frames. Every byte from the wire is untrusted: a malformed frame, or one
+//! that claims to come from another host than the one that sent it, is dropped and counted under
+//! its [`Drop`].
 
 use serde::Serialize;
 
@@ -12,7 +13,8 @@ pub const EXTRA: usize = HEADER + 8;
 /// "Local Experimental Ethertype 1" (IEEE 802): Shunt's own frames, which others ignore.
 pub const EXPERIMENTAL: u16 = 0x88b5;
 
-/// Why a frame was dropped. Each is counted for the peer that it came from or was for, or for the net where there is none.
+/// Why a frame was dropped. Each is counted for the peer that it came from or was for, or for the
+/// net where there is none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Drop {
@@ -22,22 +24,23 @@ pub enum Drop {
     Oversize,
     /// In: from an address that is no host's in the table.
     WrongSource,
-    /// In: its source address is another host's, or ours, or not one host's.
+    /// In: its source address is another host's, or ours, or a group's.
     SpoofedHost,
-    /// In: its offload header (checksum, segmentation) cannot be.
+    /// In: its offload header (checksum, segmentation) is impossible.
     BadOffload,
-    /// In or out: the interface would not take it (it is down, say), or the kernel had no memory.
+    /// In or out: the interface did not take it (it is down, for example), or the kernel had no
+    /// memory.
     Refused,
     /// Out: its destination is no host in the table.
     UnknownHost,
-    /// Out: its host is not there (ETHOM: no link).
+    /// Out: its host is down (ETHOM: no link).
     NoPeer,
     /// Out: the peer's queue, or the socket, was full.
     QueueFull,
 }
 
 impl Drop {
-    /// All of them, in the order of their numbers.
+    /// All reasons, in the order of their numbers.
     pub const ALL: [Drop; 9] = [
         Drop::Runt,
         Drop::Oversize,
@@ -73,12 +76,12 @@ pub struct Header {
     pub to: Mac,
     /// Source.
     pub from: Mac,
-    /// What it carries.
+    /// The type of its payload.
     pub ethertype: u16,
 }
 
 impl Header {
-    /// The header that a frame begins with.
+    /// Parses the header of a frame.
     pub fn parse(frame: &[u8]) -> Result<Header, Drop> {
         let Some(head) = frame.first_chunk::<HEADER>() else { return Err(Drop::Runt) };
         let [a, b, c, d, e, f, g, h, i, j, k, l, m, n] = *head;
@@ -86,8 +89,9 @@ impl Header {
         Ok(Header { to, from, ethertype: u16::from_be_bytes([m, n]) })
     }
 
-    /// The header of a frame of `len` bytes that came from the wire, if it is let in: `most` is its greatest length, `sender` the host that sent it (none if
-    /// sources are not checked), `me` this host.
+    /// The header of a frame of `len` bytes from the wire, if it is admitted. `most` is its
+    /// greatest length, `sender` the host that sent it (None if sources are not checked), `me` this
+    /// host.
     pub fn admit(
         frame: &[u8],
         len: usize,

@@ -1,5 +1,5 @@
-//! Addresses that are not by the rule, as bridges send them: behind which host each was last seen, as a switch learns it. A frame to one that is not
-//! known goes to all hosts.
+//! Addresses that do not follow the rule, as bridges send them: the host behind which each was last
+//! seen, as a switch learns it. A frame to an unknown one goes to all hosts.
 
 use std::collections::HashMap;
 use std::sync::{PoisonError, RwLock};
@@ -8,12 +8,13 @@ use fabric::sys;
 
 use crate::mac::Mac;
 
-/// How many are remembered: a peer that makes addresses up gets no more of our memory than that.
+/// The most addresses that are remembered: a peer that invents addresses gets no more of our
+/// memory.
 const MOST: usize = 4096;
-/// Seconds after which an address that is not heard any more is forgotten, as bridges have it.
+/// Seconds after which an address that is not seen any more is forgotten, as in bridges.
 const AGE: u64 = 300;
 
-/// What was learned.
+/// The learned addresses.
 #[derive(Debug, Default)]
 pub struct Learned(RwLock<HashMap<Mac, Seen>>);
 

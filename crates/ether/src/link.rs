@@ -1,9 +1,11 @@
-//! A link between two ETHOM hosts: a segment of each end, which the other writes into, a bell of each, and a socket that stays, because its
-//! end is the peer's. On one machine both map the segments, and it is a UNIX socket, which has a path, DIR/NET/NN.sock, and no abstract name: those
-//! are each network namespace's own, and it is namespaces and containers that we join. Between machines see [`crate::far`]; what the threads that
-//! carry frames do with a link is the same.
+//! A link between two ETHOM hosts: a segment of each end, which the other writes into, a bell of
+//! each, and a socket that stays, because its end is the peer's. On one machine both map the
+//! segments, and the socket is a UNIX socket. It has a path, DIR/NET/NN.sock, and no abstract name:
+//! those are each network namespace's own, and ETHOM joins namespaces and containers. Between
+//! machines see [`crate::remote`]; the threads that carry frames use both kinds alike.
 //!
-//! Whoever has the lower number connects. On one machine both say who they are and hand over segment and bell in one message each.
+//! The host with the lower number connects. On one machine each host sends one message with its
+//! number, its segment and its bell.
 
 use std::io;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd, RawFd};
@@ -13,16 +15,16 @@ use fabric::frames::{self, Consumer, Producer};
 use fabric::shm::Map;
 use fabric::{Remote as _, trip};
 
-use crate::far::way;
+use crate::remote::RemotePath;
 pub use crate::segment::{ASLEEP, BACK, QUEUE, TRIP};
 use crate::sys::{self, Bell};
 use crate::table::Net;
 
 const MAGIC: &[u8; 8] = b"ethom\0\0\x01";
-/// A message: magic, who, to whom, size of the sender's queue, name of the net.
+/// A message: magic, from, to, size of the sender's queue, name of the net.
 const HELLO: usize = 64;
 
-/// One end of what will be a link: what it hands to the other.
+/// One end of a future link: the part that it hands to the other.
 #[derive(Debug)]
 pub struct End {
     map: Map,
@@ -38,19 +40,19 @@ pub struct Link {
     pub peer: u16,
     socket: OwnedFd,
     mine: Map,
-    way: Way,
+    path: Path,
     bell: Arc<Bell>,
     my_size: usize,
     their_size: usize,
 }
 
-/// How what is put comes to the peer.
+/// The way to the peer.
 #[derive(Debug)]
-enum Way {
+enum Path {
     /// Both map the segments.
     Memory { theirs: Map, bell: Arc<Bell> },
     /// It is on another machine.
-    Far(way::Way),
+    Remote(RemotePath),
 }
 
 impl End {
@@ -66,7 +68,7 @@ impl End {
         Ok(End { map, memory, bell: Arc::new(bell), size: net.queue })
     }
 
-    /// Says who we are, and hands the end over.
+    /// Sends our number, and hands the end over.
     pub fn offer(&self, socket: &OwnedFd, net: &Net, me: u16, to: u16) -> io::Result<()> {
         let mut hello = [0u8; HELLO];
         hello[..8].copy_from_slice(MAGIC);
@@ -81,17 +83,18 @@ impl End {
 impl std::ops::Drop for End {
     fn drop(&mut self) {
         let map = std::mem::replace(&mut self.map, Map::NONE);
-        // SAFETY: an end that became a link has given its map away; nobody uses the map of one that did not.
+        // SAFETY: an end that became a link has given its map away; nobody uses the map of one that
+        // did not.
         unsafe { map.unmap() };
     }
 }
 
-/// What the other end has said.
+/// The message of the other end.
 #[derive(Debug)]
 pub struct Offer {
-    /// Who it says it is.
+    /// The host that it claims to be.
     pub from: u16,
-    /// Whom it means.
+    /// The host that it calls.
     pub to: u16,
     size: usize,
     map: Map,
@@ -99,7 +102,7 @@ pub struct Offer {
 }
 
 impl Offer {
-    /// Takes the message that waits at the socket; the error says what is wrong with it.
+    /// Takes the message that waits at the socket. The error says what is wrong with it.
     pub fn take(socket: &OwnedFd, net: &Net) -> io::Result<Offer> {
         let wrong = |what: &str| io::Error::new(io::ErrorKind::InvalidData, what);
         let mut hello = [0u8; HELLO];
@@ -122,23 +125,26 @@ impl Offer {
         let size: [u8; 8] = hello[16..24].try_into().expect("eight bytes");
         let size = usize::try_from(u64::from_le_bytes(size)).unwrap_or(0);
         if !size.is_power_of_two() || !(256 << 10..=64 << 20).contains(&size) {
-            return Err(wrong("its queue has no size that can be"));
+            return Err(wrong("its queue has an impossible size"));
         }
         let [memory, bell] =
             <[OwnedFd; 2]>::try_from(fds).map_err(|_| wrong("it hands over no memory and bell"))?;
-        let bell = Bell::of(bell).ok_or_else(|| wrong("its bell is none"))?;
+        let bell = Bell::of(bell).ok_or_else(|| wrong("its bell is not one"))?;
         let map = Map::open(memory.as_raw_fd(), QUEUE + frames::bytes(size))
             .map_err(|_| wrong("its memory is not sealed, or not as long as it says"))?;
         Ok(Offer { from: word(8), to: word(10), size, map, bell: Arc::new(bell) })
     }
 
-    /// Both ends together.
+    /// Makes a link of both ends.
     pub fn join(mut self, mut end: End, socket: OwnedFd) -> Link {
         Link {
             peer: self.from,
             socket,
             mine: std::mem::replace(&mut end.map, Map::NONE),
-            way: Way::Memory { theirs: std::mem::replace(&mut self.map, Map::NONE), bell: self.bell.clone() },
+            path: Path::Memory {
+                theirs: std::mem::replace(&mut self.map, Map::NONE),
+                bell: self.bell.clone(),
+            },
             bell: end.bell.clone(),
             my_size: end.size,
             their_size: self.size,
@@ -155,13 +161,13 @@ impl std::ops::Drop for Offer {
 }
 
 impl Link {
-    /// One to a peer on another machine; `size` is that of the own queue.
-    pub fn far(peer: u16, socket: OwnedFd, way: way::Way, size: usize) -> Link {
-        let (mine, bell, their_size) = (way.mine(), way.bell().clone(), way.size());
-        Link { peer, socket, mine, way: Way::Far(way), bell, my_size: size, their_size }
+    /// A link to a peer on another machine; `size` is that of the own queue.
+    pub fn remote(peer: u16, socket: OwnedFd, path: RemotePath, size: usize) -> Link {
+        let (mine, bell, their_size) = (path.mine(), path.bell().clone(), path.size());
+        Link { peer, socket, mine, path: Path::Remote(path), bell, my_size: size, their_size }
     }
 
-    /// The socket, which can be read when the peer is gone.
+    /// The socket, which is readable when the peer is gone.
     pub fn socket(&self) -> RawFd {
         self.socket.as_raw_fd()
     }
@@ -177,19 +183,19 @@ impl Link {
     }
 
     /// The way to a peer on another machine.
-    pub fn way(&self) -> Option<&way::Way> {
-        match &self.way {
-            Way::Memory { .. } => None,
-            Way::Far(way) => Some(way),
+    pub fn remote_path(&self) -> Option<&RemotePath> {
+        match &self.path {
+            Path::Memory { .. } => None,
+            Path::Remote(path) => Some(path),
         }
     }
 
-    /// The sending end of the queue to the peer. There may be one.
+    /// The sending end of the queue to the peer. There must be only one.
     pub fn producer(&self) -> Producer {
         Producer::new(self.their_size)
     }
 
-    /// The receiving end of the queue from the peer. There may be one.
+    /// The receiving end of the queue from the peer. There must be only one.
     pub fn consumer(&self) -> Consumer {
         Consumer::new(self.my_size)
     }
@@ -197,60 +203,63 @@ impl Link {
     /// Puts a frame on the peer's queue; false if that is full.
     #[inline(always)]
     pub fn put(&self, producer: &mut Producer, frame: &[u8]) -> bool {
-        match &self.way {
-            Way::Memory { theirs, .. } => producer.put(theirs, QUEUE, &self.mine, BACK, &[frame]),
-            Way::Far(way) => way.gather(|theirs| producer.put(theirs, QUEUE, &self.mine, BACK, &[frame])),
+        match &self.path {
+            Path::Memory { theirs, .. } => producer.put(theirs, QUEUE, &self.mine, BACK, &[frame]),
+            Path::Remote(path) => {
+                path.gather(|theirs| producer.put(theirs, QUEUE, &self.mine, BACK, &[frame]))
+            }
         }
     }
 
     /// Publishes what was put, and wakes the peer if it sleeps.
     #[inline(always)]
     pub fn publish(&self, producer: &mut Producer) {
-        match &self.way {
-            Way::Memory { theirs, bell } => {
+        match &self.path {
+            Path::Memory { theirs, bell } => {
                 if producer.publish(theirs, QUEUE) && theirs.stimulate(TRIP, trip::RX) != 0 {
                     bell.ring();
                 }
             }
-            // There the peer's own side looks whether it sleeps.
-            Way::Far(way) => {
-                if producer.publish(way.remote(), QUEUE) {
-                    way.remote().stimulate(TRIP, trip::RX);
+            // There the peer's own side checks whether it sleeps.
+            Path::Remote(path) => {
+                if producer.publish(path.remote(), QUEUE) {
+                    path.remote().stimulate(TRIP, trip::RX);
                 }
             }
         }
     }
 
-    /// Lets go of a frame of `len` bytes that was taken from the own queue.
+    /// Gives back a frame of `len` bytes that was taken from the own queue.
     #[inline(always)]
     pub fn done(&self, consumer: &mut Consumer, len: usize) {
-        match &self.way {
-            Way::Memory { theirs, .. } => consumer.done(theirs, BACK, len),
-            Way::Far(way) => consumer.done(way.remote(), BACK, len),
+        match &self.path {
+            Path::Memory { theirs, .. } => consumer.done(theirs, BACK, len),
+            Path::Remote(path) => consumer.done(path.remote(), BACK, len),
         }
     }
 
-    /// Lets what a peer on another machine has sent come in; memory needs nobody for that. `waits`: the caller looks again and again, and then says
-    /// [`Link::leave`].
+    /// Lets frames of a peer on another machine arrive; for memory it does nothing. `waits`: the
+    /// caller polls again and again, and then calls [`Link::leave`].
     #[inline(always)]
     pub fn help(&self, waits: bool) {
-        if let Way::Far(way) = &self.way {
+        if let Path::Remote(path) = &self.path {
             if waits {
-                way.remote().help()
+                path.remote().help()
             } else {
-                way.remote().progress()
+                path.remote().progress()
             };
         }
     }
 
-    /// The caller looks no more.
+    /// The caller stops polling.
     pub fn leave(&self) {
-        if let Way::Far(way) = &self.way {
-            way.remote().leave();
+        if let Path::Remote(path) = &self.path {
+            path.remote().leave();
         }
     }
 
-    /// Gives the link up, because the peer does what cannot be, or nothing: the keeper finds the socket at its end.
+    /// Gives the link up, because the peer breaks the rules, or does nothing: the keeper finds the
+    /// socket at its end.
     pub fn give_up(&self) {
         let _ = fabric::sys::shutdown(self.socket(), libc::SHUT_RDWR);
     }
@@ -259,7 +268,7 @@ impl Link {
 impl std::ops::Drop for Link {
     fn drop(&mut self) {
         // Between machines the segments are the provider's.
-        if let Way::Memory { theirs, .. } = &self.way {
+        if let Path::Memory { theirs, .. } = &self.path {
             // SAFETY: the threads that use the maps hold the link.
             unsafe {
                 self.mine.unmap();

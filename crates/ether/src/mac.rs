@@ -1,5 +1,6 @@
-//! Addresses by the rule: 02:45:54:48:HH:LL, "ETH" after the bit that says "locally administered", then the host's number. Up to 255
-//! hosts the fifth byte is 0, as in the paper; more hosts take it as well.
+//! Addresses by the rule: 02:45:54:48:HH:LL, "ETH" behind the bit for "locally administered", then
+//! the host's number. Up to 255 hosts the fifth byte is 0, as in the paper; more hosts use it as
+//! well.
 
 use std::fmt;
 
@@ -7,7 +8,7 @@ use std::fmt;
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Mac(pub [u8; 6]);
 
-/// What every address by the rule begins with.
+/// The beginning of every address by the rule.
 const RULE: [u8; 4] = [0x02, 0x45, 0x54, 0x48];
 
 impl Mac {
@@ -23,7 +24,7 @@ impl Mac {
         ([a, b, c, d] == RULE).then(|| u16::from_be_bytes([high, low]))
     }
 
-    /// Whether it stands for more than one host: broadcast or multicast.
+    /// Whether it is a group: broadcast or multicast.
     pub fn is_group(self) -> bool {
         self.0[0] & 1 != 0
     }

@@ -1,5 +1,6 @@
-//! What both drivers share of a net: its TAP device, its peers, what is let in and where a frame goes. A net has three threads: one reads the TAP
-//! device and sends, one receives and writes it, and a *keeper* looks after who is there.
+//! The common part of both drivers: a net's TAP device, its peers, admitting frames and choosing
+//! their destination. A net has three threads: one reads the TAP device and sends, one receives and
+//! writes it, and a *keeper* watches the peers.
 
 use std::io;
 use std::os::fd::RawFd;
@@ -23,7 +24,7 @@ use crate::tap::Tap;
 /// A net of this host.
 #[derive(Debug)]
 pub struct Net {
-    /// What the table says of it.
+    /// Its settings in the table.
     pub settings: table::Net,
     /// This host.
     pub me: u16,
@@ -31,15 +32,15 @@ pub struct Net {
     pub tap: Tap,
     /// The other hosts.
     pub peers: Peers,
-    /// What is behind bridges.
+    /// Addresses behind bridges.
     pub learned: Learned,
-    /// What belongs to no peer.
+    /// Counters of events that belong to no peer.
     pub counters: Counters,
-    /// Who wants to see the frames.
+    /// Readers of the frames.
     pub readers: Readers,
     /// How often a thread was woken.
     pub wakes: Count,
-    /// How often a thread found work by looking.
+    /// How often a thread found work by polling.
     pub polls: Count,
     /// Wakes the thread that sends.
     pub sender: Bell,
@@ -60,12 +61,12 @@ pub enum Route {
     One(usize),
     /// To all of them.
     All,
-    /// To nobody: no such host.
+    /// To nobody: there is no such host.
     Nowhere,
 }
 
 impl Net {
-    /// Makes the net's interface. It carries nothing yet.
+    /// Makes the net's interface. It carries no frames yet.
     pub fn open(settings: table::Net, me: u16, table: &Table) -> io::Result<Net> {
         let tap = Tap::open(&settings.interface, Mac::of_host(me), settings.mtu, settings.offload)?;
         let net = Net {
@@ -91,7 +92,7 @@ impl Net {
         Ok(net)
     }
 
-    /// Takes the hosts of a new table.
+    /// Takes over the hosts of a new table.
     pub fn set_table(&self, table: &Table) {
         let others = table.members(&self.settings.name).filter(|(host, _)| host.id != self.me);
         self.peers.set_members(others.map(|(host, address)| (host.id, host.name.clone(), address)).collect());
@@ -120,7 +121,8 @@ impl Net {
         }
     }
 
-    /// Lets a frame of `len` bytes from the peer at `place` in, of which at least the header is in `frame`; `most` is its greatest length.
+    /// Admits a frame of `len` bytes from the peer at `place`; at least its header is in `frame`.
+    /// `most` is its greatest length.
     #[inline(always)]
     pub fn admit(
         &self,
@@ -139,7 +141,7 @@ impl Net {
         Ok(header)
     }
 
-    /// Sets the carrier as the table asks, from whether peers are there.
+    /// Sets the carrier as the table asks, depending on whether peers are there.
     pub fn follow_carrier(&self) -> io::Result<()> {
         let on = match self.settings.carrier {
             Carrier::Always => true,
@@ -152,22 +154,23 @@ impl Net {
         Ok(())
     }
 
-    /// Whether the table was read again since this was last asked.
+    /// Whether the table was read again since the last call.
     pub fn was_reloaded(&self) -> bool {
         self.reloaded.swap(false, Ordering::AcqRel)
     }
 
-    /// ETHOM: notes by what hosts of other machines are reached, or why they are not.
+    /// ETHOM: notes how hosts of other machines are reached, or why they are not.
     pub fn set_between(&self, how: Option<String>) {
         *self.between.lock().unwrap_or_else(PoisonError::into_inner) = how;
     }
 
-    /// Whether the threads are to end.
+    /// Whether the threads must end.
     pub fn is_stopped(&self) -> bool {
         self.stop.load(Ordering::Acquire)
     }
 
-    /// Sleeps until one of the descriptors can be read, for a thread that has looked for work in vain. Says which can.
+    /// Sleeps until one of the descriptors is readable, for a thread that has polled for work in
+    /// vain. Returns which are.
     pub fn sleep(&self, poller: &mut Poller, fds: &[RawFd]) -> Vec<bool> {
         let start = sys::now();
         let woken = wait(fds, None);
@@ -176,7 +179,8 @@ impl Net {
         woken
     }
 
-    /// [Sleeps](Net::sleep) until `fd` can be read, or the thread is called by its bell. Says whether it was called.
+    /// [Sleeps](Net::sleep) until `fd` is readable, or the thread's bell rings. Returns whether it
+    /// rang.
     pub fn sleep_at(&self, poller: &mut Poller, fd: RawFd, bell: &Bell) -> bool {
         let called = self.sleep(poller, &[fd, bell.fd()])[1];
         if called {
@@ -185,7 +189,7 @@ impl Net {
         called
     }
 
-    /// Ends the threads, once they have done what they are at.
+    /// Ends the threads, after their present step.
     pub(crate) fn stop(&self) {
         self.stop.store(true, Ordering::Release);
         self.wake_all();
@@ -197,12 +201,14 @@ impl Net {
         }
     }
 
-    /// What is said of it.
+    /// The report on it.
     pub fn report(&self) -> NetReport {
         let peers = self.peers.current();
         let peer = |(peer, link): (&Arc<crate::peers::Peer>, &Option<Arc<Link>>)| {
             let address = peer.address.map(|address| address.to_string());
-            let by = link.as_ref().map(|link| link.way().map_or("memory", |way| way.provider()).to_string());
+            let by = link
+                .as_ref()
+                .map(|link| link.remote_path().map_or("memory", |path| path.provider()).to_string());
             let report = PeerReport::new(peer.id, &peer.name, address, peer.is_up(), &peer.counters);
             PeerReport { by, trouble: peer.trouble(), ..report }
         };

@@ -1,6 +1,7 @@
-//! Writes pcapng, the format of tcpdump and Wireshark: a section, an interface for each net, and a packet for each frame with its time and
-//! direction. Only what those blocks need (draft-ietf-opsawg-pcapng, sections 4.1 to 4.3):
-//! own code, as the crate `pcap-file` would bring an older syn and an older thiserror along.
+//! Writes pcapng, the format of tcpdump and Wireshark: a section, an interface for each net, and a
+//! packet for each frame with its time and direction. Only these blocks are written
+//! (draft-ietf-opsawg-pcapng, sections 4.1 to 4.3). This is own code, as the crate `pcap-file`
+//! would bring an older syn and an older thiserror along.
 
 const ETHERNET: u16 = 1;
 
@@ -28,7 +29,7 @@ pub fn head(interfaces: &[&str], snap: u32) -> Vec<u8> {
     out
 }
 
-/// A frame of `whole` bytes, of which `frame` is what was kept.
+/// A frame of `whole` bytes, of which `frame` is the captured part.
 pub fn packet(out: &mut Vec<u8>, interface: u32, nanos: u64, inbound: bool, frame: &[u8], whole: usize) {
     block(out, 6, |body| {
         body.extend(interface.to_le_bytes());

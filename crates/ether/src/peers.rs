@@ -1,5 +1,6 @@
-//! The other hosts of a net, as the threads that carry frames see them: a snapshot that is replaced whenever the table, or an ETHOM link, changes. Each
-//! thread has its own copy of the reference, and looks at one number to see whether there is a newer one.
+//! The other hosts of a net, as the threads that carry frames see them: a snapshot that is replaced
+//! whenever the table, or an ETHOM link, changes. Each thread has its own copy of the reference,
+//! and reads one number to see whether there is a newer one.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -17,9 +18,9 @@ pub struct Peer {
     pub id: u16,
     /// Its name.
     pub name: String,
-    /// Where it is: ETHOS; ETHOM, if hosts of other machines are to reach it.
+    /// Its address: for ETHOS; for ETHOM, if hosts of other machines reach it.
     pub address: Option<SocketAddr>,
-    /// What is counted.
+    /// Its counters.
     pub counters: Counters,
     trouble: Mutex<Option<String>>,
     up: AtomicBool,
@@ -91,27 +92,27 @@ impl Peer {
         self.greeted.load(Ordering::Relaxed)
     }
 
-    /// ETHOS: whether the kernel will not cut up what goes to it (UDP_SEGMENT).
+    /// ETHOS: whether the kernel refuses to cut up datagrams to it (UDP_SEGMENT).
     pub fn refuses_segments(&self) -> bool {
         self.refuses_segments.load(Ordering::Relaxed)
     }
 
-    /// ETHOS: notes whether the kernel will not cut up what goes to it.
+    /// ETHOS: notes whether the kernel refuses to cut up datagrams to it.
     pub fn set_refuses_segments(&self, refuses: bool) {
         self.refuses_segments.store(refuses, Ordering::Relaxed);
     }
 
-    /// ETHOS: what a datagram to it holds that goes there in one piece.
+    /// ETHOS: the most bytes of a datagram that go to it in one piece.
     pub fn room(&self) -> usize {
         self.room.load(Ordering::Relaxed)
     }
 
-    /// ETHOS: notes what a datagram to it holds that goes there in one piece.
+    /// ETHOS: notes the most bytes of a datagram that go to it in one piece.
     pub fn set_room(&self, room: usize) {
         self.room.store(room, Ordering::Relaxed);
     }
 
-    /// Whether it may be answered at `now`: not more often than each `interval`, however often it asks.
+    /// Whether it may be answered at `now`: at most once in `interval`, however often it asks.
     pub fn may_answer(&self, now: u64, interval: u64) -> bool {
         let may = now >= self.answered.load(Ordering::Relaxed) + interval;
         if may {
@@ -121,12 +122,12 @@ impl Peer {
     }
 }
 
-/// The peers at one time. `links[i]` is that of `list[i]`.
+/// The peers at one time. `links[i]` belongs to `list[i]`.
 #[derive(Debug, Default, Clone)]
 pub struct Snapshot {
     /// The peers.
     pub list: Vec<Arc<Peer>>,
-    /// ETHOM: the links to them that there are.
+    /// ETHOM: the links to them, where there are any.
     pub links: Vec<Option<Arc<Link>>>,
     by_id: Vec<u16>,
     by_address: HashMap<SocketAddr, usize>,
@@ -158,7 +159,7 @@ impl Snapshot {
     }
 }
 
-/// The snapshot that holds.
+/// The valid snapshot.
 #[derive(Debug, Default)]
 pub struct Peers {
     current: Mutex<Arc<Snapshot>>,
@@ -166,12 +167,12 @@ pub struct Peers {
 }
 
 impl Peers {
-    /// The snapshot that holds.
+    /// The valid snapshot.
     pub fn current(&self) -> Arc<Snapshot> {
         self.current.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Replaces `mine` if there is a newer one than `seen`; says whether.
+    /// Replaces `mine` if there is a newer one than `seen`; returns whether.
     #[inline(always)]
     pub fn refresh(&self, mine: &mut Arc<Snapshot>, seen: &mut u64) -> bool {
         let version = self.version.load(Ordering::Acquire);
@@ -183,7 +184,7 @@ impl Peers {
         true
     }
 
-    /// The hosts of a new table. Those that were there before keep what they have.
+    /// Takes over the hosts of a new table. Hosts that were there before keep their state.
     pub fn set_members(&self, members: Vec<(u16, String, Option<SocketAddr>)>) {
         self.change(|old| {
             let (mut list, mut links) = (Vec::new(), Vec::new());
@@ -199,7 +200,7 @@ impl Peers {
         });
     }
 
-    /// A link to a host, or none any more. False if the host is not there.
+    /// Sets a host's link, or removes it. False if there is no such host.
     pub fn set_link(&self, id: u16, link: Option<Arc<Link>>) -> bool {
         let mut known = false;
         self.change(|old| {

@@ -1,36 +1,40 @@
-//! Dynamic polling: how a thread waits for work. It looks again and again for a while, letting others have the processor in between, and then
-//! sleeps. For how long it looks is learned: where work comes after short pauses, looking saves the wake-up (17 us and more); where it comes
-//! seldom, or the machine has nothing to spare, each look only takes time away from those who make the work. Pure spinning, as the
-//! paper's ETHOM does it, takes a whole processor, and on two of them was measured to make the slowest one in a hundred round trips 3 to 12 ms.
+//! Dynamic polling: how a thread waits for work. It polls for a while, letting others have the
+//! processor in between, and then sleeps. It learns for how long to poll. Where work comes after
+//! short pauses, polling saves the wake-up (17 us and more). Where work comes seldom, or the
+//! machine is busy, each poll only takes time away from the threads that make the work. Pure
+//! spinning, as in the paper's ETHOM, takes a whole processor; on two processors it made the
+//! slowest of a hundred round trips 3 to 12 ms long.
 
 use fabric::sync::spin_hint;
 use fabric::sys;
 
 use crate::stats::Count;
 
-/// Looks without giving the processor away, before the first time.
+/// Polls without giving the processor away, before the first time.
 const BRISK: u32 = 20;
-/// Of so many sleeps one is preceded by a look although looking has not paid, to find out whether it would by now.
+/// One of so many sleeps follows a poll although polling has not paid, to find out whether it would
+/// now.
 const TRY_AGAIN: u32 = 16;
 
 /// Decides for one thread.
 #[derive(Debug)]
 pub struct Poller {
     most: u64,
-    /// Of the last waits, which ended within `most`: a bit each.
+    /// Which of the last waits ended within `most`: a bit each.
     short: u32,
     sleeps: u32,
 }
 
 impl Poller {
-    /// A thread that looks for at most `most` nanoseconds; not at all where there is one processor only.
+    /// For a thread that polls for at most `most` nanoseconds; not at all if there is only one
+    /// processor.
     pub fn new(most: u64) -> Poller {
         Poller { most: if sys::cpus() > 1 { most } else { 0 }, short: 0, sleeps: 0 }
     }
 
-    /// Looks for work for a while, if that has paid of late. True if it came. Else the caller sleeps, and then tells
-    /// [`Poller::slept`] for how long.
-    pub fn look(&mut self, polls: &Count, mut ready: impl FnMut() -> bool) -> bool {
+    /// Polls for work for a while, if that has paid lately. True if there is some. Else the caller
+    /// sleeps, and then tells [`Poller::slept`] for how long.
+    pub fn poll(&mut self, polls: &Count, mut ready: impl FnMut() -> bool) -> bool {
         if ready() {
             return true;
         }
@@ -61,7 +65,7 @@ impl Poller {
     /// The thread has slept for `nanos`.
     pub fn slept(&mut self, nanos: u64) {
         self.sleeps = self.sleeps.wrapping_add(1);
-        // A wake-up is about as long as the shortest sleep there is.
+        // A wake-up takes about as long as the shortest possible sleep.
         self.short = self.short << 1 | u32::from(nanos < self.most);
     }
 
@@ -79,24 +83,24 @@ mod tests {
         let mut poller = Poller { most: 50_000, short: 0xffff, sleeps: 0 };
         let polls = Count::default();
         let mut left = 3;
-        assert!(poller.look(&polls, || {
+        assert!(poller.poll(&polls, || {
             left -= 1;
             left == 0
         }));
         assert_eq!(polls.value(), 1);
         for _ in 0..20 {
-            poller.look(&polls, || false);
+            poller.poll(&polls, || false);
             poller.slept(1_000_000);
         }
         poller.sleeps = 0;
         let mut looks = 0;
-        assert!(!poller.look(&polls, || {
+        assert!(!poller.poll(&polls, || {
             looks += 1;
             false
         }));
         assert_eq!(looks, 1);
         poller.sleeps = TRY_AGAIN - 1;
-        assert!(!poller.look(&polls, || {
+        assert!(!poller.poll(&polls, || {
             looks += 1;
             false
         }));

@@ -1,11 +1,11 @@
-//! A net at work: starts the three threads that its driver gives it, and ends them.
+//! A running net: starts the three threads that its driver defines, and ends them.
 
 use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use crate::far::Find;
 use crate::net::Net;
+use crate::remote::Find;
 use crate::table::{self, Driver, Table};
 use crate::{ethom, ethos};
 

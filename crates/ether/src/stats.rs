@@ -1,4 +1,5 @@
-//! What is counted, for each peer and for each net, and how it is shown. Counters are words that one thread adds to and any may read.
+//! Counters for each peer and for each net, and their presentation. Counters are words that one
+//! thread adds to and any may read.
 
 use std::fmt::Write as _;
 
@@ -18,19 +19,19 @@ impl Count {
         self.0.fetch_add(more, Ordering::Relaxed);
     }
 
-    /// Adds, where one thread does: without the bus lock.
+    /// Adds, where only one thread does: without the bus lock.
     #[inline(always)]
     pub fn add_mine(&self, more: u64) {
         self.0.store(self.0.load(Ordering::Relaxed) + more, Ordering::Relaxed);
     }
 
-    /// What it is.
+    /// Its value.
     pub fn value(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 }
 
-/// What is counted for a peer; a net has one more for what belongs to none.
+/// The counters of a peer; a net has one more set for events that belong to none.
 #[derive(Debug, Default)]
 pub struct Counters {
     /// Frames from it that went to the interface.
@@ -41,7 +42,7 @@ pub struct Counters {
     pub frames_out: Count,
     /// Their bytes.
     pub bytes_out: Count,
-    /// How often it came back.
+    /// How often it connected.
     pub connects: Count,
     drops: [Count; Drop::ALL.len()],
 }
@@ -67,7 +68,7 @@ impl Counters {
     }
 }
 
-/// What a daemon says of itself; `shunt ether stat --json` prints a list of them.
+/// A daemon's report on itself; `shunt ether stat --json` prints a list of them.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Report {
     /// The process.
@@ -84,7 +85,7 @@ pub struct Report {
     pub nets: Vec<NetReport>,
 }
 
-/// What is said of a net.
+/// The report on a net.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct NetReport {
     /// Its name.
@@ -99,9 +100,10 @@ pub struct NetReport {
     pub mtu: u32,
     /// Whether its carrier is on.
     pub carrier: bool,
-    /// Addresses learned that are not by the rule.
+    /// Learned addresses that do not follow the rule.
     pub learned: usize,
-    /// How often its threads were woken out of their sleep, and how often they found work while spinning.
+    /// How often its threads were woken out of their sleep, and how often they found work while
+    /// spinning.
     pub wakes: u64,
     /// See [`NetReport::wakes`].
     pub polls: u64,
@@ -109,14 +111,14 @@ pub struct NetReport {
     pub drops: BTreeMap<String, u64>,
     /// Frames that a dump did not get, because its reader was too slow.
     pub dump_lost: u64,
-    /// ETHOM: by what hosts of other machines are reached, or why they are not, if there are to be any.
+    /// ETHOM: how hosts of other machines are reached, or why they are not, if there may be any.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub between_hosts: Option<String>,
     /// The other hosts.
     pub peers: Vec<PeerReport>,
 }
 
-/// What is said of a peer.
+/// The report on a peer.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct PeerReport {
     /// Its number.
@@ -126,7 +128,7 @@ pub struct PeerReport {
     /// Its address, if the table has one.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub address: Option<String>,
-    /// ETHOM: by what it is linked: `memory`, or between hosts libfabric's provider.
+    /// ETHOM: the kind of its link: `memory`, or between hosts libfabric's provider.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub by: Option<String>,
     /// ETHOM: why it is not linked, if that is known.
@@ -134,7 +136,7 @@ pub struct PeerReport {
     pub trouble: Option<String>,
     /// Whether it is there.
     pub up: bool,
-    /// How often it came.
+    /// How often it connected.
     pub connects: u64,
     /// See [`Counters`].
     pub frames_in: u64,
@@ -149,7 +151,7 @@ pub struct PeerReport {
 }
 
 impl PeerReport {
-    /// What is said of a peer that has these counters.
+    /// The report on a peer with these counters.
     pub fn new(host: u16, name: &str, address: Option<String>, up: bool, counters: &Counters) -> PeerReport {
         PeerReport {
             host,
@@ -219,7 +221,7 @@ pub fn table(reports: &[Report]) -> String {
     text
 }
 
-/// By what an ETHOM peer is linked, or why it is not.
+/// The kind of an ETHOM peer's link, or why there is none.
 fn how(peer: &PeerReport) -> String {
     match (peer.by.as_deref(), &peer.trouble) {
         (Some("memory"), _) => "; by memory".into(),
@@ -238,7 +240,7 @@ fn dropped(drops: &BTreeMap<String, u64>) -> String {
     if some.is_empty() { String::new() } else { format!("; dropped: {}", some.join(", ")) }
 }
 
-/// Reports as Prometheus reads them.
+/// Reports in Prometheus' format.
 pub fn prometheus(reports: &[Report]) -> String {
     type Value = fn(&PeerReport) -> u64;
     let each: [(&str, &str, &str, Value); 7] = [

@@ -1,4 +1,5 @@
-//! System calls that neither std nor `fabric::sys` has: descriptors passed by UNIX sockets, waiting for several descriptors, signals.
+//! System calls in std's terms, and those that neither std nor `fabric::sys` has: waiting for
+//! several descriptors, signals.
 
 use std::io;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd, RawFd};
@@ -6,12 +7,12 @@ use std::path::Path;
 
 use fabric::sys;
 
-/// What a call returned, as std has it.
+/// The result of a call, in std's form.
 pub fn checked(result: isize) -> io::Result<usize> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result as usize) }
 }
 
-/// An errno of `fabric::sys`, as std has it.
+/// An errno of `fabric::sys`, in std's form.
 pub fn error(errno: sys::Errno) -> io::Error {
     io::Error::from_raw_os_error(errno.into_raw())
 }
@@ -23,7 +24,7 @@ fn owned(fd: isize) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// An eventfd by which one thread wakes another, or one process another.
+/// An eventfd by which one thread, or one process, wakes another.
 #[derive(Debug)]
 pub struct Bell(OwnedFd);
 
@@ -35,7 +36,7 @@ impl Bell {
         Ok(Bell(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
-    /// One that a peer has passed; none if it could block us.
+    /// A bell that a peer has passed; None if it could block us.
     pub fn of(fd: OwnedFd) -> Option<Bell> {
         fabric::bell::is_bell(fd.as_raw_fd()).then_some(Bell(fd))
     }
@@ -56,13 +57,14 @@ impl Bell {
     }
 }
 
-/// Waits until one of the descriptors can be read, or `millis` have passed (for ever if none). Says which can.
+/// Waits until one of the descriptors is readable, or `millis` have passed (for ever if None).
+/// Returns which are.
 pub fn wait(fds: &[RawFd], millis: Option<u64>) -> Vec<bool> {
     let fds: Vec<(RawFd, i16)> = fds.iter().map(|&fd| (fd, libc::POLLIN)).collect();
     wait_for(&fds, millis)
 }
 
-/// As [`wait`], for what stands beside each descriptor: POLLIN, POLLOUT.
+/// As [`wait`], for the events beside each descriptor: POLLIN, POLLOUT.
 pub fn wait_for(fds: &[(RawFd, i16)], millis: Option<u64>) -> Vec<bool> {
     let mut set: Vec<libc::pollfd> =
         fds.iter().map(|&(fd, events)| libc::pollfd { fd, events, revents: 0 }).collect();
@@ -70,7 +72,8 @@ pub fn wait_for(fds: &[(RawFd, i16)], millis: Option<u64>) -> Vec<bool> {
     set.iter().map(|entry| entry.revents != 0).collect()
 }
 
-/// A UNIX socket that keeps the bounds of messages, at `path`: listening there if `listen`, else connected to who does.
+/// A UNIX socket that keeps the bounds of messages, at `path`: listening there if `listen`, else
+/// connected to the listener.
 pub fn seqpacket(path: &Path, listen: bool) -> io::Result<OwnedFd> {
     use std::os::unix::ffi::OsStrExt as _;
     let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
@@ -97,7 +100,7 @@ pub fn seqpacket(path: &Path, listen: bool) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Takes a connection of a listening socket.
+/// Accepts a connection of a listening socket.
 pub fn accept(listener: &OwnedFd) -> io::Result<OwnedFd> {
     let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     // SAFETY: the address of the other end is not asked for.
@@ -110,64 +113,26 @@ pub fn trusted(socket: RawFd) -> bool {
     fabric::credentials::is_kin(socket)
 }
 
-/// Descriptors that go with a message.
+/// Descriptors that are passed with a message.
 const FDS: usize = 2;
-/// Room for them, as the kernel lays them out, and then some.
-type Control = [u64; 8];
 
 /// Sends a message with two descriptors.
 pub fn send_with(socket: &OwnedFd, bytes: &[u8], fds: [RawFd; FDS]) -> io::Result<()> {
-    let mut control: Control = Default::default();
-    let mut part = libc::iovec { iov_base: bytes.as_ptr() as *mut _, iov_len: bytes.len() };
-    // SAFETY: all zeroes are a message of nothing.
-    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-    message.msg_iov = &raw mut part;
-    message.msg_iovlen = 1;
-    message.msg_control = control.as_mut_ptr().cast();
-    // SAFETY: the control buffer holds one header and two descriptors; sendmsg reads what was set here.
-    unsafe {
-        message.msg_controllen = libc::CMSG_SPACE(size_of::<[RawFd; FDS]>() as u32) as usize;
-        let head = libc::CMSG_FIRSTHDR(&raw const message);
-        (*head).cmsg_level = libc::SOL_SOCKET;
-        (*head).cmsg_type = libc::SCM_RIGHTS;
-        (*head).cmsg_len = libc::CMSG_LEN(size_of::<[RawFd; FDS]>() as u32) as usize;
-        libc::CMSG_DATA(head).cast::<[RawFd; FDS]>().write_unaligned(fds);
-        checked(libc::sendmsg(socket.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL)).map(drop)
-    }
+    sys::send_with(socket.as_raw_fd(), bytes, &fds).map(drop).map_err(error)
 }
 
-/// Receives a message with its descriptors, of which there may be fewer than two; 0 bytes are the end.
+/// Receives a message with its descriptors, of which there may be fewer than two; 0 bytes are the
+/// end.
 pub fn receive_with(socket: &OwnedFd, bytes: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
-    let mut control: Control = Default::default();
-    let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
-    // SAFETY: all zeroes are a message of nothing.
-    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-    message.msg_iov = &raw mut part;
-    message.msg_iovlen = 1;
-    message.msg_control = control.as_mut_ptr().cast();
-    message.msg_controllen = size_of_val(&control);
-    let mut fds = Vec::new();
-    // SAFETY: the buffers are as long as said; the kernel writes whole control messages, whose lengths the macros follow.
-    let got = unsafe {
-        let flags = libc::MSG_CMSG_CLOEXEC | libc::MSG_DONTWAIT;
-        let got = checked(libc::recvmsg(socket.as_raw_fd(), &raw mut message, flags))?;
-        let mut head = libc::CMSG_FIRSTHDR(&raw const message);
-        while !head.is_null() {
-            if ((*head).cmsg_level, (*head).cmsg_type) == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
-                let bytes = (*head).cmsg_len - libc::CMSG_LEN(0) as usize;
-                let first = libc::CMSG_DATA(head).cast::<RawFd>();
-                for i in 0..bytes / size_of::<RawFd>() {
-                    fds.push(OwnedFd::from_raw_fd(first.add(i).read_unaligned()));
-                }
-            }
-            head = libc::CMSG_NXTHDR(&raw const message, head);
-        }
-        got
-    };
-    Ok((got, fds))
+    let mut fds = [-1; FDS];
+    let (got, _) = sys::receive_with(socket.as_raw_fd(), bytes, &mut fds).map_err(error)?;
+    let fds = fds.into_iter().filter(|&fd| fd >= 0);
+    // SAFETY: they have just been received.
+    Ok((got, fds.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }).collect()))
 }
 
-/// Blocks these signals in this thread and those that it starts, and returns a descriptor that can be read when one comes.
+/// Blocks these signals in this thread and those that it starts, and returns a descriptor that is
+/// readable when one comes.
 pub fn signals(which: &[i32]) -> io::Result<OwnedFd> {
     // SAFETY: the set is initialised by sigemptyset before it is used.
     unsafe {

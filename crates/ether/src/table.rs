@@ -1,6 +1,8 @@
-//! The table of hosts: one TOML file, the same on every host, that says which nets there are, which hosts are on them and at which
-//! address: for ETHOS the UDP address, for ETHOM, if hosts are on several machines, where they meet before they link. What is read becomes a [`Table`] that cannot be wrong; whatever is not understood is an error
-//! that names file, line and key, and says what to do.
+//! The table of hosts: one TOML file, the same on every host. It has the nets, the hosts that are
+//! on them, and their addresses: for ETHOS the UDP address; for ETHOM, if hosts are on several
+//! machines, the address where they connect before they have a link. It becomes a [`Table`] that is
+//! valid in all parts. Everything that is not understood is an error that names file, line and key,
+//! and says what to do.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
@@ -10,17 +12,17 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use toml::{Spanned, Value};
 
-/// Where sockets lie unless the table says otherwise.
+/// The default directory of the sockets.
 pub const DIRECTORY: &str = "/run/shunt/ether";
-/// The TCP port by which ETHOM hosts of different machines meet unless the table says otherwise.
+/// The default TCP port of ETHOM hosts of different machines.
 pub const PORT: u16 = 4771;
 
-/// A table that is right.
+/// A valid table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Table {
-    /// Where ETHOM hosts meet, and where the control sockets are.
+    /// The directory where ETHOM hosts connect, and of the control sockets.
     pub directory: PathBuf,
-    /// The host that a machine is if nobody says otherwise: by its host name, if so.
+    /// Whether a machine is the host with its host name, if nobody says otherwise.
     pub host_by_name: bool,
     /// The nets, by name.
     pub nets: Vec<Net>,
@@ -33,29 +35,30 @@ pub struct Table {
 pub struct Net {
     /// Its name.
     pub name: String,
-    /// What carries its frames.
+    /// The driver of its frames.
     pub driver: Driver,
     /// The TAP device's name.
     pub interface: String,
     /// Its MTU.
     pub mtu: u32,
-    /// What its carrier follows.
+    /// The rule for its carrier.
     pub carrier: Carrier,
     /// Whether frames must come from the address, and with the source, of a host in the table.
     pub source_check: bool,
-    /// Whether addresses that are not by the rule are learned, and frames to unknown ones go to all.
+    /// Whether addresses that do not follow the rule are learned, and frames to unknown ones go to
+    /// all.
     pub learn: bool,
     /// Whether segments and checksums may be left to the receiver.
     pub offload: bool,
     /// ETHOM: bytes of each queue.
     pub queue: usize,
-    /// ETHOM: when the receiver is told of frames.
+    /// ETHOM: when frames are announced to the receiver.
     pub flush: Flush,
-    /// For how long a thread looks for more work before it sleeps, in nanoseconds, at most.
+    /// How long a thread polls for more work before it sleeps, in nanoseconds, at most.
     pub spin: u64,
 }
 
-/// What carries frames.
+/// Drivers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Driver {
@@ -74,7 +77,7 @@ impl Driver {
         }
     }
 
-    /// The greatest MTU: what fits in a datagram, or what Linux lets a TAP device have.
+    /// The greatest MTU: what fits into a datagram, or what Linux allows for a TAP device.
     pub fn most(self) -> u32 {
         match self {
             Driver::Ethos => 65_000,
@@ -83,38 +86,39 @@ impl Driver {
     }
 }
 
-/// What the carrier of an interface says.
+/// The meaning of an interface's carrier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Carrier {
-    /// That the daemon runs.
+    /// The daemon runs.
     Always,
-    /// That at least one peer is there.
+    /// At least one peer is there.
     Peers,
 }
 
-/// When an ETHOM receiver is told of frames on its queue.
+/// When frames on its queue are announced to an ETHOM receiver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Flush {
-    /// Of each at once.
+    /// Each at once.
     Direct,
-    /// Of all that the interface had to send, together.
+    /// All frames that the interface had to send, together.
     Batched,
 }
 
 /// A host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Host {
-    /// Its number, which its address ends with.
+    /// Its number, at the end of its address.
     pub id: u16,
     /// Its name.
     pub name: String,
-    /// The nets that it is on, each with its address there: ETHOS hosts have one, ETHOM hosts if those of other machines are to reach them.
+    /// The nets that it is on, each with its address there: ETHOS hosts have one; ETHOM hosts if
+    /// those of other machines reach them.
     pub nets: BTreeMap<String, Option<SocketAddr>>,
 }
 
-/// What is wrong with a table.
+/// The error in a table.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Wrong(pub String);
 
@@ -191,7 +195,7 @@ struct RawHost {
     nets: Option<Spanned<Vec<String>>>,
 }
 
-/// The text of a table, to say where something is wrong.
+/// The text of a table, to find the place of an error.
 struct Source<'a> {
     text: &'a str,
     file: &'a str,
@@ -344,7 +348,7 @@ impl RawHost {
         };
         let name = match self.name {
             None => format!("host-{id}"),
-            // Not a number: those are taken for ids.
+            // Not a number: numbers are taken for ids.
             Some(name) if is_host_name(name.as_ref()) && name.as_ref().parse::<u64>().is_err() => {
                 name.into_inner()
             }
@@ -402,7 +406,7 @@ impl RawHost {
                         ),
                     ));
                 }
-                // Without an address it is not on that net.
+                // Without an address the host is not on that net.
                 (Driver::Ethos, None) => {}
             }
         }
@@ -419,7 +423,8 @@ impl RawHost {
 
 type Addresses = BTreeMap<String, (SocketAddr, std::ops::Range<usize>)>;
 
-/// `address = "IP:PORT"` where it can be for one net only, else a table: net = "IP:PORT". Where there are ETHOS nets it is for those: ETHOM does without, on one machine.
+/// `address = "IP:PORT"` if it can be for one net only, else a table: net = "IP:PORT". If there are
+/// ETHOS nets it is for those: on one machine ETHOM needs none.
 fn addresses(address: Option<Spanned<Value>>, nets: &[Net], source: &Source) -> Result<Addresses, Wrong> {
     let Some(address) = address else { return Ok(Addresses::new()) };
     let span = address.span();

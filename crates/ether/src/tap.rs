@@ -1,5 +1,6 @@
-//! The TAP device: a network interface whose wire is a descriptor of ours. Each read takes a frame that the kernel sends, each write is one that it
-//! receives. There is a [`crate::vnet`] header before each.
+//! The TAP device: a network interface whose wire is a descriptor of ours. Each read takes a frame
+//! that the kernel sends, each write is one that it receives. There is a [`crate::vnet`] header
+//! before each.
 
 use std::fs::File;
 use std::io::{self, IoSlice, Write as _};
@@ -31,8 +32,9 @@ pub struct Tap {
 }
 
 impl Tap {
-    /// Makes an interface, or takes one that was made for us (`ip tuntap add`), with an address and an MTU, and switches it on. With
-    /// `offload`, the kernel leaves segments and checksums to whoever receives them.
+    /// Makes an interface, or takes one that was made for us (`ip tuntap add`), with an address and
+    /// an MTU, and switches it on. With `offload`, the kernel leaves segments and checksums to the
+    /// receiver.
     pub fn open(name: &str, mac: Mac, mtu: u32, offload: bool) -> io::Result<Tap> {
         let fd = sys::open(c"/dev/net/tun", libc::O_RDWR | libc::O_NONBLOCK | libc::O_CLOEXEC, 0)
             .map_err(error)?;
@@ -77,13 +79,14 @@ impl Tap {
         sys::ioctl(self.fd(), TUNSETCARRIER, &mut i32::from(on)).map_err(error)
     }
 
-    /// Takes a frame that the kernel sends; none if there is none.
+    /// Takes a frame that the kernel sends; None if there is none.
     #[inline(always)]
     pub fn read(&self, frame: &mut [u8]) -> Option<usize> {
         sys::read(self.fd(), frame).ok()
     }
 
-    /// Hands the kernel a frame that is in parts, its offload header first; false if it does not take it.
+    /// Hands the kernel a frame that is in parts, its offload header first; false if it does not
+    /// take it.
     #[inline(always)]
     pub fn write<const N: usize>(&self, parts: [&[u8]; N]) -> bool {
         (&self.file).write_vectored(&parts.map(IoSlice::new)).is_ok()
@@ -120,7 +123,7 @@ impl Tap {
     fn request(&self) -> libc::ifreq {
         // SAFETY: all zeroes are a request without a name.
         let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-        // One is left for the zero at the end.
+        // One byte is left for the zero at the end.
         for (to, from) in request.ifr_name.iter_mut().take(15).zip(self.name.bytes()) {
             *to = from as libc::c_char;
         }

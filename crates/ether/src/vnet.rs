@@ -1,14 +1,17 @@
-//! The header that says what the kernel has left undone in a frame: a checksum to fill in, a segment to cut up (Linux's virtio_net_hdr,
-//! as TAP devices with IFF_VNET_HDR have it before each frame). Between two hosts that both take it, it goes along, so that TCP's 64 KB
-//! pieces (*super-frames*) cross in one frame and nobody computes a checksum. For others [`Vnet::complete`] and [`Segments`] do what was left undone.
+//! The offload header of a frame: work that the kernel has left undone, a checksum to fill in or a
+//! segment to cut up (Linux's virtio_net_hdr, which TAP devices with IFF_VNET_HDR put before each
+//! frame). Between two hosts that both take it, it is sent along, so that TCP's 64 KB pieces
+//! (*super-frames*) cross in one frame and nobody computes a checksum. For others
+//! [`Vnet::complete`] and [`Segments`] do that work.
 //!
-//! From a peer it is untrusted, and goes to our kernel: what cannot be does not get there.
+//! A peer's header is untrusted, and would go to our kernel: an impossible one is dropped.
 
 use crate::frame::{Drop, HEADER};
 
 /// Its length.
 pub const LEN: usize = 10;
-/// The longest frame with such a header: what IP can say, with Ethernet's header and two VLAN tags.
+/// The longest frame with such a header: the most bytes of an IP packet, with Ethernet's header and
+/// two VLAN tags.
 pub const LONGEST: usize = 65_535 + crate::frame::EXTRA;
 
 const NEEDS_CSUM: u8 = 1;
@@ -23,7 +26,7 @@ const IPV6: u16 = 0x86dd;
 const VLAN: [u16; 2] = [0x8100, 0x88a8];
 const TCP: u8 = 6;
 const UDP: u8 = 17;
-/// Flags of TCP that only the first segment keeps, and only the last.
+/// Flags of TCP that only the first segment keeps, and those that only the last one keeps.
 const CWR: u8 = 0x80;
 const FIN_PSH: u8 = 0x09;
 /// The most segments of one super-frame: those of 32 bytes.
@@ -41,7 +44,7 @@ pub struct Vnet {
 }
 
 impl Vnet {
-    /// The header in its bytes.
+    /// Parses the header's bytes.
     pub fn parse(bytes: &[u8; LEN]) -> Vnet {
         let word = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
         Vnet {
@@ -54,12 +57,13 @@ impl Vnet {
         }
     }
 
-    /// Whether the frame is to be cut up.
+    /// Whether the frame must be cut up.
     pub fn is_super(&self) -> bool {
         self.gso_type != 0
     }
 
-    /// Fills in the checksum of a frame before which this header [fits](Vnet::fits), if that was left undone.
+    /// Fills in the checksum of a frame whose header this is and [fits](Vnet::fits), if that was
+    /// left undone.
     pub fn complete(&self, frame: &mut [u8]) {
         if self.flags & NEEDS_CSUM != 0 {
             let start = usize::from(self.csum_start);
@@ -67,7 +71,8 @@ impl Vnet {
         }
     }
 
-    /// Whether it can be before a frame of `len` bytes on an interface whose frames have at most `most`.
+    /// Whether the header is possible for a frame of `len` bytes on an interface whose frames have
+    /// at most `most`.
     pub fn fits(&self, len: usize, most: usize) -> bool {
         if self.flags & !(NEEDS_CSUM | DATA_VALID) != 0 {
             return false;
@@ -91,7 +96,8 @@ impl Vnet {
     }
 }
 
-/// A super-frame cut up: frames that need nothing any more, one after the other, all as long as the first one but for the last, which may be shorter.
+/// A super-frame cut up: complete frames, one after the other, all as long as the first one but the
+/// last, which may be shorter.
 #[derive(Debug, Default)]
 pub struct Segments {
     bytes: Vec<u8>,
@@ -122,19 +128,19 @@ impl Segments {
         Ok(())
     }
 
-    /// The frames, as many together as are in `most` bytes and no more than `count`, but at least one.
+    /// The frames in groups of at most `most` bytes and at most `count` frames, but at least one.
     pub fn groups(&self, count: usize, most: usize) -> impl Iterator<Item = &[u8]> {
         let together = count.min(most / self.each.max(1)).max(1);
         self.bytes.chunks((together * self.each).max(1))
     }
 
-    /// How long each is but the last.
+    /// The length of each but the last.
     pub fn each(&self) -> usize {
         self.each
     }
 }
 
-/// Where in a super-frame its headers are; all of them lie before `payload`.
+/// The places of a super-frame's headers; all of them lie before `payload`.
 struct Layout {
     ip: usize,
     transport: usize,
@@ -159,7 +165,7 @@ impl Layout {
         let protocol = match (ethertype, first >> 4) {
             (IPV4, 4) if header >= 20 && ip + header == transport => *frame.get(ip + 9)?,
             (IPV6, 6) if ip + header == transport => *frame.get(ip + 6)?,
-            // Behind extension headers: what it is, the offload header says.
+            // Behind extension headers: the offload header names the protocol.
             (IPV6, 6) if ip + header < transport && vnet.gso_type & !ECN == TCPV6 => TCP,
             (IPV6, 6) if ip + header < transport => UDP,
             _ => return None,
@@ -177,7 +183,8 @@ impl Layout {
         (fits && partial).then_some(Layout { ip, transport, payload: transport + length, is_v6, is_tcp })
     }
 
-    /// Makes a copy of the headers, with its part of the payload, the segment of that number. `whole` is the length of the super-frame.
+    /// Completes the headers of segment `number`, which is a copy of the super-frame's headers with
+    /// its part of the payload. `whole` is the length of the super-frame.
     fn finish(&self, segment: &mut [u8], whole: usize, number: usize, size: usize, is_last: bool) {
         let (ip, transport) = (self.ip, self.transport);
         let word = |segment: &[u8], at: usize| u16::from_be_bytes([segment[at], segment[at + 1]]);
@@ -204,16 +211,17 @@ impl Layout {
             put(segment, transport + 4, length);
             transport + 6
         };
-        // What is there is the sum of the pseudo-header, with the length of the whole.
+        // There is the sum of the pseudo-header, with the length of the whole.
         let pseudo = add(word(segment, checksum), add(!((whole - transport) as u16), length as u16));
         put(segment, checksum, pseudo.into());
         fill_checksum(segment, transport, checksum);
     }
 }
 
-/// Puts the checksum of what begins at `start` to `at`, where the sum of what else it covers is.
+/// Writes the checksum of the bytes from `start` on to `at`, where the sum of everything else that
+/// it covers is.
 fn fill_checksum(frame: &mut [u8], start: usize, at: usize) {
-    // Zero would say that there is none, for UDP; for others it is the same number.
+    // For UDP zero would mean that there is none; for others it is the same number.
     let value = match !sum(&frame[start..]) {
         0 => 0xffff,
         value => value,
@@ -221,7 +229,8 @@ fn fill_checksum(frame: &mut [u8], start: usize, at: usize) {
     frame[at..at + 2].copy_from_slice(&value.to_be_bytes());
 }
 
-/// The sum of 16-bit words in ones' complement (RFC 1071), which does not depend on the order of bytes, so that whole words of the machine's are added.
+/// The sum of 16-bit words in ones' complement (RFC 1071), which does not depend on the order of
+/// bytes, so that whole words of the machine's are added.
 fn sum(bytes: &[u8]) -> u16 {
     let (words, rest) = bytes.as_chunks::<4>();
     let mut last = [0; 4];
@@ -294,7 +303,8 @@ mod tests {
             let parts: Vec<&[u8]> = sample.payload.chunks(size.into()).collect();
             prop_assert_eq!(cut.len(), parts.len());
             for (i, (segment, part)) in cut.iter().zip(&parts).enumerate() {
-                // It is what the kernel would have made of that part alone, checksums included.
+                // It is the frame that the kernel would have made of that part alone, checksums
+                // included.
                 let first = if i == 0 { 0xff } else { !0x80 };
                 let last = if i + 1 == parts.len() { 0xff } else { !0x09 };
                 let (wanted, ..) = sample.frame(part, i, flags & first & last, false);
@@ -390,7 +400,7 @@ mod tests {
         }
     }
 
-    /// What a super-frame is made of.
+    /// The parts of a super-frame.
     struct Sample {
         v6: bool,
         tcp: bool,
@@ -415,7 +425,8 @@ mod tests {
             Vnet { flags: 1, gso_type, hdr_len: 0, gso_size, csum_start: transport as u16, csum_offset }
         }
 
-        /// The frame of a part of the payload, and where its headers are; only with the sum of the pseudo-header if `partial`.
+        /// The frame of a part of the payload, and the places of its headers; only with the sum of
+        /// the pseudo-header if `partial`.
         fn frame(&self, part: &[u8], number: usize, flags: u8, partial: bool) -> (Vec<u8>, usize, usize) {
             let mut frame = vec![2; 12];
             for _ in 0..self.tags {
@@ -442,7 +453,7 @@ mod tests {
             }
             let transport = frame.len();
             if self.tcp {
-                // Where in the payload the part is: all before the last are of one size.
+                // The place of the part in the payload: all before the last are of one size.
                 let at = part.as_ptr() as usize - self.payload.as_ptr() as usize;
                 frame.extend([1, 2, 3, 4]);
                 frame.extend(self.sequence.wrapping_add(at as u32).to_be_bytes());
@@ -473,7 +484,7 @@ mod tests {
             slow_sum(&[addresses, &(length as u32).to_be_bytes(), &[0, 0, 0, protocol]].concat())
         }
 
-        /// The sum of all that a checksum covers: 0xffff if it is right.
+        /// The sum of everything that a checksum covers: 0xffff if it is right.
         fn whole_sum(&self, frame: &[u8], transport: usize) -> u16 {
             let pseudo = self.pseudo(frame.len() - transport).to_be_bytes();
             slow_sum(&[&pseudo[..], &frame[transport..]].concat())

@@ -1,8 +1,10 @@
-//! Bells: how a process sleeps until a tripwire fires. On one host a bell is an eventfd, non-blocking, passed to the peer when
-//! a link is made; the owner has it in its poll or epoll set. Ringing is idempotent; a stray ring is a spurious wake-up.
+//! Bells: how a process sleeps until a tripwire fires. On one host a bell is an eventfd,
+//! non-blocking, passed to the peer when a link is made; the owner has it in its poll or epoll set.
+//! Ringing is idempotent; a stray ring is a spurious wake-up.
 //!
-//! Whoever has an eventfd may also silence it, or make it full and blocking. So other users get none: they ring by datagrams ([`Loud`]), which they can only
-//! send, each by a socket of its own, and which never block the sender.
+//! A process that has an eventfd can also silence it, or make it full and blocking. So processes of
+//! other users get none. They ring by datagrams ([`Loud`]): each from a socket of its own, by which
+//! it can only send, and which never blocks.
 
 use crate::sys::{self, Errno};
 
@@ -14,12 +16,13 @@ pub fn create() -> Result<i32, Errno> {
 /// Rings a bell, by its descriptor.
 pub fn ring(fd: i32) {
     let one = 1u64.to_ne_bytes();
-    // A full counter (EAGAIN) means that it rings already; any other error means that its owner is gone.
+    // A full counter (EAGAIN) means that it rings already; any other error means that its owner is
+    // gone.
     let _ = sys::write(fd, &one);
 }
 
-/// Silences a bell after a wake-up, and says how often it was rung. Whoever else has the bell can make it a blocking one, and may have
-/// silenced it.
+/// Silences a bell after a wake-up, and returns how often it was rung. Another process that has the
+/// bell may have silenced it already, or made it a blocking one.
 pub fn silence(fd: i32) -> u64 {
     let mut count = [0; 8];
     if sys::read_now(fd, &mut count) == Err(Errno::EOPNOTSUPP) {
@@ -28,26 +31,29 @@ pub fn silence(fd: i32) -> u64 {
     u64::from_ne_bytes(count)
 }
 
-/// Whether a descriptor that came from a peer may be a bell: a pipe, a socket or a file could block whoever rings it, or kill it.
+/// Whether a descriptor that came from a peer may be a bell: a pipe, a socket or a file could block
+/// whoever rings it, or kill it.
 pub fn is_bell(fd: i32) -> bool {
     sys::is_anonymous(fd)
 }
 
-/// The bells of one process that other users ring: datagram sockets in the abstract namespace, one for each number. They hear who knows the word:
-/// the kernel drops all else (a filter on the socket).
+/// The bells of one process that other users ring: datagram sockets in the abstract namespace, one
+/// for each number. A filter on the socket drops every datagram that does not carry the secret
+/// word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Loud {
     /// Their name, but for the number.
     pub name: u64,
-    /// What rings them.
+    /// The word that rings them.
     pub word: u64,
 }
 
-/// Datagrams that are taken out of a bell at once; more than find room there, unless somebody sends all the time.
+/// Datagrams that are taken out of a bell at once. No more find room there, unless somebody sends
+/// all the time.
 const AT_ONCE: u64 = 1024;
 
 impl Loud {
-    /// Names that nobody can guess.
+    /// Bells with a name and a word that nobody can guess.
     pub fn new() -> Option<Loud> {
         Some(Loud { name: sys::try_random()? | 1, word: sys::try_random()? })
     }
@@ -68,7 +74,7 @@ impl Loud {
     }
 
     fn hear_only_the_word(self, fd: i32) -> Result<(), Errno> {
-        // Loads are big-endian.
+        // The filter's loads are big-endian.
         let bytes = self.word.to_ne_bytes();
         let half = |at: usize| u32::from_be_bytes(core::array::from_fn(|i| bytes[at + i]));
         let step = |code: u32, jf, k| libc::sock_filter { code: code as u16, jt: 0, jf, k };
@@ -89,7 +95,7 @@ impl Loud {
         sys::setsockopt(fd, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, program)
     }
 
-    /// Makes what rings the bells of others.
+    /// Makes the socket from which this process rings the bells of others.
     pub fn speaker() -> Result<i32, Errno> {
         sys::socket(libc::AF_UNIX, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0)
     }
@@ -109,19 +115,11 @@ impl Loud {
     }
 
     fn address(self, number: u8) -> (libc::sockaddr_un, u32) {
-        // SAFETY: all zeroes is a valid sockaddr_un.
-        let mut address: libc::sockaddr_un = unsafe { core::mem::zeroed() };
-        address.sun_family = libc::AF_UNIX as u16;
-        let digits = (0..16).map(|digit| b"0123456789abcdef"[(self.name >> (60 - 4 * digit)) as usize & 15]);
-        let name = b"shunt/".iter().copied().chain(digits).chain([b'/', b'0' + number]);
-        for (place, byte) in address.sun_path[1..].iter_mut().zip(name) {
-            *place = byte as _;
-        }
-        (address, 2 + 1 + 6 + 16 + 2)
+        sys::numbered_address(self.name, &[b'/', b'0' + number])
     }
 }
 
-/// Silences such a bell; how often it was rung, and whether it is silent now.
+/// Silences such a bell. Returns how often it was rung, and whether it is silent now.
 pub fn silence_loud(fd: i32) -> (u64, bool) {
     let mut byte = [0; 8];
     for count in 0..AT_ONCE {

@@ -1,9 +1,14 @@
-//! Who somebody is: the one place where users are compared (`scripts/check-habits.sh` looks). The kernel names users by numbers, and three
-//! of them lie: every user that a user namespace does not map is shown as the *overflow uid* (65534), to SO_PEERCRED and sock_diag alike, so
-//! two strangers look the same; root of a namespace is 0, as the machine's root is; and a process may have several users at once.
+//! Who somebody is: the one place where users are compared (`scripts/check-habits.sh` checks that).
+//! The kernel names users by numbers, and three of them lie:
 //!
-//! So a number becomes a [`User`] only if it can mean one user alone: the overflow uid is nobody, and in a user namespace that does not map all
-//! users as they are, only one's own user is known. Root is a user as any other: nobody is exempt from proof.
+//! * Each user that a user namespace does not map is shown as the *overflow uid* (65534), by
+//!   SO_PEERCRED and sock_diag alike. So two strangers look the same.
+//! * Root of a user namespace is 0, as the machine's root is.
+//! * A process may have several users at once.
+//!
+//! So a number becomes a [`User`] only if it can mean one user alone. The overflow uid is nobody.
+//! In a user namespace that does not map all users to themselves, only one's own user is known.
+//! Root is a user as any other: nobody is exempt from proof.
 
 use crate::sys;
 
@@ -11,7 +16,8 @@ use crate::sys;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct User(u32);
 
-/// The user namespace of this process, as far as it matters here. Never kept: a process may change it.
+/// The user namespace of this process, as far as it matters here. Read anew each time, as a process
+/// may change it.
 #[derive(Debug, Clone, Copy)]
 struct Space {
     /// The user that stands for all that are not mapped.
@@ -20,7 +26,7 @@ struct Space {
     identity: bool,
 }
 
-/// What Linux has unless told otherwise.
+/// The overflow uid, unless the machine's settings say otherwise.
 const OVERFLOW: u32 = 65534;
 const NO_USER: u32 = u32::MAX;
 
@@ -44,13 +50,15 @@ impl User {
         Space::now().user(uid, sys::geteuid())
     }
 
-    /// The user of this process: `None` if it has several at once (as setuid programs have), or none that is known.
+    /// The user of this process. `None` if it has several at once (as setuid programs have), or one
+    /// that is not known.
     pub fn own() -> Option<User> {
         let [real, effective, saved] = sys::getresuid();
         (real == effective && saved == effective).then(|| User::of(effective)).flatten()
     }
 
-    /// The user at the other end of a UNIX socket (of one who listens: when that began), and its process.
+    /// The user and the process at the other end of a UNIX socket. If that end listens, they are
+    /// those of the time when it began to listen.
     pub fn at(socket: i32) -> Option<(User, u32)> {
         let peer: libc::ucred = sys::getsockopt(socket, libc::SOL_SOCKET, libc::SO_PEERCRED).ok()?;
         Some((User::of(peer.uid)?, peer.pid as u32))
@@ -61,7 +69,8 @@ impl User {
         self.0
     }
 
-    /// Whether it is the machine's root (or, in a user namespace, where others are not known, one's own user and the namespace's root).
+    /// Whether it is the machine's root. In a user namespace in which other users are not known,
+    /// this is also true of one's own user if it is the namespace's root.
     pub fn is_root(self) -> bool {
         self.0 == 0
     }
@@ -72,8 +81,9 @@ pub fn is_of(uid: u32, user: User) -> bool {
     User::of(uid) == Some(user)
 }
 
-/// Whether the process at the other end of a UNIX socket is of our own user, or the machine's root: one whom we let tell us things about
-/// ourselves, as that user's agents do.
+/// Whether the process at the other end of a UNIX socket belongs to our own user or to the
+/// machine's root. Such a process may tell us things about ourselves, as an agent of that user
+/// does.
 pub fn is_kin(socket: i32) -> bool {
     let own = User::own();
     User::at(socket).is_some_and(|(peer, _)| Some(peer) == own || peer.is_root())
@@ -85,7 +95,7 @@ pub fn acts_for(uid: u32) -> bool {
     own.is_some_and(|own| own.is_root()) || own.is_some() && User::of(uid) == own
 }
 
-/// What a file says, up to its first 128 bytes; a longer one counts as unreadable.
+/// The content of a file, up to its first 128 bytes; a longer one counts as unreadable.
 fn read<'a>(path: &core::ffi::CStr, text: &'a mut [u8; 128]) -> Option<&'a [u8]> {
     let fd = sys::open(path, libc::O_RDONLY, 0).ok()?;
     let got = sys::read(fd, text);
@@ -97,7 +107,8 @@ fn number(text: &[u8]) -> Option<u32> {
     core::str::from_utf8(text).ok()?.trim().parse().ok()
 }
 
-/// Whether a uid_map has one line, which maps all users, each to itself. It can do so only if that is so in all namespaces around it, too.
+/// Whether a uid_map has one line, which maps all users, each to itself. The kernel accepts such a
+/// line only if all user namespaces around this one do the same.
 fn maps_all(text: &[u8]) -> bool {
     let mut numbers =
         text.split(|&byte| byte == b' ' || byte == b'\n').filter(|word| !word.is_empty()).map(number);

@@ -1,26 +1,31 @@
-//! The distributed circular buffer of [`crate::queue`] for frames of any length: records and write index in the receiver's memory, the
-//! read index pushed back to the sender's. One producer, one consumer.
+//! The distributed circular buffer of [`crate::queue`] for frames of any length. Records and write
+//! index are in the receiver's memory; the receiver pushes the read index back to the sender's. One
+//! producer, one consumer.
 //!
-//! Layout from `base` in the receiver's segment: write index, padding to 64 bytes, then `size` bytes of records (a power of two). A
-//! record is a head of [`HEAD`] bytes (the frame's length), the frame, and padding to [`ALIGN`]; it never wraps: where it would, a
-//! head that says [`SKIP`] sends the reader to the beginning. Indices count bytes and only grow.
+//! Layout from `base` in the receiver's segment: write index, padding to 64 bytes, then `size`
+//! bytes of records (a power of two). A record is a head of [`HEAD`] bytes (the frame's length),
+//! the frame, and padding to [`ALIGN`]. A record never wraps: where it would, a head with the value
+//! `SKIP` sends the reader to the beginning. Indices count bytes and only grow.
 //!
-//! What costs is lines that go to and fro. So several records can be put before they are published ([`Producer::publish`]); the
-//! producer looks at the read index only when it believes that there is no room; and the consumer gives room back
-//! a quarter of the buffer at a time, or when there is nothing more to read.
+//! The cost is in cache lines that move between the two processors. So:
 //!
-//! Rule F2: write index and heads come from the peer. Each is copied out once and checked against what the queue is before it is used;
-//! what cannot be is [`Next::Broken`], for good: that link is to be given up.
+//! * A producer can put several records before it publishes them ([`Producer::publish`]).
+//! * It reads the read index only when it believes that there is no room.
+//! * The consumer gives room back a quarter of the buffer at a time, or when it has read all.
+//!
+//! Rule F2: write index and heads come from the peer. Each is copied out once and checked against
+//! the queue's bounds before it is used. One that is out of bounds is [`Next::Broken`], for good:
+//! the caller gives the link up.
 
 use crate::mem::{Local, Remote};
 
-/// What records are aligned to: a line of memory, so that two ends never write to one line.
+/// The alignment of records: a line of memory, so that two ends never write to one line.
 pub const ALIGN: usize = if cfg!(loom) { 16 } else { 64 };
 /// Bytes of a record's head.
 pub const HEAD: usize = 8;
 /// Where the records begin, from the queue's base.
 pub const DATA: usize = 64;
-/// A head that stands for the rest of the buffer.
+/// A head that tells the reader to skip the rest of the buffer.
 const SKIP: u64 = u64::MAX;
 
 /// Bytes that a queue of `size` takes in the receiver's segment.
@@ -28,7 +33,7 @@ pub const fn bytes(size: usize) -> usize {
     DATA + size
 }
 
-/// What a frame of `len` bytes takes in the buffer.
+/// Bytes of the buffer that a frame of `len` bytes takes.
 const fn record(len: usize) -> usize {
     (HEAD + len).next_multiple_of(ALIGN)
 }
@@ -39,9 +44,9 @@ pub struct Producer {
     size: usize,
     /// Where the next record goes.
     written: u64,
-    /// What was published.
+    /// The write index that was last published.
     published: u64,
-    /// The read index, as it was last seen.
+    /// The read index when it was last read.
     read: u64,
 }
 
@@ -50,26 +55,26 @@ pub struct Producer {
 pub struct Consumer {
     size: usize,
     read: u64,
-    /// The write index, as it was last seen.
+    /// The write index when it was last read.
     written: u64,
-    /// What was given back.
+    /// The index up to which room was given back.
     returned: u64,
 }
 
-/// What [`Consumer::next`] finds.
+/// The result of [`Consumer::next`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {
     /// No frame.
     Empty,
-    /// A frame: where its bytes are in the own segment, and how many. The range lies in the queue. The bytes stay the peer's: they may
-    /// change while they are looked at.
+    /// A frame: its place in the own segment. The range lies in the queue. The peer may change the
+    /// bytes while they are read.
     Frame {
         /// Its first byte.
         offset: usize,
         /// Its length.
         len: usize,
     },
-    /// The peer wrote what cannot be.
+    /// The peer has written an impossible index or length.
     Broken,
 }
 
@@ -80,9 +85,10 @@ impl Producer {
         Producer { size, written: 0, published: 0, read: 0 }
     }
 
-    /// Puts a frame made of `parts`, which nobody sees before [`Producer::publish`]; false if there is no room (a frame that takes more than half of the queue
-    /// never has any: it might not fit before the end). `back` is where the
-    /// consumer pushes its read index, in the own segment.
+    /// Puts a frame made of `parts`, which nobody sees before [`Producer::publish`]. Returns false
+    /// if there is no room. A frame that takes more than half of the queue never has any: it might
+    /// not fit before the end. `back` is the offset, in the own segment, to which the consumer
+    /// pushes its read index.
     pub fn put<L: Local, R: Remote>(
         &mut self,
         remote: &R,
@@ -124,7 +130,8 @@ impl Producer {
         true
     }
 
-    /// Publishes what was put; false if that was nothing. The caller then stimulates the consumer's tripwire.
+    /// Publishes what was put. Returns false if nothing was. The caller then stimulates the
+    /// consumer's tripwire.
     pub fn publish<R: Remote>(&mut self, remote: &R, base: usize) -> bool {
         if self.published == self.written {
             return false;
@@ -134,7 +141,7 @@ impl Producer {
         true
     }
 
-    /// Bytes that were put and that the consumer has not given back, as far as is known.
+    /// Bytes that were put and that the consumer has not given back yet, as far as this end knows.
     pub fn waiting(&self) -> usize {
         (self.written - self.read) as usize
     }
@@ -147,7 +154,7 @@ impl Producer {
         self.size - self.waiting()
     }
 
-    /// A read index that cannot be is none: then there is no more room than before.
+    /// Checks a read index. An impossible one is ignored: then there is no more room than before.
     fn sane(&self, read: u64) -> u64 {
         let moved = read.wrapping_sub(self.read);
         if moved <= self.written - self.read && moved.is_multiple_of(ALIGN as u64) { read } else { self.read }
@@ -161,13 +168,13 @@ impl Consumer {
         Consumer { size, read: 0, written: 0, returned: 0 }
     }
 
-    /// Whether there is something to look at.
+    /// Whether there may be a frame.
     #[inline(always)]
     pub fn ready<L: Local>(&self, local: &L, base: usize) -> bool {
         self.written != self.read || local.word(base) != self.read
     }
 
-    /// The next frame, which stays until [`Consumer::done`].
+    /// The next frame. Its bytes stay until [`Consumer::done`].
     pub fn next<L: Local>(&mut self, local: &L, base: usize) -> Next {
         loop {
             if self.written == self.read {
@@ -188,7 +195,7 @@ impl Consumer {
             // SAFETY: the target is an array of that length; the provider checks the source.
             unsafe { local.get(base + DATA + at, head.as_mut_ptr(), HEAD) };
             match u64::from_le_bytes(head) {
-                // Never at the beginning: two that follow one another would be a loop.
+                // Not at the beginning: two skips that follow one another would be a loop.
                 SKIP if at != 0 && rest as u64 <= ahead => self.read += rest as u64,
                 len if len <= self.size as u64 => {
                     let need = record(len as usize);
@@ -202,7 +209,8 @@ impl Consumer {
         }
     }
 
-    /// Lets go of the frame that [`Consumer::next`] found, of `len` bytes. `back` is where the producer reads the read index, in its segment.
+    /// Lets go of the frame that [`Consumer::next`] found, of `len` bytes. `back` is the offset, in
+    /// the producer's segment, of its copy of the read index.
     pub fn done<R: Remote>(&mut self, remote: &R, back: usize, len: usize) {
         self.read += record(len) as u64;
         let held = (self.read - self.returned) as usize;

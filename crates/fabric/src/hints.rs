@@ -1,9 +1,10 @@
-//! Fired tripwires as hints: a bitmap of slots with a summary word over it, in the owner's segment. Setting a bit is
-//! idempotent and a spurious bit is harmless, so a hostile peer gains nothing (rule F2). An *event queue* of the owner is one
-//! such bitmap per link, and a sleep word that its owner arms before it sleeps.
+//! Tripwires that have fired, as hints: a bitmap of slots with a summary word over it, in the
+//! owner's segment. Setting a bit twice does no more than once, and a bit too many is harmless, so
+//! a hostile peer gains nothing (rule F2). An *event queue* of the owner is one such bitmap for
+//! each link, and a sleep word that its owner arms before it sleeps.
 //!
-//! Layout from `base`, which begins a line of memory: summary, sleep word, then [`WORDS`] words of 64 slots each, which lie in the
-//! summary's line: to set a hint moves one line, not two.
+//! Layout from `base`, which begins a line of memory: summary, sleep word, then [`WORDS`] words of
+//! 64 slots each. All lie in the summary's line: setting a hint moves one line, not two.
 
 use crate::mem::{Local, Remote};
 use crate::sync::{Ordering, fence};
@@ -22,18 +23,19 @@ pub const SLEEP: usize = 8;
 /// Where the words begin.
 pub const BITS: usize = 16;
 
-/// Sets the hint of `slot`. Returns the owner's sleep word if it was asleep: the caller must then wake it (a mode and a number
-/// as in [`trip`]); 0 if nobody sleeps.
+/// Sets the hint of `slot`. Returns the owner's sleep word if the owner was asleep; the caller must
+/// then wake it (mode and number as in [`trip`]). Returns 0 if nobody sleeps.
 pub fn set<R: Remote>(remote: &R, base: usize, slot: usize) -> u64 {
     let word = slot / 64;
     remote.or_word(base + BITS + word * 8, 1 << (slot % 64));
-    // Also if the word had bits already: whoever set them may not have come to the summary yet, and if it died before, the
-    // hints of this word would be lost for good.
+    // Also if the word had bits already. The process that set them may not have reached the summary
+    // yet, and if it died before it did, the hints of this word would be lost for good.
     remote.or_word(base + SUMMARY, 1 << word);
     remote.stimulate(base + SLEEP, trip::RX)
 }
 
-/// Takes all hints and calls `each` with the slots; before that `soon`, with up to 64 of them at a time.
+/// Takes all hints and calls `each` with every slot. Before that it calls `soon`, with up to 64 of
+/// them at a time.
 pub fn take<L: Local>(local: &L, base: usize, mut soon: impl FnMut(usize), mut each: impl FnMut(usize)) {
     if local.word(base + SUMMARY) == 0 {
         return;
@@ -61,8 +63,9 @@ pub fn any<L: Local>(local: &L, base: usize) -> bool {
     local.word(base + SUMMARY) != 0
 }
 
-/// Arms the queue's sleep word; the caller must look at [`any`] again, after [`fence_before_sleep`], before it sleeps. False if it was
-/// not armed: it never was, or somebody has disarmed it, and rings or has rung.
+/// Arms the queue's sleep word. Before it sleeps, the caller must call [`fence_before_sleep`] and
+/// ask [`any`] again. Returns false if the word was not armed before: it never was, or somebody has
+/// disarmed it, and rings or has rung.
 pub fn arm_sleep<L: Local>(local: &L, base: usize, mode: u64, id: u8) -> bool {
     local.swap_word(base + SLEEP, trip::armed(trip::RX, mode, id)) != 0
 }
@@ -72,7 +75,7 @@ pub fn sleeps<L: Local>(local: &L, base: usize) -> bool {
     local.word(base + SLEEP) != 0
 }
 
-/// The fence between arming (any number of queues) and looking again.
+/// The fence between arming (any number of queues) and asking again.
 pub fn fence_before_sleep() {
     fence(Ordering::SeqCst);
 }

@@ -1,6 +1,10 @@
-//! Locks that are words in shared memory and survive their owner: the word holds the owner's thread id, and one that has waited
-//! long asks the kernel whether that thread lives, and takes over if not. What they protect is left consistent by construction
-//! (indices are published last); where it cannot be, the holder marks what it begins, and the next one ends it.
+//! Locks that are words in shared memory and survive their owner. The word holds the owner's thread
+//! id. A thread that has waited long asks the kernel whether the owner lives, and takes the lock
+//! over if it does not.
+//!
+//! The data that they protect is left consistent by construction: indices are published last. Where
+//! that is impossible, the holder marks each operation that it begins, and the next holder
+//! completes it.
 
 use crate::sync::{AtomicU32, Ordering, futex_wait, futex_wake, perturb, spin_hint, thread_lives};
 
@@ -29,13 +33,13 @@ impl Lock {
         Lock(AtomicU32::new(0))
     }
 
-    /// Unlocks whoever holds it: in the child of fork(), where the holder does not exist.
+    /// Unlocks, whoever holds it: for the child of fork(), in which the holder does not exist.
     pub fn reset(&self) {
         self.0.store(0, Ordering::Release);
     }
 
-    /// Takes the lock for thread `tid`. Returns at once if the thread has it already: false then, and the caller must not unlock
-    /// (it runs inside a signal handler that interrupted the holder).
+    /// Takes the lock for thread `tid`. Returns false at once if the thread has it already; the
+    /// caller must not unlock then (it runs in a signal handler that interrupted the holder).
     #[inline(always)]
     #[must_use]
     pub fn lock(&self, tid: u32) -> bool {
@@ -53,12 +57,13 @@ impl Lock {
         self.0.compare_exchange(0, tid, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 
-    /// Releases. A full fence: what was stored before is visible before anything that the caller loads afterwards is loaded.
+    /// Releases the lock. This is a full fence: what was stored before is visible before anything
+    /// is loaded afterwards.
     #[inline(always)]
     pub fn unlock(&self) {
         perturb();
         let was = self.0.swap(0, Ordering::SeqCst);
-        // On x86 the swap itself is one.
+        // On x86 the swap is a fence by itself.
         #[cfg(any(loom, not(target_arch = "x86_64")))]
         crate::sync::fence(Ordering::SeqCst);
         if was & WAITERS != 0 {
@@ -80,7 +85,7 @@ impl Lock {
                 return false;
             }
             if held == 0 {
-                // Others may sleep behind the one who took the lock before us: keep the mark once we have slept.
+                // Others may sleep behind the previous owner: keep the mark once we have slept.
                 let mine = if turns >= SPINS { tid | WAITERS } else { tid };
                 if self.0.compare_exchange(0, mine, Ordering::Acquire, Ordering::Relaxed).is_ok() {
                     return true;

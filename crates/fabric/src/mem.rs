@@ -1,11 +1,12 @@
-//! The two faces of a segment: [`Local`], memory that I own and a peer writes into, and [`Remote`], a peer's segment that I
-//! write into. Offsets are in bytes from the start of the segment; words are 8-byte aligned.
+//! The two faces of a segment: [`Local`], memory of our own that a peer writes into, and
+//! [`Remote`], a peer's segment that we write into. Offsets are in bytes from the start of the
+//! segment; words are 8-byte aligned.
 //!
-//! Memory that both ends map needs only [`Mapped`]: the orderings of both faces are decided once, here, for it. That is how the
-//! loom models check the very orderings that [`crate::shm`] runs with.
+//! Memory that both ends map needs only [`Mapped`]: the orderings of both faces are decided here,
+//! once. So the loom models check the orderings that [`crate::shm`] runs with.
 //!
-//! Rule F2: whatever is read through [`Local`] came from a peer that may be hostile. Callers read a word once and check its
-//! range before they use it.
+//! Rule F2: everything that is read through [`Local`] came from a peer that may be hostile. Callers
+//! read a word once and check its range before they use it.
 
 use crate::sync::{AtomicU64, Ordering, fence, perturb};
 
@@ -17,9 +18,9 @@ pub trait Local {
     fn set_word(&self, offset: usize, value: u64);
     /// Exchanges a word of the own segment (disarming a tripwire, taking hints).
     fn swap_word(&self, offset: usize, value: u64) -> u64;
-    /// Replaces a word if it holds `old`; what it held otherwise.
+    /// Replaces a word if it holds `old`. Returns the value that it holds otherwise.
     fn replace_word(&self, offset: usize, old: u64, new: u64) -> Result<(), u64>;
-    /// Says that what lies in the line at `offset` will soon be read, so that it may come meanwhile.
+    /// Announces that the line at `offset` will soon be read, so that it can be fetched meanwhile.
     fn foresee(&self, _offset: usize) {}
     /// Copies bytes out of the segment.
     ///
@@ -35,25 +36,29 @@ pub trait Remote {
     /// # Safety
     /// `from` must be valid for `len` bytes of reads. The target range is checked by the provider.
     unsafe fn put(&self, offset: usize, from: *const u8, len: usize);
-    /// Says that the line at `offset`, whose bytes nobody wants any more, will soon be put to. Only where it is near, as a cache line;
-    /// elsewhere nothing.
+    /// Announces that the line at `offset`, whose bytes nobody needs any more, will soon be
+    /// written. Only where the segment is near, as a cache line is; elsewhere it does nothing.
     fn claim(&self, _offset: usize) {}
-    /// Says that words of the line at `offset` will soon be put, so that it may come meanwhile. Only where it is near; elsewhere nothing.
+    /// Announces that words of the line at `offset` will soon be put, so that the line can be
+    /// fetched meanwhile. Only where it is near; elsewhere it does nothing.
     fn expect(&self, _offset: usize) {}
     /// Puts one word, after everything put before it (release).
     fn put_word(&self, offset: usize, value: u64);
-    /// The same, of a word that nobody waits for: where words are messages it may go together with what is put next, so that it costs none of its own.
+    /// As [`Remote::put_word`], for a word that nobody waits for. Where words are messages it may
+    /// go together with the next put, so that it costs no message of its own.
     #[inline(always)]
     fn put_word_soon(&self, offset: usize, value: u64) {
         self.put_word(offset, value);
     }
-    /// Stimulates the tripwire at `offset`: if it is armed for any of `interest`, disarms it and returns what it held.
-    /// Contains the full fence between "data put" and "armed?" without which a wake-up is lost.
+    /// Stimulates the tripwire at `offset`: if it is armed for any of `interest`, disarms it and
+    /// returns what it held. Contains a full fence between the put of data and the check of the
+    /// tripwire. Without it wake-ups would be lost.
     fn stimulate(&self, offset: usize, interest: u64) -> u64;
-    /// Whether the tripwire at `offset` is armed for any of `interest`; leaves it armed. Without the fence, which the caller has had
-    /// since it put its data: to release a [`crate::lock::Lock`] is one.
+    /// Whether the tripwire at `offset` is armed for any of `interest`; leaves it armed. This has
+    /// no fence. The caller must have had one since it put its data; releasing a
+    /// [`crate::lock::Lock`] is one.
     fn armed(&self, offset: usize, interest: u64) -> bool;
-    /// Sets bits of a word in the peer's segment and returns what it held (hints).
+    /// Sets bits of a word in the peer's segment (hints). Returns the word's value from before.
     fn or_word(&self, offset: usize, bits: u64) -> u64;
 }
 
@@ -113,7 +118,8 @@ impl<M: Mapped> Remote for M {
     }
     #[inline(always)]
     fn claim(&self, offset: usize) {
-        // A store and not a prefetch, which some processors take, if it is for writing, as if it were for reading.
+        // A store and not a prefetch: some processors treat a prefetch for writing as one for
+        // reading.
         // SAFETY: the source is one byte.
         unsafe { self.copy_in(offset, &0, 1) };
     }
@@ -142,7 +148,8 @@ impl<M: Mapped> Remote for M {
     }
 }
 
-/// What a stimulus does to a tripwire ([`crate::trip`]) in memory that both ends map; see [`Remote::stimulate`].
+/// The effect of a stimulus on a tripwire ([`crate::trip`]) in memory that both ends map; see
+/// [`Remote::stimulate`].
 #[inline(always)]
 fn fire(word: &AtomicU64, interest: u64) -> u64 {
     fence(Ordering::SeqCst);
@@ -159,7 +166,8 @@ fn fetch(word: &AtomicU64, own: bool) {
     {
         let at = core::ptr::from_ref(word);
         if own {
-            // SAFETY: a prefetch changes nothing, wherever it points; processors that do not know this one take it for nothing.
+            // SAFETY: a prefetch changes nothing, wherever it points; processors without this one
+            // do nothing.
             unsafe { core::arch::asm!("prefetchw [{}]", in(reg) at, options(nostack, preserves_flags)) };
         } else {
             // SAFETY: as above.

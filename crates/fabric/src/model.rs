@@ -1,9 +1,11 @@
-//! The provider for the model checker: a segment whose words are loom's atomics and whose bytes are loom's cells. A byte that is
-//! read before its writer published it, or overwritten before its reader gave it back, fails the model; a thread that
-//! sleeps when nobody will ring its [`Bell`] does too. The orderings are not chosen here: [`crate::mem`] decides them for this provider and for `shm` alike.
+//! The provider for the model checker: a segment whose words are loom's atomics and whose bytes are
+//! loom's cells. The model fails if a byte is read before its writer has published it, or
+//! overwritten before its reader has given it back. It fails, too, if a thread sleeps and nobody
+//! will ring its [`Bell`]. The orderings are not chosen here: [`crate::mem`] decides them for this
+//! provider and for `shm` alike.
 //!
-//! [`Flawed`] is the same segment with one fence or ordering left out. The models run on it must fail: that shows that they look
-//! at what they claim to look at.
+//! [`Flawed`] is the same segment with one fence or ordering left out. Models that run on it must
+//! fail: that shows that they check what they claim to check.
 
 use crate::mem::{Local, Mapped, Remote};
 use crate::sync::{AtomicU64, Ordering};
@@ -40,13 +42,15 @@ impl Mapped for Segment {
     }
     unsafe fn copy_out(&self, offset: usize, to: *mut u8, len: usize) {
         for i in 0..len {
-            // SAFETY: the caller vouches for `to`; loom checks that nobody writes the cell meanwhile.
+            // SAFETY: the caller vouches for `to`; loom checks that nobody writes the cell
+            // meanwhile.
             self.cell(offset + i).with(|from| unsafe { *to.add(i) = *from });
         }
     }
     unsafe fn copy_in(&self, offset: usize, from: *const u8, len: usize) {
         for i in 0..len {
-            // SAFETY: the caller vouches for `from`; loom checks that nobody else uses the cell meanwhile.
+            // SAFETY: the caller vouches for `from`; loom checks that nobody else uses the cell
+            // meanwhile.
             self.cell(offset + i).with_mut(|to| unsafe { *to = *from.add(i) });
         }
     }
@@ -57,16 +61,17 @@ unsafe impl Sync for Memory {}
 // SAFETY: as above.
 unsafe impl Send for Memory {}
 
-/// What a [`Flawed`] segment leaves out.
+/// The fence or ordering that a [`Flawed`] segment leaves out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flaw {
-    /// No fence between the data and the look at the tripwire.
+    /// No fence between the put of data and the check of the tripwire.
     StimulateWithoutFence,
     /// Words are put without release.
     PutRelaxed,
     /// Words are read without acquire.
     ReadRelaxed,
-    /// A tripwire is tested and cleared in two steps, so that two writers can fire it, or wipe out a new arming.
+    /// A tripwire is tested and cleared in two steps, so that two writers can fire it, or wipe out
+    /// a new arming.
     FireInTwoSteps,
 }
 
@@ -132,12 +137,13 @@ impl Remote for Flawed {
     }
 }
 
-/// What wakes a model's thread out of [`sleep`]. A ring is remembered, as an eventfd's or a byte on the companion is.
+/// Wakes a thread of the model from [`sleep`]. A ring is remembered, as an eventfd's is, or a byte
+/// on the companion.
 #[derive(Debug, Clone)]
 pub struct Bell(loom::thread::Thread);
 
 impl Bell {
-    /// The bell of a thread. (Not of the model's main thread: loom lets a ring end its joins.)
+    /// The bell of a thread. Not of the model's main thread: loom lets a ring end its joins.
     pub fn of<T>(thread: &loom::thread::JoinHandle<T>) -> Bell {
         Bell(thread.thread().clone())
     }
@@ -147,7 +153,8 @@ impl Bell {
     }
 }
 
-/// Sleeps until the thread's bell rings. If nobody will ever ring it, the model fails as a deadlock.
+/// Sleeps until the thread's bell rings. If nobody will ever ring it, the model fails as a
+/// deadlock.
 pub fn sleep() {
     loom::thread::park();
 }
@@ -160,7 +167,8 @@ pub fn check(preemptions: Option<usize>, model: impl Fn() + Send + Sync + 'stati
     builder.check(model);
 }
 
-/// Panics unless the model fails with `message` ([`ASLEEP`], [`RACE`]): what it was run on lacks something that it needs.
+/// Panics unless the model fails with `message` ([`ASLEEP`], [`RACE`]): the segment or step that
+/// the model uses lacks something that it needs.
 pub fn must_fail(preemptions: Option<usize>, message: &str, model: impl Fn() + Send + Sync + 'static) {
     let run = std::panic::AssertUnwindSafe(|| check(preemptions, model));
     let Err(panic) = std::panic::catch_unwind(run) else { panic!("the model did not notice the flaw") };
@@ -169,7 +177,7 @@ pub fn must_fail(preemptions: Option<usize>, message: &str, model: impl Fn() + S
     assert!(said.contains(message), "the model failed otherwise: {said}");
 }
 
-/// How loom says that somebody sleeps for ever.
+/// Loom's message when a thread sleeps for ever.
 pub const ASLEEP: &str = "deadlock";
-/// How loom says that bytes were read or overwritten without an order between the two.
+/// Loom's message when bytes were read or overwritten without an order between the two.
 pub const RACE: &str = "Causality violation";

@@ -1,7 +1,9 @@
-//! An outbox: what any thread of a process, and its forked children, want done by one thread that serves them, in the order in which they said so. Whoever posts takes a
-//! ticket, writes its entry, and rings if the server has gone to sleep; nobody waits but for room, and no lock is held.
+//! An outbox: work requests that any thread of a process, or of its forked children, posts for one
+//! thread that serves them, in the order in which they were posted. A poster takes a ticket, writes
+//! its entry, and rings if the server has gone to sleep. It waits only for room, and holds no lock.
 //!
-//! A poster that dies between ticket and entry stops the server there: it asks [`Outbox::stuck`] for how long nothing has come although a ticket was taken, and gives the
+//! A poster that dies between ticket and entry stops the server at that entry. The server asks
+//! [`Outbox::stuck`] how long an entry has been missing whose ticket was taken, and gives the
 //! outbox up.
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
@@ -9,10 +11,10 @@ use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 /// Entries that can wait.
 pub const ENTRIES: u64 = if cfg!(loom) { 2 } else { 4096 };
 
-/// What is to be done: a kind and two words, which mean what their users say.
+/// A work request: a kind and two words, whose meaning its users define.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Errand {
-    /// Which kind.
+pub struct WorkRequest {
+    /// The kind.
     pub what: u64,
     /// The first word.
     pub at: u64,
@@ -27,7 +29,7 @@ pub struct Outbox {
     tail: Line,
     /// Entries done.
     head: Line,
-    /// Nothing is done any more.
+    /// No more work requests are carried out.
     closed: AtomicU32,
     entries: [Entry; ENTRIES as usize],
 }
@@ -35,7 +37,8 @@ pub struct Outbox {
 #[repr(C, align(64))]
 struct Line(AtomicU64);
 
-/// `turn` is twice the lap in which the entry is free, and one more when it is written.
+/// `turn` is twice the number of the lap in which the entry is free, and one more when it is
+/// written.
 #[repr(C, align(32))]
 struct Entry {
     turn: AtomicU64,
@@ -49,8 +52,9 @@ struct Entry {
 pub struct Doorbell(AtomicU32);
 
 impl Outbox {
-    /// Posts an errand. While there is no room, `wait` is called. False if the outbox is closed: it will not be done.
-    pub fn post(&self, errand: Errand, mut wait: impl FnMut()) -> bool {
+    /// Posts a work request. Calls `wait` while there is no room. Returns false if the outbox is
+    /// closed: the request will not be carried out.
+    pub fn post(&self, request: WorkRequest, mut wait: impl FnMut()) -> bool {
         let ticket = self.tail.0.fetch_add(1, Ordering::AcqRel);
         let (entry, free) = (&self.entries[(ticket % ENTRIES) as usize], ticket / ENTRIES * 2);
         while entry.turn.load(Ordering::Acquire) != free {
@@ -59,48 +63,50 @@ impl Outbox {
             }
             wait();
         }
-        entry.what.store(errand.what, Ordering::Relaxed);
-        entry.at.store(errand.at, Ordering::Relaxed);
-        entry.value.store(errand.value, Ordering::Relaxed);
+        entry.what.store(request.what, Ordering::Relaxed);
+        entry.at.store(request.at, Ordering::Relaxed);
+        entry.value.store(request.value, Ordering::Relaxed);
         entry.turn.store(free + 1, Ordering::Release);
         !self.is_closed()
     }
 
-    /// The next errand, for the server alone.
-    pub fn take(&self) -> Option<Errand> {
+    /// The next work request, for the server alone.
+    pub fn take(&self) -> Option<WorkRequest> {
         let ticket = self.head.0.load(Ordering::Relaxed);
         let (entry, free) = (&self.entries[(ticket % ENTRIES) as usize], ticket / ENTRIES * 2);
         if entry.turn.load(Ordering::Acquire) != free + 1 {
             return None;
         }
-        let errand = Errand {
+        let request = WorkRequest {
             what: entry.what.load(Ordering::Relaxed),
             at: entry.at.load(Ordering::Relaxed),
             value: entry.value.load(Ordering::Relaxed),
         };
         self.head.0.store(ticket + 1, Ordering::Relaxed);
         entry.turn.store(free + 2, Ordering::Release);
-        Some(errand)
+        Some(request)
     }
 
-    /// Whether there is room for one more, as far as can be told.
+    /// Whether there is room for one more, as far as can be known.
     pub fn has_room(&self) -> bool {
         let (head, tail) = (self.head.0.load(Ordering::Relaxed), self.tail.0.load(Ordering::Relaxed));
         tail.wrapping_sub(head) < ENTRIES
     }
 
-    /// Whether a ticket was taken whose errand has not come: for the server, which found nothing. Says which, so that it can tell whether it is still the same one.
+    /// For the server, when it has found nothing: whether a ticket was taken whose work request has
+    /// not been written. Returns its number, so that the server can tell whether it is still the
+    /// same one.
     pub fn stuck(&self) -> Option<u64> {
         let done = self.head.0.load(Ordering::Relaxed);
         (self.tail.0.load(Ordering::Acquire) != done).then_some(done)
     }
 
-    /// Whether nothing waits, as far as can be told.
+    /// Whether nothing waits, as far as can be known.
     pub fn is_empty(&self) -> bool {
         self.stuck().is_none()
     }
 
-    /// Nothing is done any more: whoever waits for room goes on.
+    /// Closes the outbox: no more is carried out, and posters that wait for room go on.
     pub fn close(&self) {
         self.closed.store(1, Ordering::Release);
     }
@@ -113,24 +119,24 @@ impl Outbox {
 }
 
 impl Doorbell {
-    /// Nobody sleeps.
+    /// A doorbell whose server is awake.
     #[cfg(not(loom))]
     pub const fn new() -> Doorbell {
         Doorbell(AtomicU32::new(0))
     }
 
-    /// Before the server sleeps; then it must look once more.
+    /// The server calls this before it sleeps; then it must check its outboxes once more.
     pub fn arm(&self) {
         self.0.swap(1, Ordering::AcqRel);
         fence(Ordering::SeqCst);
     }
 
-    /// It is awake.
+    /// The server is awake again.
     pub fn disarm(&self) {
         self.0.swap(0, Ordering::AcqRel);
     }
 
-    /// After something was posted: whether the server must be woken, by this caller alone.
+    /// After something was posted: whether the server must be woken, and by this caller.
     pub fn must_ring(&self) -> bool {
         fence(Ordering::SeqCst);
         self.0.load(Ordering::Relaxed) != 0 && self.0.swap(0, Ordering::AcqRel) != 0
@@ -146,7 +152,7 @@ impl Default for Doorbell {
 
 #[cfg(loom)]
 impl Outbox {
-    /// An empty one.
+    /// An empty outbox.
     pub fn new() -> Outbox {
         let word = || AtomicU64::new(0);
         let entry = |_| Entry { turn: word(), what: word(), at: word(), value: word() };
@@ -161,7 +167,7 @@ impl Outbox {
 
 #[cfg(loom)]
 impl Doorbell {
-    /// Nobody sleeps.
+    /// A doorbell whose server is awake.
     pub fn new() -> Doorbell {
         Doorbell(AtomicU32::new(0))
     }

@@ -1,8 +1,10 @@
-//! CLAN's distributed circular buffer of fixed messages: the slots and the write index are in the receiver's memory, the read
-//! index is pushed back to the sender's ("VIA over the CLAN network", section 2.4). One producer, one consumer.
+//! CLAN's distributed circular buffer of fixed messages ("VIA over the CLAN network", section 2.4):
+//! slots and write index are in the receiver's memory, and the receiver pushes the read index back
+//! to the sender's. One producer, one consumer.
 //!
-//! Layout from `base` in the receiver's segment: write index, padding to 64 bytes, then `SLOTS` messages of [`MESSAGE`] bytes.
-//! The read index lies in the sender's segment at the offset the sender names.
+//! Layout from `base` in the receiver's segment: write index, padding to 64 bytes, then `SLOTS`
+//! messages of [`MESSAGE`] bytes. The read index lies in the sender's segment, at an offset that
+//! the sender names.
 
 use crate::mem::{Local, Remote};
 
@@ -26,7 +28,8 @@ pub struct Consumer {
 }
 
 impl Producer {
-    /// Puts a message; false if the queue is full. `back` is where the consumer pushes its read index, in the own segment.
+    /// Puts a message. Returns false if the queue is full. `back` is the offset, in the own
+    /// segment, to which the consumer pushes its read index.
     pub fn push<L: Local, R: Remote>(
         &mut self,
         remote: &R,
@@ -36,7 +39,8 @@ impl Producer {
         message: &[u8; MESSAGE],
     ) -> bool {
         let read = local.word(back);
-        // Rule F2: an index that is not between (written - SLOTS) and written was not put by a sane peer.
+        // Rule F2: an index that is not between (written - SLOTS) and written was not put by a sane
+        // peer.
         if self.written.wrapping_sub(read) >= SLOTS {
             return false;
         }
@@ -50,12 +54,14 @@ impl Producer {
 }
 
 impl Consumer {
-    /// Whether a message waits. An index that cannot be is no message, so that a hostile peer cannot keep us awake with one.
+    /// Whether a message waits. An impossible index counts as none, so a hostile peer cannot keep
+    /// us awake with it.
     pub fn ready<L: Local>(&self, local: &L, base: usize) -> bool {
         (1..=SLOTS).contains(&local.word(base).wrapping_sub(self.read))
     }
 
-    /// Takes a message. `back` is where the producer reads the read index, in its segment.
+    /// Takes a message. `back` is the offset, in the producer's segment, of its copy of the read
+    /// index.
     pub fn pop<L: Local, R: Remote>(
         &mut self,
         local: &L,

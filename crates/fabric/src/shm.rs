@@ -1,22 +1,25 @@
-//! The provider for one host: segments are sealed memfds that both processes map. A put is a copy, a word is an atomic.
+//! The provider for one host: segments are sealed memfds that both processes map. A put is a copy,
+//! a word is an atomic.
 //!
-//! The memfd is sealed against shrinking and growing before it is handed over, and a received one is refused unless it carries
-//! those seals and the expected size, and of ordinary pages: otherwise its owner could truncate it, or leave us without a huge
-//! page, and kill us with SIGBUS (rule F2).
+//! Rule F2: a memfd is sealed against shrinking and growing before it is passed on. One that was
+//! received is refused unless it has those seals, the expected size and ordinary pages. Otherwise
+//! its owner could truncate it, or leave us without a huge page, and so kill us with SIGBUS.
 
 use crate::mem::Mapped;
 use crate::sync::AtomicU64;
 use crate::sys::{self, Errno};
 
-/// A mapped segment; both a [`Local`] and a [`Remote`] view, as the memory is the same. Never unmapped while copies of it
-/// are in use: the owner of a link unmaps when no connection is on it.
+/// A mapped segment: both a [`Local`](crate::Local) and a [`Remote`](crate::Remote) view, as the
+/// memory is the same. It is never unmapped while copies of it are in use: the owner of a link
+/// unmaps it when no connection is on the link.
 #[derive(Debug, Clone, Copy)]
 pub struct Map {
     base: *mut u8,
     len: usize,
 }
 
-// SAFETY: a Map is an address; all accesses through it are atomic or of bytes that the ring protocol hands over.
+// SAFETY: a Map is an address; all accesses through it are atomic or of bytes that the ring
+// protocol hands over.
 unsafe impl Send for Map {}
 // SAFETY: as above.
 unsafe impl Sync for Map {}
@@ -59,12 +62,13 @@ impl Map {
         Ok(Map { base: sys::mmap_shared(fd, mapped)?, len: mapped })
     }
 
-    /// Whether a descriptor is of a memfd that is sealed as segments are. No file of a file system can be.
+    /// Whether a descriptor is of a memfd that is sealed as segments are. No file of a file system
+    /// is.
     pub fn is_segment(fd: i32) -> bool {
         sys::fcntl(fd, libc::F_GET_SEALS, 0).is_ok_and(|seals| seals & SEALS == SEALS)
     }
 
-    /// Memory that was mapped otherwise (a provider's, between hosts).
+    /// A view of memory that was mapped elsewhere: by a provider between hosts.
     ///
     /// # Safety
     /// It stays mapped, for reading and writing, as long as copies of the map are in use.
@@ -93,11 +97,12 @@ impl Map {
         }
     }
 
-    /// Changes what is mapped for memory that nobody else has: the first `kept` bytes and the `parts` as they are, the rest zeroes. Whoever looks
-    /// there goes on as if nothing had happened.
+    /// Replaces the mapped memory by memory that nobody else has. The first `kept` bytes and the
+    /// `parts` keep their contents, all else becomes zero. Threads that use the memory go on as
+    /// before.
     ///
     /// # Safety
-    /// Nobody counts any more on what others write there.
+    /// No thread depends any more on what other processes write there.
     pub unsafe fn unshare(&self, kept: usize, parts: impl Iterator<Item = core::ops::Range<usize>> + Clone) {
         if self.base.is_null() {
             return;
@@ -112,7 +117,8 @@ impl Map {
                 at = at.wrapping_add(part.len());
             }
         };
-        // SAFETY: the parts lie in the mapping, whose length that is, and the copy has room for all of them.
+        // SAFETY: the parts lie in the mapping, whose length that is, and the copy has room for all
+        // of them.
         unsafe {
             each(&mut |here, copy, len| core::ptr::copy_nonoverlapping(here, copy, len));
             sys::make_own(self.base, self.len, kept.min(self.len));
@@ -131,20 +137,49 @@ impl Map {
     }
 }
 
+/// A mapping that nobody else has seen: unmapped when it is dropped.
+#[derive(Debug)]
+pub struct Unseen(Map);
+
+impl Unseen {
+    /// One that was just made; nobody uses a copy of it.
+    pub fn new(map: Map) -> Unseen {
+        Unseen(map)
+    }
+
+    /// The mapping, which lasts no longer than this.
+    pub fn map(&self) -> &Map {
+        &self.0
+    }
+
+    /// Leaves it mapped.
+    pub fn keep(self) -> Map {
+        core::mem::ManuallyDrop::new(self).0
+    }
+}
+
+impl Drop for Unseen {
+    fn drop(&mut self) {
+        // SAFETY: nobody else has seen the mapping.
+        unsafe { self.0.unmap() };
+    }
+}
+
 const SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
 
 impl Mapped for Map {
     #[inline(always)]
     fn atomic(&self, offset: usize) -> &AtomicU64 {
         assert!(offset.is_multiple_of(8) && offset.checked_add(8).is_some_and(|end| end <= self.len));
-        // SAFETY: aligned and inside the mapping, which outlives self's users; shared memory is only accessed atomically here.
+        // SAFETY: aligned and inside the mapping, which outlives self's users; shared memory is
+        // only accessed atomically here.
         unsafe { &*self.base.add(offset).cast::<AtomicU64>() }
     }
     #[inline(always)]
     unsafe fn copy_out(&self, offset: usize, to: *mut u8, len: usize) {
         assert!(offset.checked_add(len).is_some_and(|end| end <= self.len));
-        // SAFETY: the source is inside the mapping; the caller vouches for `to`. A hostile peer may change the bytes while we
-        // copy: they are plain bytes, any value is valid, and the caller gets whatever they were.
+        // SAFETY: the source is inside the mapping; the caller vouches for `to`. A hostile peer may
+        // change the bytes while we copy: they are plain bytes, and any value is valid.
         unsafe { core::ptr::copy_nonoverlapping(self.base.add(offset), to, len) };
     }
     #[inline(always)]

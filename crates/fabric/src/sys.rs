@@ -1,7 +1,16 @@
-//! System calls, made directly: the library's own calls must not go through libc's symbols, which it interposes, nor set errno.
+//! System calls, made directly. The library's own calls must not go through libc's symbols, as it
+//! interposes them, and must not set errno.
 
 pub use syscalls::{Errno, Sysno};
 
+#[cfg(sim)]
+macro_rules! call {
+    ($nr:ident $(, $arg:expr)*) => {{
+        let words: &[usize] = &[$($crate::sim::Argument::word($arg)),*];
+        $crate::sim::call($crate::sys::calls::number::$nr, words)
+    }};
+}
+#[cfg(not(sim))]
 macro_rules! call {
     ($nr:ident $(, $arg:expr)*) => {
         // SAFETY: each caller below passes what the kernel's interface for this call asks for.
@@ -22,6 +31,7 @@ mod memory;
 mod process;
 mod random;
 mod socket;
+mod unix;
 mod wait;
 
 pub use clock::*;
@@ -30,4 +40,5 @@ pub use memory::*;
 pub use process::*;
 pub use random::*;
 pub use socket::*;
+pub use unix::*;
 pub use wait::*;

@@ -1,9 +1,11 @@
-//! Tripwires: a word that its owner arms before it sleeps, and that a writer stimulates after its data (SCILAN's interrupt
-//! flag, section 3.2; CLAN's tripwire, section 2.3). Only a stimulus that finds it armed wakes, and it disarms, so that any
-//! number of writes costs one wake-up.
+//! Tripwires: a word that its owner arms before it sleeps, and that a writer stimulates after its
+//! data (SCILAN's interrupt flag, section 3.2; CLAN's tripwire, section 2.3). Only a stimulus that
+//! finds the word armed wakes the owner, and it disarms the word. So any number of writes costs one
+//! wake-up.
 //!
-//! The owner's order is: [`arm`], look again at what it waits for, sleep. The writer's is: put, [`Remote::stimulate`]. Both
-//! contain a sequentially consistent fence between their store and their load, so at least one of the two sees the other.
+//! The owner calls [`arm`], checks again what it waits for, and sleeps. The writer puts its data
+//! and calls [`Remote::stimulate`](crate::Remote::stimulate). Both contain a sequentially
+//! consistent fence between their store and their load, so at least one of the two sees the other.
 
 use crate::mem::Local;
 use crate::sync::{Ordering, fence};
@@ -12,7 +14,7 @@ use crate::sync::{Ordering, fence};
 pub const RX: u64 = 1;
 /// Armed for room to write.
 pub const TX: u64 = 2;
-/// How to wake the owner: the two bits of the mode.
+/// The two bits that say how to wake the owner.
 pub const MODE: u64 = 0b1100;
 /// Wake by one byte on the companion connection.
 pub const KICK: u64 = 0b0100;
@@ -31,8 +33,9 @@ pub const fn id(word: u64) -> u8 {
     (word >> 8) as u8
 }
 
-/// Arms the tripwire at `offset` of the own segment with what `compose` makes of the word that is there, which other waiters may
-/// have armed; returns what that was. The caller must look again at what it waits for before it sleeps.
+/// Arms the tripwire at `offset` of the own segment. `compose` makes the new word from the one that
+/// is there, which other waiters may have armed; that one is returned. The caller must check again
+/// what it waits for before it sleeps.
 pub fn arm<L: Local>(local: &L, offset: usize, compose: impl Fn(u64) -> u64) -> u64 {
     let mut was = local.word(offset);
     while let Err(other) = local.replace_word(offset, was, compose(was)) {
@@ -42,7 +45,8 @@ pub fn arm<L: Local>(local: &L, offset: usize, compose: impl Fn(u64) -> u64) -> 
     was
 }
 
-/// Disarms; returns what was armed, or 0 if a writer has fired it (a wake-up is then on its way, or was).
+/// Disarms the tripwire and returns the word that was there. 0 means that a writer has fired it: a
+/// wake-up is on its way, or was.
 pub fn disarm<L: Local>(local: &L, offset: usize) -> u64 {
     local.swap_word(offset, 0)
 }

@@ -1,4 +1,4 @@
-//! Models of the queue of frames; how they are run and why each has mutations is told in `loom_trip.rs`.
+//! Models of the queue of frames. `loom_trip.rs` says how they are run and why each has mutations.
 #![cfg(loom)]
 
 use fabric::frames::{ALIGN, Consumer, DATA, Next, Producer};
@@ -6,7 +6,8 @@ use fabric::model::{ASLEEP, Flaw, Flawed, RACE, Segment, check, must_fail, sleep
 use fabric::{Local, Remote, trip};
 use loom::thread;
 
-// In the receiver's segment the write index is at 0, the tripwire at 8, records from 64 on; the read index is in the sender's segment at 0.
+// In the receiver's segment the write index is at 0, the tripwire at 8, records from 64 on; the
+// read index is in the sender's segment at 0.
 
 const SIZE: usize = 4 * ALIGN;
 const TRIP: usize = 8;
@@ -18,7 +19,7 @@ fn frames_arrive_whole_and_in_order() {
 
 #[test]
 fn a_full_queue_waits_for_its_reader_and_a_record_does_not_wrap() {
-    // Three lines, then two, for which there is no room in one piece but from the beginning.
+    // Three lines, then two: those have no room in one piece but at the beginning.
     check(Some(2), || scenario(&[&[1], &[2; ALIGN], &[3; ALIGN], &[4]], |s| s.clone()));
 }
 
@@ -87,7 +88,8 @@ fn arm(segment: &Segment) {
     trip::arm(segment, TRIP, |_| WORD);
 }
 
-/// Two frames are put in one publication each; the receiver arms its tripwire, looks again, sleeps.
+/// Two frames are put and published one by one. The receiver arms its tripwire, checks again, and
+/// sleeps.
 fn asleep<R: Local + Remote + Send + 'static>(open: fn(&Segment) -> R, arm: fn(&Segment)) {
     let inbox = Segment::new(DATA / 8, SIZE);
     let sender = Segment::new(1, 0);

@@ -1,23 +1,24 @@
-//! Models of the outbox: what its posters say is done once, in each one's order, also when the ring of entries goes round; and its server, which sleeps when there is
-//! nothing, is woken for it. Run by `make models`.
+//! Models of the outbox: its work requests are carried out once, in each poster's order, also when
+//! the ring of entries wraps; and its server, which sleeps when there is nothing, is woken. Run by
+//! `make models`.
 #![cfg(loom)]
 
 use fabric::model::{ASLEEP, Bell, check, must_fail, sleep};
-use fabric::outbox::{Doorbell, ENTRIES, Errand, Outbox};
+use fabric::outbox::{Doorbell, ENTRIES, Outbox, WorkRequest};
 use loom::thread;
 use std::sync::Arc;
 
-fn errand(who: u64, round: u64) -> Errand {
-    Errand { what: who, at: round, value: who ^ round }
+fn request(who: u64, round: u64) -> WorkRequest {
+    WorkRequest { what: who, at: round, value: who ^ round }
 }
 
 #[test]
 fn what_is_posted_is_done_once_and_in_order() {
     check(Some(2), || {
         let outbox = Arc::new(Outbox::new());
-        // It is full: whoever posts now waits for room, and comes to entries that were used before.
+        // It is full: posters now wait for room, and reuse entries.
         for round in 0..ENTRIES {
-            assert!(outbox.post(errand(0, round), || panic!("there is room")));
+            assert!(outbox.post(request(0, round), || panic!("there is room")));
         }
         let server = {
             let outbox = Arc::clone(&outbox);
@@ -29,15 +30,15 @@ fn what_is_posted_is_done_once_and_in_order() {
             let outbox = Arc::clone(&outbox);
             thread::spawn(move || {
                 for round in 0..ENTRIES {
-                    assert!(outbox.post(errand(1, round), thread::yield_now));
+                    assert!(outbox.post(request(1, round), thread::yield_now));
                 }
             })
         };
         let done = server.join().unwrap();
-        assert_eq!(done, (0..ENTRIES).map(|round| errand(0, round)).collect::<Vec<_>>());
+        assert_eq!(done, (0..ENTRIES).map(|round| request(0, round)).collect::<Vec<_>>());
         poster.join().unwrap();
         let rest: Vec<_> = std::iter::from_fn(|| outbox.take()).collect();
-        assert_eq!(rest, (0..ENTRIES).map(|round| errand(1, round)).collect::<Vec<_>>());
+        assert_eq!(rest, (0..ENTRIES).map(|round| request(1, round)).collect::<Vec<_>>());
         assert_eq!(outbox.stuck(), None);
     });
 }
@@ -76,7 +77,7 @@ fn sleeping(arm: fn(&Doorbell), must_ring: fn(&Doorbell) -> bool) {
     let posters = [1, 2].map(|who| {
         let (outbox, doorbell, bell) = (Arc::clone(&outbox), Arc::clone(&doorbell), Arc::clone(&bell));
         thread::spawn(move || {
-            assert!(outbox.post(errand(who, 0), thread::yield_now));
+            assert!(outbox.post(request(who, 0), thread::yield_now));
             if must_ring(&doorbell) {
                 bell.ring();
             }

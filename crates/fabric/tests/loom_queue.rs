@@ -1,4 +1,5 @@
-//! Models of the message queue and of the lock; how they are run and why each has mutations is told in `loom_trip.rs`.
+//! Models of the message queue and of the lock. `loom_trip.rs` says how they are run and why each
+//! has mutations.
 #![cfg(loom)]
 #![allow(clippy::arc_with_non_send_sync)] // loom runs its threads on one
 
@@ -11,7 +12,8 @@ use loom::cell::UnsafeCell;
 use loom::thread;
 use std::sync::Arc;
 
-// --- message queue: write index at 0, messages from 64 on; the read index in the sender's segment at 0 ---
+// --- message queue: write index at 0, messages from 64 on; the read index in the sender's segment
+// at 0 ---
 
 #[test]
 fn messages_arrive_whole_and_in_order() {
@@ -33,7 +35,7 @@ fn messages_need_the_acquires() {
     must_fail(Some(3), RACE, || queue_scenario(SLOTS - 1, |s| Flawed(s.clone(), Flaw::ReadRelaxed)));
 }
 
-/// Two messages pass, after `before` that are there already; all in the fewest cells that the queue's own layout allows.
+/// Two messages pass, after `before` earlier ones; in as few cells as the queue's layout allows.
 fn queue_scenario<S: Local + Remote + Send + 'static>(before: u64, open: fn(&Segment) -> S) {
     let inbox = Segment::new(8, MESSAGE * SLOTS as usize);
     let sender = Segment::new(1, 0);
@@ -63,7 +65,8 @@ fn queue_scenario<S: Local + Remote + Send + 'static>(before: u64, open: fn(&Seg
     thread.join().unwrap();
 }
 
-// --- lock: the futex is replaced by a yield, so what is checked is exclusion, hand-over and take-over ---
+// --- lock: the futex is replaced by a yield, so what is checked is exclusion, hand-over and
+// take-over ---
 
 #[test]
 fn a_lock_excludes() {

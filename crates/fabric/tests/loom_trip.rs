@@ -1,10 +1,10 @@
-//! Models of tripwire, hints, message queue and lock: loom runs the real code through every interleaving and every value that
-//! the memory model lets a load return. Run by `make models`:
+//! Models of tripwire, hints, message queue and lock: loom runs the real code through every
+//! interleaving and every value that the memory model lets a load return. Run by `make models`:
 //!
 //!     RUSTFLAGS="--cfg loom" cargo test --release -p fabric -p stream --test 'loom_*'
 //!
-//! Each protocol has *mutations*: the same scenario with one fence, ordering or step left out, which must fail. A model that
-//! cannot fail shows nothing.
+//! Each protocol has *mutations*: the same scenario without one of its fences, orderings or steps.
+//! It must fail. A model that cannot fail shows nothing.
 #![cfg(loom)]
 
 use fabric::lock::Lock;
@@ -76,7 +76,8 @@ fn trip_scenario<R: Remote + Send + 'static>(open: fn(&Segment) -> R, arm: fn(&S
     assert!(kicks <= armed, "{kicks} kicks for {armed} armings");
 }
 
-// --- a writer that publishes under a lock, releases it, and only then looks whether anybody is armed ---
+// --- a writer that publishes under a lock, releases it, and only then checks whether anybody is
+// armed ---
 
 #[test]
 fn to_release_a_lock_is_the_writers_fence() {

@@ -1,6 +1,7 @@
-//! The provider for one host on real memory, between real processes: what a peer may hand us, a message queue under load, and a
-//! lock whose owner was killed. What the orderings need is loom's business (`loom_*.rs`); this shows that the parts work where they
-//! will run. Under Miri only the queue runs, over plain memory.
+//! The provider for one host on real memory, between real processes: descriptors that a peer may
+//! pass, a message queue under load, and a lock whose owner was killed. Loom checks the orderings
+//! (`loom_*.rs`); this shows that the parts work where they will run. Under Miri only the queue
+//! runs, over plain memory.
 #![cfg(not(loom))]
 
 mod plain;
@@ -17,7 +18,8 @@ const BACK: usize = BYTES;
 proptest! {
     #![proptest_config(ProptestConfig { cases: if cfg!(miri) { 2 } else { 200 }, failure_persistence: None, ..Default::default() })]
 
-    /// Frames of any length come out as they went in, in order, however the two ends take turns; what is not published is not seen.
+    /// Frames of any length are received unchanged and in order, however the two ends take turns. A
+    /// frame that is not published is not seen.
     #[test]
     fn a_queue_of_frames_is_a_queue(runs in prop::collection::vec((0..3u8, 0..600usize), 1..200)) {
         const SIZE: usize = 2048;
@@ -63,7 +65,7 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig { cases: if cfg!(miri) { 2 } else { 200 }, failure_persistence: None, ..Default::default() })]
 
-    /// Any row of pushes and pops does what a bounded queue does.
+    /// Any sequence of pushes and pops has the results of a bounded queue.
     #[test]
     fn a_queue_is_a_queue(runs in prop::collection::vec((any::<bool>(), 1..300usize), 1..20)) {
         let memory = Plain::new(BYTES + 8);

@@ -1,4 +1,5 @@
-//! The twin of `python/examples/zoom.py`: tiles are read by three copies, made smaller by three, and summed up. `zoom threads`, or `zoom processes`.
+//! The twin of `python/examples/zoom.py`: three copies read tiles, three make them smaller, and one
+//! sums them up. `zoom threads`, or `zoom processes`.
 
 use filters::flow::Policy;
 use filters::{
@@ -31,7 +32,7 @@ pub fn main() {
             }
             Ok(())
         });
-    // A process of the group comes no further.
+    // A process of the group ends here.
     let registry = registry.serve_if_asked();
     let processes = std::env::args().nth(1).is_some_and(|how| how == "processes");
 

@@ -1,8 +1,9 @@
-//! The caller's side of a group. One thread, which all messages and wishes come to, knows where everything stands; so there is one order of
-//! events, and nothing to lock.
+//! The caller's side of a group: one thread, which receives all messages and requests and has all
+//! state. So there is one order of events, and nothing to lock.
 //!
-//! When a process of the group is lost, the units of work that were under way fail (or are run again, if they may be), the process is started
-//! again, and everybody begins a new attempt at the plan; units that were waiting go on then.
+//! When a process of the group is lost, the units of work that were under way fail (or are run
+//! again, if they may be). The process is started again, and all workers begin a new attempt at the
+//! plan, with a new *epoch*; messages of an older one do not count. Waiting units go on then.
 
 use std::collections::BTreeSet;
 use std::os::unix::net::UnixStream;
@@ -15,7 +16,7 @@ use crate::error::Failure;
 use crate::event::Event;
 use crate::launch::Launcher as _;
 use crate::layout::CALLER;
-use crate::messages::{self, Door, FromWorker, Hello, ToWorker, VERSION};
+use crate::messages::{self, FromWorker, Hello, ToWorker, VERSION, WorkerAddress};
 use crate::unit::Part;
 use crate::worker::{self, Control, Ticket};
 
@@ -26,17 +27,17 @@ mod units;
 pub use knowledge::{Caller, Starting, Terms};
 use knowledge::{Phase, UnitState, Worker};
 
-/// How long a broken connection is taken for what comes before the news of a loss.
+/// How long a broken connection counts as a sign of a lost process, before its loss is reported.
 const SUSPICION: Duration = Duration::from_millis(400);
-/// How often processes that have not said hello are looked after.
+/// How often it checks on processes that have not said hello.
 const STILLBORN: Duration = Duration::from_millis(50);
 /// How many starts in a row may fail.
 const STARTS: u32 = 3;
-/// How long workers may take to say hello, and to link up.
+/// The most time that workers may take to say hello, and to link up.
 const START_PATIENCE: Duration = Duration::from_secs(60);
 
 impl Caller {
-    /// Does what comes, until the group is closed or cannot go on.
+    /// Handles events, until the group is closed or cannot go on.
     pub fn run(mut self, inbox: &Receiver<Event>) {
         self.gather();
         loop {
@@ -62,7 +63,8 @@ impl Caller {
         for unit in self.units.values() {
             unit.shared.end(Err(why.clone()));
         }
-        // Whoever has said hello is to hear of the end, also where nobody was told of the hello: the caller's own worker is waited for.
+        // A worker that has said hello must hear of the end, even if its hello was not handled:
+        // this waits for the caller's own worker.
         for event in inbox.try_iter() {
             match event {
                 Event::Came(worker, control, _) => {
@@ -90,7 +92,7 @@ impl Caller {
             }
             process.kill();
         }
-        // What came meanwhile.
+        // Events that have come meanwhile.
         for event in inbox.try_iter() {
             if let Event::Append { shared, .. } = event {
                 shared.end(Err(why.clone()));
@@ -137,13 +139,13 @@ impl Caller {
         }
     }
 
-    /// The attempt is over, if there was one: what is still said of it does not count from now on.
+    /// The attempt is over, if there was one: its messages do not count from now on.
     fn begin_again(&mut self) {
         self.epoch += 1;
         self.phase = Phase::Gathering;
     }
 
-    /// Starts the processes that are not there.
+    /// Starts the processes that are missing.
     fn gather(&mut self) {
         self.begin_again();
         self.deadline = Some(Instant::now() + START_PATIENCE);
@@ -192,7 +194,7 @@ impl Caller {
         let events = self.events.clone();
         let started = UnixStream::pair().and_then(|(ours, theirs)| {
             self.here = Some(thread::Builder::new().name("shunt-worker".into()).spawn(move || {
-                // How it ends is seen at the other end.
+                // The other end notices how it ends.
                 let _ = worker::serve_by(Control::Here(theirs), address, 0, &token, factory);
             })?);
             let mut control = Control::Here(ours);
@@ -246,14 +248,14 @@ impl Caller {
         self.phase = Phase::Linking;
         self.deadline = Some(Instant::now() + START_PATIENCE);
         self.ready.clear();
-        let nowhere = Door { tcp: String::new(), unix: String::new(), kin: String::new() };
-        let door =
-            |worker: &Worker| worker.hello.as_ref().map_or(nowhere.clone(), |hello| hello.door.clone());
-        let doors = self.workers.iter().map(door).collect();
+        let nowhere = WorkerAddress { tcp: String::new(), unix: String::new(), kin: String::new() };
+        let address =
+            |worker: &Worker| worker.hello.as_ref().map_or(nowhere.clone(), |hello| hello.address.clone());
+        let addresses = self.workers.iter().map(address).collect();
         let message = ToWorker::Plan {
             plan: (*self.terms.plan).clone(),
             epoch: self.epoch,
-            doors,
+            addresses,
             transport: self.terms.transport,
             trace: self.terms.trace,
         };
@@ -261,7 +263,7 @@ impl Caller {
     }
 
     fn said(&mut self, worker: usize, message: FromWorker) {
-        // Rule F2: a copy that there is not is nobody's.
+        // Rule F2: a copy that does not exist belongs to no worker.
         if message.copy().is_some_and(|copy| {
             self.terms.plan.copies.get(copy.filter).is_none_or(|ranks| copy.rank >= ranks.len())
         }) {
@@ -283,7 +285,8 @@ impl Caller {
             FromWorker::Unfit { epoch, copy, what, traceback, broken } if epoch == self.epoch => {
                 let host = self.terms.plan.host_of(worker).to_string();
                 if broken {
-                    // Another attempt, unless that was tried often enough; a process that is lost is noticed on its own.
+                    // Another attempt, unless that was tried often enough. A lost process is
+                    // noticed on its own.
                     self.try_again(&format!("host '{host}' cannot reach its neighbours: {what}"));
                     return;
                 }
@@ -358,7 +361,7 @@ impl Caller {
         }
         place.hello = None;
         place.states.clear();
-        // What it has counted since it was asked last is lost with it.
+        // Its counts since the last report are lost with it.
         let figures = std::mem::take(&mut place.figures);
         self.keep(figures);
         self.losses += 1;
@@ -405,7 +408,8 @@ impl Caller {
         units.chain([look]).chain(asked).chain([self.deadline]).flatten().min()
     }
 
-    /// Processes that have ended before they said hello have no connection that could tell.
+    /// Finds processes that have ended before they said hello: they have no connection that could
+    /// tell.
     fn look_for_stillborn(&mut self) {
         for worker in 0..self.workers.len() {
             let place = &mut self.workers[worker];

@@ -1,5 +1,5 @@
-//! One copy of a filter at work: what a filter is ([`Filter`]), what it sees of the world ([`Context`]), and the loop that takes it through
-//! one unit of work after another.
+//! One copy of a filter at work: the filter itself ([`Filter`]), the world that it sees
+//! ([`Context`]), and the loop that takes it through one unit of work after another.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -20,8 +20,9 @@ use crate::running::{Flag, Running, Until};
 use crate::sleeper::{Habit, Sleeper};
 use crate::wake::Wake;
 
-/// A filter (section 4.2): resources are made in `init` and released in `finalize`, for each unit of work; in between `process` reads
-/// streams and writes streams. It has a thread of its own, so it may take as long as it likes.
+/// A filter (section 4.2): resources are made in `init` and released in `finalize`, for each unit
+/// of work; in between `process` reads streams and writes streams. It has a thread of its own, so
+/// it may take as long as it likes.
 pub trait Filter: Send {
     /// Before a unit of work.
     fn init(&mut self, _context: &mut Context) -> Result<(), Error> {
@@ -45,11 +46,11 @@ pub trait Reporter: Send {
     fn failed(&self, uow: u64, why: Error);
     /// The copy has ended its part of a unit of work.
     fn done(&self, uow: u64, spans: Vec<Span>);
-    /// What it does now, for those who watch.
+    /// The copy's state changed, for observers.
     fn state(&self, state: State, uow: u64);
 }
 
-/// What a copy does.
+/// The states of a copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum State {
     /// Waits for a unit of work.
@@ -67,7 +68,7 @@ pub enum State {
 /// How long something took, for traces: nanoseconds of the host's clock since 1970.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Span {
-    /// What.
+    /// The state.
     pub state: State,
     /// When it began.
     pub from: u64,
@@ -75,7 +76,7 @@ pub struct Span {
     pub to: u64,
 }
 
-/// What a filter sees: which copy it is, the unit of work, and its streams.
+/// The world of a filter: which copy it is, the unit of work, and its streams.
 pub struct Context {
     id: CopyId,
     name: String,
@@ -93,7 +94,7 @@ pub struct Context {
 }
 
 impl Context {
-    /// Of a copy that has not begun.
+    /// For a copy that has not begun.
     #[allow(clippy::too_many_arguments)] // one caller, which has just these
     pub fn new(
         id: CopyId,
@@ -161,7 +162,8 @@ impl Context {
         self.outputs.iter().map(Output::def)
     }
 
-    /// The next buffer of this unit of work, of any stream; `None` when all producers have ended it.
+    /// The next buffer of this unit of work, of any stream; `None` when all producers have ended
+    /// it.
     pub fn read(&mut self) -> Result<Option<Buffer>, Error> {
         self.read_where(None)
     }
@@ -174,14 +176,15 @@ impl Context {
         self.read_where(Some(input))
     }
 
-    /// What [`Context::read`] (or, with a place, [`Context::read_from`]) finds without waiting: a buffer, nothing yet, or the end.
+    /// As [`Context::read`] (or, with a place, [`Context::read_from`]), without waiting: a buffer,
+    /// nothing yet, or the end.
     pub fn try_read(&mut self, input: Option<usize>) -> Result<Found, Error> {
         if let Some(input) = input
             && input >= self.inputs.len()
         {
             return Err(self.no_such("input", input, self.inputs.len()));
         }
-        self.look(input)
+        self.poll(input)
     }
 
     /// [`Context::reserve`] without waiting: `None` if that would be needed.
@@ -222,7 +225,7 @@ impl Context {
         output.write(bytes, with, &mut waiting)
     }
 
-    /// Hands a partial result to whoever appended the unit of work.
+    /// Hands a partial result to the caller that appended the unit of work.
     pub fn emit(&mut self, data: impl Into<Vec<u8>>) -> Result<(), Error> {
         if self.running.is_cancelled() {
             return Err(Error::Cancelled);
@@ -249,7 +252,7 @@ impl Context {
     fn read_where(&mut self, only: Option<usize>) -> Result<Option<Buffer>, Error> {
         let uow = self.running.id;
         loop {
-            match self.look(only)? {
+            match self.poll(only)? {
                 Found::Buffer(buffer) => return Ok(Some(buffer)),
                 Found::End => return Ok(None),
                 Found::Nothing => {}
@@ -268,7 +271,7 @@ impl Context {
     }
 
     #[inline(always)]
-    fn look(&mut self, only: Option<usize>) -> Result<Found, Error> {
+    fn poll(&mut self, only: Option<usize>) -> Result<Found, Error> {
         if self.running.is_cancelled() {
             return Err(Error::Cancelled);
         }
@@ -277,7 +280,7 @@ impl Context {
         let count = if only.is_some() { 1 } else { self.inputs.len() };
         for step in 0..count {
             let at = only.unwrap_or((self.next + step) % count);
-            match self.inputs[at].look(uow, &mut self.idle)? {
+            match self.inputs[at].poll(uow, &mut self.idle)? {
                 Found::Buffer(buffer) => {
                     self.next = at + 1;
                     return Ok(Found::Buffer(buffer));
@@ -289,7 +292,7 @@ impl Context {
         Ok(if ended { Found::End } else { Found::Nothing })
     }
 
-    /// Reads to the end what the filter has not.
+    /// Reads the rest of the unit of work, and drops it.
     fn drain(&mut self) -> Result<(), Error> {
         let uow = self.running.id;
         for at in 0..self.inputs.len() {
@@ -317,7 +320,7 @@ impl Context {
     }
 }
 
-/// Takes a filter through units of work until nobody gives it any more.
+/// Takes a filter through units of work until there are no more.
 pub fn work(filter: &mut dyn Filter, context: &mut Context, jobs: &Receiver<Arc<Running>>, trace: bool) {
     while let Ok(running) = jobs.recv() {
         one(filter, context, running, trace);
@@ -333,7 +336,7 @@ fn one(filter: &mut dyn Filter, context: &mut Context, running: Arc<Running>, tr
     let mut failed = false;
     let mut keep = |context: &Context, result: Result<(), Error>| {
         let Err(error) = result else { return };
-        // What comes of being cancelled is no failure of the filter's.
+        // An error after being cancelled is no failure of the filter.
         if !failed && !running.is_cancelled() {
             failed = true;
             context.reporter.failed(uow, error);

@@ -1,21 +1,22 @@
-//! What can go wrong for a filter, and for a unit of work.
+//! Errors of filters, and failures of units of work.
 
 use std::fmt;
 use std::io;
 
 use serde::{Deserialize, Serialize};
 
-/// Why a call of a filter's to the runtime failed, or what a filter itself failed with.
+/// Why a call of a filter to the runtime failed, or the filter's own error.
 #[derive(Debug)]
 pub enum Error {
-    /// The unit of work is not wanted any more: it was cancelled, ran out of time, or failed elsewhere. A filter that gets this should end; what
-    /// it returns then is not looked at.
+    /// The unit of work was cancelled, ran out of time, or failed elsewhere. A filter that gets
+    /// this should end; its result is ignored.
     Cancelled,
-    /// The program's mistake: a write of more than a buffer, a stream that is not there. The text says which, and what to do.
+    /// The program's mistake: a write of more than a buffer, a stream that is not there. The text
+    /// says which, and what to do.
     Usage(String),
     /// The connection to a neighbour broke, or memory could not be had.
     Io(io::Error),
-    /// What the filter itself says.
+    /// The filter's own error.
     Filter {
         /// In one line.
         what: String,
@@ -72,11 +73,11 @@ pub enum Failure {
         /// How it ended, as far as is known.
         how: String,
     },
-    /// The layout or the placement cannot be: the program's mistake.
+    /// The layout or the placement is impossible: the program's mistake.
     Mistake(String),
-    /// Somebody cancelled it.
+    /// It was cancelled.
     Cancelled,
-    /// It took longer than it was given.
+    /// It took longer than its timeout.
     TimedOut,
     /// The group was closed before it was done, or could not be started again.
     Closed(String),

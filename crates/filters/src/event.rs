@@ -1,4 +1,4 @@
-//! What comes to the thread of a group: what workers say, and what the program wants.
+//! Events for the thread of a group: messages of workers, and requests of the program.
 
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
@@ -9,22 +9,22 @@ use crate::status::{Status, Traced};
 use crate::unit::{Shared, UnitOptions};
 use crate::worker::Control;
 
-/// What comes to the thread.
+/// An event.
 pub enum Event {
     /// A worker has said hello.
     Came(usize, Control, Hello),
-    /// A worker says something: which one, its incarnation, what.
+    /// A worker has sent a message: which worker, its incarnation, the message.
     Said(usize, u64, FromWorker),
     /// Its connection has ended.
     Gone(usize, u64),
     /// The program appends a unit of work.
     Append { uow: u64, params: Vec<u8>, options: UnitOptions, shared: Arc<Shared> },
-    /// It wants one to fail, unless that has ended.
+    /// The program wants one to fail, unless it has ended.
     Cancel(u64, Failure),
-    /// It wants to see how things are.
+    /// The program asks for the status.
     Status(Sender<Status>),
-    /// It wants what was recorded.
+    /// The program asks for the recorded spans.
     Spans(Sender<Vec<Traced>>),
-    /// It has no use for the group any more.
+    /// The program closes the group.
     Close,
 }

@@ -1,9 +1,11 @@
-//! Which copy of the consumer gets the next buffer, and whether any may have one yet: credits and policies. Pure, and without
-//! time: the runtime asks it, and so does the simulation, so that what is simulated is what runs.
+//! Which copy of the consumer gets the next buffer, and whether any may have one yet: credits and
+//! policies. Pure, and without time: the runtime and the simulation ask the same code, so the
+//! simulation decides as the runtime does.
 //!
-//! A *credit* is the right to have one more buffer unacknowledged at one copy of the consumer. A consumer acknowledges a buffer when
-//! it starts on it, not when it is done ("Impact of High Performance Sockets on Data Intensive Applications", section 4.2), so what is
-//! unacknowledged is what waits.
+//! A *credit* is the right to have one more buffer unacknowledged at one copy of the consumer. A
+//! consumer acknowledges a buffer when it starts on it, not when it is done ("Impact of High
+//! Performance Sockets on Data Intensive Applications", section 4.2), so unacknowledged buffers are
+//! those that wait.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,49 +14,53 @@ use serde::{Deserialize, Serialize};
 pub enum Policy {
     /// One after the other, whoever is slow.
     RoundRobin,
-    /// One after the other, each as often as its weight says, evenly spread. One weight for each copy of the consumer.
+    /// One after the other, each as often as its weight says, evenly spread. One weight for each
+    /// copy of the consumer.
     Weighted(Vec<u32>),
-    /// Whoever has the fewest unacknowledged buffers; among equals the one that was given a buffer longest ago.
+    /// The copy with the fewest unacknowledged buffers; among equals the one that got a buffer
+    /// longest ago.
     DemandDriven,
     /// By the buffer's key: the same key goes to the same copy, in every run and on every host.
     Keyed,
-    /// What a function of the producer says, which sees the buffer's metadata; see [`crate::Chooser`].
+    /// The choice of a function of the producer, which sees the buffer's metadata; see
+    /// [`crate::Chooser`].
     User,
 }
 
-/// What is known of a buffer without looking into it.
+/// Metadata of a buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Meta<'a> {
     /// The number that the producer gave it, for [`Policy::Keyed`]; 0 if it gave none.
     pub key: u64,
     /// Bytes.
     pub len: usize,
-    /// What else the producer wrote beside it.
+    /// The note that the producer wrote beside it.
     pub note: &'a [u8],
 }
 
-/// What to do with the next buffer.
+/// The decision about the next buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Choice {
     /// Send it to this copy.
     Send(usize),
     /// Wait until this copy has acknowledged a buffer.
     WaitFor(usize),
-    /// Wait until any copy has.
+    /// Wait until any copy has acknowledged one.
     WaitForAny,
 }
 
-/// What one producer copy knows of one copy of the consumer.
+/// The state of one copy of the consumer, as one producer copy knows it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Account {
     /// Buffers sent.
     pub sent: u64,
-    /// Of them, how many it has started on.
+    /// The number of them that it has started on.
     pub acknowledged: u64,
     /// The most that were unacknowledged at once.
     pub most: u64,
     weight: i64,
-    /// Smooth weighted round-robin: grows by its weight at each turn, falls by all weights when chosen.
+    /// Smooth weighted round-robin: grows by its weight at each turn, falls by all weights when
+    /// chosen.
     turn: i64,
     /// The count of all buffers when it was last chosen.
     last: u64,
@@ -79,8 +85,9 @@ pub struct Flow {
 }
 
 impl Flow {
-    /// For `consumers` copies (at least one), each of which may have `credits` unacknowledged buffers (at least one) of this
-    /// producer. `first` is where round-robin starts: different for each copy of the producer, lest all begin with the same.
+    /// For `consumers` copies (at least one), each of which may have `credits` unacknowledged
+    /// buffers (at least one) of this producer. `first` is where round-robin starts: different for
+    /// each copy of the producer, lest all begin with the same.
     pub fn new(policy: Policy, credits: u64, consumers: usize, first: usize) -> Flow {
         assert!(consumers > 0 && credits > 0);
         let weight = |index: usize| match &policy {
@@ -99,8 +106,8 @@ impl Flow {
         flow
     }
 
-    /// Where the next buffer goes. Nothing changes by asking, so it may be asked again after a wait; `wanted` is what the producer's
-    /// own function said, and counts for [`Policy::User`] only.
+    /// Where the next buffer goes. Asking changes nothing, so it can be asked again after a wait.
+    /// `wanted` is the choice of the producer's own function, and counts for [`Policy::User`] only.
     pub fn choose(&self, meta: &Meta, wanted: Option<usize>) -> Choice {
         let fixed = |index: usize| {
             if self.has_credit(index) { Choice::Send(index) } else { Choice::WaitFor(index) }
@@ -115,7 +122,7 @@ impl Flow {
                 let best = (0..count)
                     .min_by_key(|&index| (self.accounts[index].unacknowledged(), self.accounts[index].last))
                     .expect("there is at least one consumer");
-                // Whoever has the fewest has a credit if anybody has.
+                // If any copy has a credit, the one with the fewest buffers has.
                 if self.has_credit(best) { Choice::Send(best) } else { Choice::WaitForAny }
             }
         }
@@ -137,7 +144,8 @@ impl Flow {
         account.most = account.most.max(account.unacknowledged());
     }
 
-    /// The copy has started on so many buffers in all. What cannot be (fewer than before, more than were sent) is not believed.
+    /// The copy has started on so many buffers in all. Impossible counts (fewer than before, more
+    /// than were sent) are ignored.
     pub fn acknowledged(&mut self, by: usize, in_all: u64) {
         let account = &mut self.accounts[by];
         if (account.acknowledged..=account.sent).contains(&in_all) {
@@ -150,7 +158,7 @@ impl Flow {
         self.accounts[index].unacknowledged() < self.credits
     }
 
-    /// What is known of each copy of the consumer.
+    /// The state of each copy of the consumer.
     pub fn accounts(&self) -> &[Account] {
         &self.accounts
     }
@@ -160,7 +168,7 @@ impl Flow {
         &self.policy
     }
 
-    /// Whose turn it is by smooth weighted round-robin.
+    /// The copy whose turn it is by smooth weighted round-robin.
     fn heaviest(&self) -> usize {
         let turn = |index: usize| self.accounts[index].turn + self.accounts[index].weight;
         (0..self.accounts.len())
@@ -169,7 +177,8 @@ impl Flow {
     }
 }
 
-/// Spreads keys that are numbered in a row; splitmix64's last step. It is part of what users see, as it says which copy gets which key.
+/// Spreads keys that are consecutive numbers; splitmix64's last step. Users can see it, as it
+/// decides which copy gets which key.
 fn mix(key: u64) -> u64 {
     let key = (key ^ (key >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let key = (key ^ (key >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -242,8 +251,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever happens: nobody gets more than its credits, a wait ends when that copy acknowledges, and no copy that is not
-        /// waited for matters.
+        /// In all cases no copy gets more than its credits, a wait ends when that copy
+        /// acknowledges, and no copy that is not waited for matters.
         #[test]
         fn credits_bound_what_waits(
             policy in policy(),

@@ -1,4 +1,5 @@
-//! A filter group as its program sees it: how it is made, what is asked of it, and what it shows. What goes on behind that is in `caller`.
+//! A filter group as its program sees it: how it is made, its requests, and its status. `caller` is
+//! behind that.
 
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,15 +16,16 @@ use crate::session::Factory;
 use crate::status::{Status, Traced};
 use crate::unit::{Shared, Unit, UnitOptions};
 
-/// How a group is made.
+/// Options of a group.
 pub struct Options {
-    /// What runs where.
+    /// Where filters run.
     pub placement: Placement,
-    /// What starts processes.
+    /// Starts processes on hosts.
     pub launcher: Box<dyn Launcher>,
-    /// What starts processes beside the caller's, for filters with [`crate::Place::processes`] that are placed there.
+    /// Starts processes on the caller's host, for filters with [`crate::Place::processes`] that are
+    /// placed there.
     pub beside: Local,
-    /// How buffers go between processes.
+    /// The transport of buffers between processes.
     pub transport: Transport,
     /// How many units of work may be under way at once; 1 to [`WINDOW_MOST`].
     pub window: usize,
@@ -43,7 +45,7 @@ pub struct Group {
 }
 
 impl Group {
-    /// Starts one: returns when all copies are ready, or with what is in the way.
+    /// Starts a group. Returns when all copies are ready, or with the problem.
     pub fn start(layout: &Layout, options: Options, factory: Arc<dyn Factory>) -> Result<Group, Failure> {
         let Options { placement, mut launcher, beside, transport, window, trace } = options;
         let closed = |what: String| Failure::Closed(what);
@@ -75,7 +77,8 @@ impl Group {
         }
     }
 
-    /// Appends a unit of work, which begins when there is room for it; those before it need not have ended.
+    /// Appends a unit of work, which begins when there is room for it; those before it need not
+    /// have ended.
     pub fn append(&self, params: impl Into<Vec<u8>>, options: UnitOptions) -> Unit {
         let shared = Arc::new(Shared::default());
         let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
@@ -93,17 +96,17 @@ impl Group {
         Unit::new(uow, shared, Arc::new(cancel))
     }
 
-    /// What runs where.
+    /// The plan.
     pub fn plan(&self) -> &Arc<Plan> {
         &self.plan
     }
 
-    /// What is to be seen now. Asks all workers, at most for a second.
+    /// The status at this moment. Asks all workers, for at most a second.
     pub fn status(&self) -> Status {
         self.ask(Event::Status)
     }
 
-    /// What the copies were doing, since the last time this was asked.
+    /// The spans of the copies since the last call.
     pub fn spans(&self) -> Vec<Traced> {
         self.ask(Event::Spans)
     }

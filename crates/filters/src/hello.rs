@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
-use crate::door::{PATIENCE, answer_each};
+use crate::acceptor::{PATIENCE, answer_each};
 use crate::event::Event;
 use crate::messages::{self, Hello};
 use crate::running::Flag;
 use crate::worker::Control;
 
-/// More than any hello has.
+/// More bytes than any hello has.
 const HELLO_MOST: usize = 4096;
 
 /// The place.
@@ -22,7 +22,7 @@ pub struct Reception {
 }
 
 impl Reception {
-    /// Opens it at this address, for those who know the token: they are told of as events.
+    /// Opens it at this address, for workers that know the token; reports them as events.
     pub fn open(address: IpAddr, token: &str, events: &Sender<Event>) -> io::Result<Reception> {
         let listener = TcpListener::bind((address, 0))?;
         let (at, closed) = (listener.local_addr()?, Arc::new(Flag::default()));
@@ -49,7 +49,7 @@ impl Drop for Reception {
     }
 }
 
-/// Whoever does not know the secret is not answered.
+/// A worker that does not know the secret gets no answer.
 fn admit(stream: TcpStream, token: &str, events: &Sender<Event>) {
     let prepared = stream.set_nodelay(true).and_then(|()| stream.set_read_timeout(Some(PATIENCE)));
     let mut control = Control::Tcp(stream);

@@ -1,5 +1,5 @@
-//! What a peer can write, for the fuzzers: a consumer reads memory that holds anything, a producer is told anything, and any bytes come as
-//! frames, knocks, messages.
+//! Everything that a peer can write, for the fuzzers: a consumer's memory holds any bytes, a
+//! producer gets any counts, and any bytes come as frames, handshakes, messages.
 
 use std::io::{self, IoSlice};
 use std::sync::{Arc, Mutex};
@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use fabric::Mapped as _;
 use fabric::sync::Ordering;
 
-use crate::door::Knock;
+use crate::acceptor::Handshake;
 use crate::flow::Policy;
 use crate::input::{Found, Input, Source};
 use crate::layout::StreamDef;
@@ -46,7 +46,7 @@ fn made(consumers: usize, policy: Policy) -> (StreamDef, Arc<Outlet>, Wake) {
     (def, outlet, Wake::new(&words, 0))
 }
 
-/// A consumer whose queue holds these bytes: whatever it takes for a buffer lies inside the pool, or is refused.
+/// A consumer whose queue holds these bytes: every buffer that it accepts lies inside the pool.
 pub fn read(bytes: &[u8]) {
     let (def, outlet, wake) = made(1, Policy::RoundRobin);
     let room = ring::bytes(outlet.geometry().capacity);
@@ -58,7 +58,7 @@ pub fn read(bytes: &[u8]) {
     input.begin(1);
     let mut kept = Vec::new();
     for _ in 0..2 * outlet.geometry().capacity {
-        match input.look(1, &mut 0) {
+        match input.poll(1, &mut 0) {
             Ok(Found::Buffer(buffer)) => {
                 assert!(buffer.len() <= SIZE && buffer.note().len() <= NOTE_MOST);
                 kept.push(buffer.bytes().iter().map(|&byte| u32::from(byte)).sum::<u32>());
@@ -69,7 +69,8 @@ pub fn read(bytes: &[u8]) {
     let _ = input.drain(1);
 }
 
-/// A producer whose consumers say these things of what they have taken: it keeps to the credits that it has really been given back.
+/// A producer whose consumers report these counts: it uses only credits that it has really got
+/// back.
 pub fn write(bytes: &[u8]) {
     let (def, outlet, wake) = made(2, Policy::DemandDriven);
     let counts: Vec<Arc<Sent>> = (0..2).map(|_| Arc::default()).collect();
@@ -97,7 +98,7 @@ pub fn write(bytes: &[u8]) {
     }
 }
 
-/// A wire on which these bytes come, and nothing goes.
+/// A wire on which these bytes come; bytes that are sent are dropped.
 struct Bytes(Mutex<Vec<u8>>);
 
 impl Wire for Bytes {
@@ -120,7 +121,8 @@ impl Wire for Bytes {
     }
 }
 
-/// A process that these bytes come to by a link: they go where they may, or end it.
+/// A process that receives these bytes by a link: they are delivered where they may be, or end the
+/// link.
 pub fn receive(bytes: &[u8]) {
     let (_, arriving, wake) = made(2, Policy::RoundRobin);
     let (_, departing, _) = made(2, Policy::RoundRobin);
@@ -135,12 +137,12 @@ pub fn receive(bytes: &[u8]) {
     }
 }
 
-/// Messages of which these are the bytes: understood, or refused.
+/// Messages with these bytes: understood, or refused.
 pub fn messages(bytes: &[u8]) {
     let framed = [&(bytes.len() as u32).to_le_bytes()[..], bytes].concat();
     let _ = messages::receive::<FromWorker>(&mut &framed[..]);
     let _ = messages::receive::<ToWorker>(&mut &framed[..]);
     let _ = messages::receive_most::<Hello>(&mut &framed[..], 4096);
-    let _ = messages::receive_most::<Knock>(&mut &framed[..], 512);
-    let _ = messages::receive_most::<Knock>(&mut &*bytes, 512);
+    let _ = messages::receive_most::<Handshake>(&mut &framed[..], 512);
+    let _ = messages::receive_most::<Handshake>(&mut &*bytes, 512);
 }

@@ -1,4 +1,5 @@
-//! The end of a stream that a consumer copy reads: a queue for each copy of the producer, looked at in turn.
+//! The end of a stream that a consumer copy reads: a queue for each copy of the producer, polled in
+//! turn.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -14,9 +15,10 @@ use crate::ring::{Entry, Kind, Place, Reader};
 use crate::stats::Got;
 use crate::wake::Wake;
 
-/// A buffer that came: bytes to be read where they lie. Its memory goes back to the producer when it is dropped.
+/// A received buffer: bytes to be read where they lie. Its memory goes back to the producer when it
+/// is dropped.
 pub struct Buffer {
-    /// What it holds on to; nothing if its bytes came in the entry.
+    /// Keeps its memory; None if its bytes came in the entry.
     outlet: Option<Arc<Reading>>,
     entry: Entry,
     /// The place among the copy's inputs.
@@ -27,12 +29,13 @@ pub struct Buffer {
 impl Buffer {
     /// The bytes.
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: the entry was checked to lie inside the pool, or itself; the producer, a process of the same group, writes a slot only after it
-        // was given back, which `drop` does.
+        // SAFETY: the entry was checked to lie inside the pool, or itself; the producer, a process
+        // of the same group, writes a slot only after it was given back, which `drop` does.
         unsafe { std::slice::from_raw_parts(self.address().as_ptr(), self.entry.len as usize) }
     }
 
-    /// Where they are, for those who keep no borrow. A few bytes lie in the buffer itself, and go where it is moved.
+    /// The address of the bytes, for callers that cannot keep a borrow. A few bytes lie in the
+    /// buffer itself, and move with it.
     pub fn address(&self) -> NonNull<u8> {
         match (&self.entry.place, &self.outlet) {
             (&Place::Slot(slot), Some(outlet)) => outlet.pool().at(slot as usize),
@@ -41,7 +44,7 @@ impl Buffer {
         }
     }
 
-    /// What the producer wrote beside it.
+    /// The note that the producer wrote beside it.
     pub fn note(&self) -> &[u8] {
         let (&Place::Slot(slot), Some(outlet)) = (&self.entry.place, &self.outlet) else { return &[] };
         let at = outlet.pool().note_at(slot as usize);
@@ -54,12 +57,12 @@ impl Buffer {
         self.entry.key
     }
 
-    /// Whether the write that it is from goes on in the next buffer of the same producer copy.
+    /// Whether the write that it belongs to goes on in the next buffer of the same producer copy.
     pub fn more(&self) -> bool {
         self.entry.more
     }
 
-    /// Which of the copy's inputs it came by: its place in [`crate::Context::inputs`].
+    /// The copy's input by which it came: its place in [`crate::Context::inputs`].
     pub fn input(&self) -> usize {
         self.input
     }
@@ -85,17 +88,18 @@ impl std::ops::Deref for Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        // A producer that waits for a slot looks by itself: hardly any ever does, and each buffer would pay for telling it.
+        // A producer that waits for a slot polls by itself: hardly any ever does, and a wake-up
+        // would cost each buffer.
         if let (&Place::Slot(slot), Some(outlet)) = (&self.entry.place, &self.outlet) {
             outlet.free(slot as usize);
         }
     }
 }
 
-/// So long a consumer that is behind a link may keep an acknowledgement to itself.
+/// How long a consumer behind a link may delay an acknowledgement.
 const TELL_NS: u64 = 50_000;
 
-/// Whom to tell that something was taken.
+/// The producer copy that gets acknowledgements.
 pub enum Source {
     /// The producer copy maps the same memory, and sleeps on this word.
     Memory(Wake),
@@ -103,7 +107,8 @@ pub enum Source {
     Link(Arc<Link>),
 }
 
-/// An outlet as one consumer copy has it: counted here, each buffer does not fight with the producer, and with other copies, for one count.
+/// An outlet as one consumer copy has it. It has a reference count of its own, so buffers do not
+/// compete with the producer, and with other copies, for one count.
 type Reading = Arc<Outlet>;
 
 /// The queue from one copy of the producer.
@@ -113,12 +118,12 @@ struct Channel {
     source: Source,
     /// The unit of work whose end came last.
     ended: u64,
-    /// When a producer behind a link was told last.
+    /// When a producer behind a link was last told.
     told_at: u64,
     counts: Arc<Got>,
 }
 
-/// What a look found.
+/// The result of a poll.
 #[derive(Debug)]
 pub enum Found {
     /// A buffer.
@@ -139,12 +144,13 @@ pub struct Input {
     def: StreamDef,
     channels: Vec<Channel>,
     next: usize,
-    /// How many channels have not ended the unit of work that is read.
+    /// How many channels have not ended the current unit of work.
     open: usize,
 }
 
 impl Input {
-    /// The end that copy `rank` of the consumer reads; for each copy of the producer its outlet, whom to tell, and where to count.
+    /// The end that copy `rank` of the consumer reads. For each copy of the producer: its outlet,
+    /// the source, and the place for counts.
     pub fn new(
         stream: usize,
         place: usize,
@@ -168,20 +174,21 @@ impl Input {
         &self.def
     }
 
-    /// From now on this unit of work is read.
+    /// Begins to read this unit of work.
     pub fn begin(&mut self, uow: u64) {
         self.open = self.channels.iter().filter(|channel| channel.ended < uow).count();
     }
 
-    /// Whether something waits that this unit of work has to look at.
+    /// Whether something waits that matters to this unit of work.
     pub fn has_news(&self, uow: u64) -> bool {
         let news = |channel: &Channel| channel.ended < uow && channel.reader.is_ready(channel.outlet.words());
         self.channels.iter().any(news)
     }
 
-    /// Looks for a buffer of the unit of work; each copy of the producer has its turn. `idle` is how many ticks the copy has waited.
+    /// Polls for a buffer of the unit of work; each copy of the producer has its turn. `idle` is
+    /// how many ticks the copy has waited.
     #[inline(always)]
-    pub fn look(&mut self, uow: u64, idle: &mut u64) -> Result<Found, Error> {
+    pub fn poll(&mut self, uow: u64, idle: &mut u64) -> Result<Found, Error> {
         let count = self.channels.len();
         for step in 0..count {
             let at = (self.next + step) % count;
@@ -200,7 +207,7 @@ impl Input {
                     Kind::Data => {
                         let buffer = self.start(at, entry)?;
                         if entry.uow != uow {
-                            // Left by a unit of work that this copy has not read to its end.
+                            // Left over from a unit of work that this copy has not read to its end.
                             self.channels[at].counts.unread.add(1);
                             continue;
                         }
@@ -220,10 +227,10 @@ impl Input {
         Ok(if self.open == 0 { Found::End } else { Found::Nothing })
     }
 
-    /// Throws away, and counts, what waits of this unit of work; whether all of it has come.
+    /// Drops, and counts, what waits of this unit of work. Returns whether all of it has come.
     pub fn drain(&mut self, uow: u64) -> Result<bool, Error> {
         loop {
-            match self.look(uow, &mut 0)? {
+            match self.poll(uow, &mut 0)? {
                 Found::Buffer(buffer) => {
                     let counts = &self.channels[buffer.producer].counts;
                     counts.unread.add(1);
@@ -234,20 +241,20 @@ impl Input {
         }
     }
 
-    /// Takes an entry and tells so.
+    /// Takes an entry and tells the producer.
     #[inline(always)]
     fn take(&mut self, at: usize, starts: bool) -> Result<(), Error> {
         let channel = &mut self.channels[at];
         let soon = channel.reader.take(channel.outlet.words(), starts);
         match &channel.source {
-            // What it sees without being told is true at any time.
+            // The counts in shared memory are true at any time.
             Source::Memory(wake) => {
                 if soon {
                     wake.fire();
                 }
             }
-            // There it must be told for its counts to be true. A slow consumer's are what matters to whoever chooses by them: so only fast ones
-            // save frames.
+            // Behind a link the producer must be told for its counts to be true. Policies that
+            // choose by counts depend on those of slow consumers: so only fast ones save frames.
             Source::Link(link) => {
                 let now = ticks();
                 if soon || now - channel.told_at > ticks_of(TELL_NS) {

@@ -1,5 +1,6 @@
-//! How processes of a group come into being. Launching on many machines is other people's business (Dask.distributed, for one); what a
-//! launcher must do here is small: name its hosts, and start one process on one of them with a ticket.
+//! How processes of a group are started. Other software launches on many machines
+//! (Dask.distributed, for one). A launcher here has little to do: it names its hosts, and starts
+//! one process on one of them with a ticket.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
@@ -9,11 +10,12 @@ use crate::worker::{TICKET, Ticket};
 
 /// Starts processes on hosts.
 pub trait Launcher: Send {
-    /// The hosts that it has, by names that a placement may use. None: filters run in the caller's process, or in processes beside it.
+    /// The names of its hosts, which a placement may use. None: filters run in the caller's
+    /// process, or in processes on its host.
     fn hosts(&mut self) -> io::Result<Vec<String>>;
-    /// At which of this host's addresses its processes reach the caller.
+    /// The address of this host by which its processes reach the caller.
     fn address(&mut self) -> io::Result<IpAddr>;
-    /// Starts a process that works for whoever gave the ticket ([`crate::serve`]).
+    /// Starts a process that works for the group of the ticket ([`crate::serve`]).
     fn launch(&mut self, host: &str, ticket: &Ticket) -> io::Result<Box<dyn Process>>;
 }
 
@@ -33,7 +35,7 @@ pub struct Local {
 }
 
 impl Local {
-    /// With this command, which must come to [`crate::serve_if_asked`].
+    /// Runs this command, which must reach [`crate::Registry::serve_if_asked`].
     pub fn new(program: impl Into<std::path::PathBuf>, args: impl IntoIterator<Item = String>) -> Local {
         Local { program: program.into(), args: args.into_iter().collect() }
     }

@@ -1,5 +1,6 @@
-//! What connects to what ([`Layout`]), apart from what runs where ([`Placement`]), and the [`Plan`] that both make: which copies there are, and in
-//! which process each one runs. Pure: everything that can be wrong with a program's structure is said here, before anything starts.
+//! The connections of filters ([`Layout`]), apart from where filters run ([`Placement`]), and the
+//! [`Plan`] that both make: which copies there are, and in which process each one runs. Pure: all
+//! mistakes in a program's structure are found here, before anything starts.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
@@ -8,13 +9,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::flow::Policy;
 
-/// Bytes of a buffer where a stream does not say.
+/// The default size of a buffer, in bytes.
 pub const BUFFER_SIZE: usize = 64 << 10;
-/// Credits of a stream where it does not say; the paper's figure.
+/// The default number of credits, which is the paper's.
 pub const CREDITS: usize = 32;
-/// More is no use: it only takes memory.
+/// More credits are of no use: they only take memory.
 pub const CREDITS_MOST: usize = 4096;
-/// A buffer's length is told in 31 bits.
+/// A buffer's length has 31 bits.
 pub const BUFFER_MOST: usize = 1 << 30;
 /// Copies of one filter.
 pub const COPIES_MOST: usize = 1024;
@@ -24,7 +25,8 @@ pub const COPIES_MOST: usize = 1024;
 pub struct FilterDef {
     /// Its name.
     pub name: String,
-    /// How a worker makes one: for the Rust face the name under which it was registered, and arguments; for Python a pickled class.
+    /// How a worker makes one: for the Rust face the name under which it was registered, and
+    /// arguments; for Python a pickled class.
     pub spec: Vec<u8>,
 }
 
@@ -45,7 +47,8 @@ pub struct StreamDef {
     pub credits: usize,
     /// Whether a write of more than a buffer becomes several; it is an error otherwise.
     pub split: bool,
-    /// For [`Policy::User`]: how a worker makes the function that chooses, as [`FilterDef::spec`] is for filters.
+    /// For [`Policy::User`]: how a worker makes the function that chooses, as [`FilterDef::spec`]
+    /// is for filters.
     pub chooser: Vec<u8>,
 }
 
@@ -58,7 +61,7 @@ pub struct Layout {
     pub streams: Vec<StreamDef>,
 }
 
-/// A stream as it is described: what is not said is as [`StreamOptions::default`] has it.
+/// The options of a stream. Those that are not set are as in [`StreamOptions::default`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StreamOptions {
     /// See [`StreamDef::name`].
@@ -88,7 +91,7 @@ impl Default for StreamOptions {
     }
 }
 
-/// What is wrong with a layout or a placement.
+/// The mistake in a layout or a placement.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wrong(String);
 
@@ -183,7 +186,8 @@ impl Layout {
             .map(|(place, _)| place)
     }
 
-    /// Whether it can run: not empty, and without a cycle, since the end of a unit of work goes along the streams.
+    /// Checks whether it can run: not empty, and without a cycle, since the end of a unit of work
+    /// goes along the streams.
     pub fn check(&self) -> Result<(), Wrong> {
         if self.filters.is_empty() {
             return wrong!("the layout has no filters");
@@ -222,7 +226,7 @@ fn named(what: &str, name: &str) -> Result<(), Wrong> {
     Ok(())
 }
 
-/// Where the caller is: the process that made the group.
+/// The name of the caller's host and process.
 pub const CALLER: &str = "caller";
 
 /// Where the copies of one filter run.
@@ -230,7 +234,8 @@ pub const CALLER: &str = "caller";
 pub struct Place {
     /// How many.
     pub copies: usize,
-    /// On which hosts, in turn; empty: on all that the launcher has, in turn. [`CALLER`] is the process that made the group.
+    /// On which hosts, in turn; empty: on all that the launcher has, in turn. [`CALLER`] is the
+    /// process that made the group.
     pub hosts: Vec<String>,
     /// Whether each has a process of its own, rather than a thread in its host's process.
     pub processes: bool,
@@ -242,7 +247,7 @@ impl Default for Place {
     }
 }
 
-/// What runs where. A filter that is not named has one copy.
+/// Where filters run. A filter that is not named has one copy.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Placement(pub BTreeMap<String, Place>);
 
@@ -255,7 +260,7 @@ pub struct WorkerDef {
     pub only: Option<(usize, usize)>,
 }
 
-/// What will run: the layout, and the worker of each copy.
+/// The layout, and the worker of each copy.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
     /// The layout.
@@ -276,8 +281,9 @@ pub struct CopyId {
 }
 
 impl Plan {
-    /// Puts the copies on `hosts`, which the launcher has. Where the placement says nothing: filters that write no stream go to the
-    /// caller, since that is where their results are wanted; the others go to the hosts in turn.
+    /// Puts the copies on `hosts`, which the launcher has. Filters that the placement does not name
+    /// go to the hosts in turn; but those that write no stream go to the caller, since their
+    /// results are wanted there.
     pub fn new(layout: &Layout, placement: &Placement, hosts: &[String]) -> Result<Plan, Wrong> {
         layout.check()?;
         for name in placement.0.keys() {

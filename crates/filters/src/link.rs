@@ -1,8 +1,10 @@
-//! The connection between two processes that have no memory in common: buffers, ends of units of work and acknowledgements as frames on one
-//! byte stream, each way. A frame is a header of 64 bytes, then the note, then the buffer's bytes.
+//! The connection between two processes that have no memory in common: buffers, ends of units of
+//! work and acknowledgements as frames on one byte stream, each way. A frame is a header of 64
+//! bytes, then the note, then the buffer's bytes.
 //!
-//! Writers are the copies themselves, one frame at a time; who reads is told in `listener`. Whoever does never waits for a copy: what comes
-//! has room, by the credits; so two processes whose copies all write cannot stop each other.
+//! The copies themselves write, one frame at a time; `listener` says who reads. The reader never
+//! waits for a copy: by the credits every frame has room. So two processes whose copies all write
+//! cannot stop each other.
 
 use std::io::{self, IoSlice};
 use std::ops::Range;
@@ -19,13 +21,13 @@ pub const HEADER: usize = 64;
 pub trait Wire: Send + Sync {
     /// Writes all of it.
     fn send(&self, parts: &mut [IoSlice]) -> io::Result<()>;
-    /// Reads what is there, but waits for something; 0 is the end.
+    /// Reads bytes, and waits for some if there are none; 0 is the end.
     fn read(&self, to: &mut [u8]) -> io::Result<usize>;
-    /// The same without waiting: [`io::ErrorKind::WouldBlock`] if nothing is there.
+    /// The same without waiting: [`io::ErrorKind::WouldBlock`] if there are none.
     fn read_now(&self, to: &mut [u8]) -> io::Result<usize>;
-    /// Ends it both ways: whoever reads or writes gets an error.
+    /// Ends it both ways: reads and writes fail from then on.
     fn close(&self);
-    /// How bytes go now, as it is shown: `shunt` or `tcp`.
+    /// The present transport of bytes, as status shows it: `shunt` or `tcp`.
     fn way(&self) -> &'static str;
 }
 
@@ -34,7 +36,7 @@ pub struct Link {
     wire: Arc<dyn Wire>,
     /// One writer at a time.
     writing: Mutex<()>,
-    /// What must be added to nanoseconds of the peer's clock to have them by ours.
+    /// Nanoseconds to add to the peer's clock to get ours.
     offset: i64,
 }
 
@@ -44,16 +46,16 @@ impl std::fmt::Debug for Link {
     }
 }
 
-/// What came.
+/// A frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Frame {
     /// A buffer, whose note and bytes follow, or the end of a unit of work.
     Entry {
         /// By which stream, from which copy of its producer, to which of its consumer.
         stream: u32,
-        /// See there.
+        /// As there.
         producer: u32,
-        /// See there.
+        /// As there.
         consumer: u32,
         /// The entry; its slot is the sender's.
         entry: Entry,
@@ -78,7 +80,7 @@ const END: u8 = 2;
 const TAKEN: u8 = 3;
 
 impl Frame {
-    /// As a header. The time is in nanoseconds of the sender's clock.
+    /// Its header. The time is in nanoseconds of the sender's clock.
     fn header(&self) -> [u8; HEADER] {
         let mut header = [0; HEADER];
         let (kind, [stream, producer, consumer]) = match *self {
@@ -105,7 +107,7 @@ impl Frame {
         header
     }
 
-    /// From a header; `None` if it is none. What the numbers name is for the receiver to check.
+    /// Parses a header; `None` if it is malformed. The receiver checks what the numbers name.
     pub fn parse(header: &[u8; HEADER]) -> Option<Frame> {
         let short =
             |at: usize| u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
@@ -142,7 +144,7 @@ fn clock() -> u64 {
 }
 
 impl Link {
-    /// Of a connection whose peer's clock differs by so many nanoseconds; see [`offset_of`].
+    /// For a connection whose peer's clock differs by so many nanoseconds; see `offset_of`.
     pub fn new(wire: Arc<dyn Wire>, offset: i64) -> Link {
         Link { wire, writing: Mutex::new(()), offset }
     }
@@ -169,7 +171,7 @@ impl Link {
         self.send(&mut [IoSlice::new(&header), IoSlice::new(note), IoSlice::new(bytes)])
     }
 
-    /// Tells what a consumer copy has taken.
+    /// Reports what a consumer copy has taken.
     pub fn send_taken(
         &self,
         stream: usize,
@@ -188,7 +190,7 @@ impl Link {
         self.wire.send(parts)
     }
 
-    /// The other direction, for whoever reads.
+    /// The other direction, for the reader.
     pub fn incoming(&self) -> Incoming {
         Incoming { wire: Arc::clone(&self.wire), ahead: vec![0; AHEAD], unread: 0..0, offset: self.offset }
     }
@@ -198,32 +200,33 @@ impl Link {
         self.wire.close();
     }
 
-    /// How bytes go now.
+    /// The present transport of bytes.
     pub fn way(&self) -> &'static str {
         self.wire.way()
     }
 }
 
-/// What is read at once of small frames.
+/// Bytes of small frames that are read at once.
 const AHEAD: usize = 64 << 10;
 
-/// The frames that come by a link.
+/// The received frames of a link.
 pub struct Incoming {
     wire: Arc<dyn Wire>,
-    /// What was read of frames that come next.
+    /// Bytes of the next frames that were read already.
     ahead: Vec<u8>,
     unread: Range<usize>,
     offset: i64,
 }
 
 impl Incoming {
-    /// The next frame; the time in it becomes ticks of this host. Without `wait`, `None` if none has come.
+    /// The next frame; its time becomes ticks of this host. Without `wait`, `None` if none has
+    /// come.
     pub fn frame(&mut self, wait: bool) -> io::Result<Option<Frame>> {
         while self.unread.len() < HEADER {
             self.ahead.copy_within(self.unread.clone(), 0);
             self.unread = 0..self.unread.len();
             let room = &mut self.ahead[self.unread.end..];
-            // Of a frame that has begun to come the rest is on its way.
+            // The rest of a frame that has begun to come is on its way.
             let read = match wait || !self.unread.is_empty() {
                 true => self.wire.read(room),
                 false => self.wire.read_now(room),
@@ -289,7 +292,7 @@ pub fn ask_clock(wire: &dyn Wire) -> io::Result<i64> {
     Ok(offset)
 }
 
-/// The answering end, which is told what came out.
+/// The answering end, which receives the result.
 pub fn answer_clock(wire: &dyn Wire) -> io::Result<i64> {
     let mut bytes = [0; 8];
     for _ in 0..PINGS {

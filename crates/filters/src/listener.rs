@@ -1,8 +1,10 @@
-//! Who reads a link. There is a thread for it, which sleeps in a read; but where two processes are busy with each other, each buffer would go by that
-//! thread, and wake it, and it would wake the copy that waits. So a copy that waits reads the links itself, as long as it looks and does
-//! not sleep yet, and the thread naps meanwhile. A copy that goes to sleep calls the thread back.
+//! Reading a link. There is a thread for it, which sleeps in a read. But between two busy
+//! processes that thread would wake for each buffer, and would wake the copy that waits for it. So
+//! a waiting copy reads the links itself, as long as it polls and does not sleep, and the thread
+//! naps meanwhile. A copy that goes to sleep calls the thread back.
 //!
-//! If all copies are busy with something else while the thread naps, what comes waits for the end of its nap: [`NAP_MOST`] at most.
+//! If all copies are busy while the thread naps, received frames wait for the end of its nap:
+//! [`NAP_MOST`] at most.
 
 use std::collections::HashMap;
 use std::io;
@@ -26,7 +28,7 @@ use crate::wake::Wake;
 const NAP: u64 = 100_000;
 const NAP_MOST: u64 = 500_000;
 
-/// How many frames a copy reads at once, and how long a buffer must be for the copy to stop at it.
+/// How many frames a copy reads at once, and the length of a buffer after which it stops.
 const AT_ONCE: usize = 16;
 const MUCH: usize = 128 << 10;
 
@@ -36,11 +38,11 @@ pub struct Listener {
     frames: Mutex<Frames>,
     /// 1 while the thread naps.
     napping: AtomicU32,
-    /// When a copy read the link last, or would have, in ticks; [`HELPING`] while one does.
+    /// When a copy last read the link, or tried to, in ticks; [`HELPING`] while one does.
     helped: AtomicU64,
 }
 
-/// A copy is reading: a large buffer takes longer than any nap.
+/// A copy is reading: receiving a large buffer takes longer than any nap.
 const HELPING: u64 = u64::MAX;
 
 impl Listener {
@@ -54,13 +56,14 @@ impl Listener {
         }
     }
 
-    /// What the thread does until the link ends.
+    /// The thread's loop, until the link ends.
     pub fn run(&self) {
         loop {
             let woke = match self.frames.lock().unwrap_or_else(PoisonError::into_inner).next(true, true) {
                 Ok(Did::Woke) => true,
                 Ok(_) => false,
-                // Copies that write find that out, and the caller's process finds the peer lost, if it is that.
+                // Copies that write notice it, too, and the caller's process finds the peer lost,
+                // if it is.
                 Err(_) => break,
             };
             let mut nap = NAP;
@@ -81,13 +84,13 @@ impl Listener {
         helped == HELPING || helped > 0 && ticks().saturating_sub(helped) < ticks_of(within)
     }
 
-    /// Reads what has come, if nobody else does: for a copy that waits.
+    /// Reads received frames, if no other thread does: for a copy that waits.
     pub fn help(&self) {
         let mut frames = match self.frames.try_lock() {
             Ok(frames) => frames,
             Err(TryLockError::Poisoned(frames)) => frames.into_inner(),
             Err(TryLockError::WouldBlock) => {
-                // Another copy may be reading: what it says of that must stay.
+                // Another copy may be reading: its mark must stay.
                 if self.helped.load(Ordering::Relaxed) != HELPING {
                     self.helped.store(ticks(), Ordering::Relaxed);
                 }
@@ -95,7 +98,7 @@ impl Listener {
             }
         };
         let helping = Helping::begin(&self.helped);
-        // Not all that has come: what was read is best used while it is in the cache.
+        // Not all that has come: frames are best used while they are in the cache.
         let mut ended = false;
         for _ in 0..AT_ONCE {
             match frames.next(false, false) {
@@ -114,7 +117,7 @@ impl Listener {
         }
     }
 
-    /// A copy goes to sleep: the thread is to read again.
+    /// A copy goes to sleep: the thread must read again.
     pub fn leave(&self) {
         if self.helped.load(Ordering::Relaxed) == HELPING {
             // Another copy reads it.
@@ -144,7 +147,7 @@ impl Drop for Helping<'_> {
     }
 }
 
-/// What was done with a frame.
+/// The result for a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Did {
     /// None had come, or it has to wait.
@@ -157,13 +160,13 @@ pub enum Did {
     Woke,
 }
 
-/// Where the frames of a link go.
+/// The destinations of a link's frames.
 pub struct Frames {
     incoming: Incoming,
     aborted: Arc<Flag>,
-    /// Where buffers go that come, by stream and producer copy.
+    /// The destinations of received buffers, by stream and producer copy.
     arriving: HashMap<(u32, u32), Arriving>,
-    /// Which outlets acknowledgements are for, likewise.
+    /// The outlets that acknowledgements are for, likewise.
     departing: HashMap<(u32, u32), Departing>,
     /// A buffer for which there was no slot.
     waiting: Option<Frame>,
@@ -171,7 +174,7 @@ pub struct Frames {
 
 struct Arriving {
     stand: Stand,
-    /// Who sleeps there: none for consumer copies of other processes.
+    /// The sleepers' words: none for consumer copies of other processes.
     wakes: Vec<Option<Wake>>,
 }
 
@@ -183,7 +186,7 @@ struct Departing {
 }
 
 impl Frames {
-    /// Of a link, none of which go anywhere yet.
+    /// For a link; it has no destinations yet.
     pub fn new(link: &Link, aborted: Arc<Flag>) -> Frames {
         Frames {
             incoming: link.incoming(),
@@ -194,13 +197,15 @@ impl Frames {
         }
     }
 
-    /// Buffers of this stream and producer copy go to this stand; for each copy of the consumer who sleeps there, if it is of this process.
+    /// Delivers buffers of this stream and producer copy to this stand. For each copy of the
+    /// consumer: its word, if it is in this process.
     pub fn arrive(&mut self, stream: usize, producer: usize, outlet: &Arc<Outlet>, wakes: Vec<Option<Wake>>) {
         let stand = Stand::new(Arc::clone(outlet), wakes.len());
         self.arriving.insert((stream as u32, producer as u32), Arriving { stand, wakes });
     }
 
-    /// Acknowledgements for this stream and producer copy go to this outlet; for each copy of the consumer whether it is the peer's.
+    /// Delivers acknowledgements for this stream and producer copy to this outlet. For each copy of
+    /// the consumer: whether it is the peer's.
     pub fn depart(
         &mut self,
         stream: usize,
@@ -213,15 +218,15 @@ impl Frames {
         self.departing.insert((stream as u32, producer as u32), departing);
     }
 
-    /// Takes the next frame, and hands it over. Waits for one if `wait`, and for a slot if `patient`: copies must not, as it may be they that
-    /// hold all buffers.
+    /// Takes the next frame, and delivers it. Waits for one if `wait`, and for a slot if `patient`:
+    /// copies must not wait for slots, as they may hold all buffers themselves.
     pub fn next(&mut self, wait: bool, patient: bool) -> io::Result<Did> {
         let frame = match self.waiting.take() {
             Some(frame) => Some(frame),
             None => self.incoming.frame(wait)?,
         };
         let Some(frame) = frame else { return Ok(Did::Nothing) };
-        // Rule F2: whatever a frame names is looked up, never trusted.
+        // Rule F2: every number in a frame is checked, never trusted.
         let wrong = || io::Error::new(io::ErrorKind::InvalidData, "a frame for nobody here");
         let mut much = false;
         let woke = match frame {
@@ -246,7 +251,7 @@ impl Frames {
                     return Err(wrong());
                 }
                 let queue = outlet.geometry().queue(consumer as usize);
-                // The producer believes none that cannot be.
+                // The producer ignores impossible counts.
                 outlet.words().atomic(queue + ring::ACKNOWLEDGED).store(started, sync::Ordering::Release);
                 outlet.words().atomic(queue + ring::TAKEN).store(taken, sync::Ordering::Release);
                 wake.fire()
@@ -260,8 +265,8 @@ impl Frames {
     }
 }
 
-/// Reads note and bytes of a buffer into a slot of the stand. `None` if there is no slot, which is so only while consumers hold on to more
-/// buffers than there are addresses for.
+/// Reads note and bytes of a buffer into a slot of the stand. `None` if there is no slot, which
+/// happens only while consumers keep more buffers than there are addresses for.
 fn receive(
     incoming: &mut Incoming,
     stand: &mut Stand,

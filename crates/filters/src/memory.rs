@@ -1,7 +1,9 @@
-//! Memory that the processes of a group share: segments with words that several write, and *pools* of slots for the buffers of one
-//! producer copy, which it alone writes and its consumers map for reading.
+//! Memory that the processes of a group share: segments with words that several write, and *pools*
+//! of slots for the buffers of one producer copy, which it alone writes and its consumers map for
+//! reading.
 //!
-//! Both are sealed memfds, sparse: a pool has addresses for far more slots than are ever used, and memory only for those that were.
+//! Both are sealed memfds, sparse: a pool has addresses for far more slots than are ever used, and
+//! memory only for those that were.
 
 use std::io;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
@@ -18,7 +20,7 @@ fn error(errno: Errno) -> io::Error {
 #[derive(Debug)]
 pub struct Segment {
     map: Map,
-    /// To be handed to others, where this process made it.
+    /// The file to pass on, if this process made it.
     file: Option<OwnedFd>,
 }
 
@@ -49,14 +51,14 @@ impl Segment {
 impl Drop for Segment {
     fn drop(&mut self) {
         let map = std::mem::replace(&mut self.map, Map::NONE);
-        // SAFETY: whoever uses the map holds the segment.
+        // SAFETY: all users of the map keep the segment.
         unsafe { map.unmap() };
     }
 }
 
 /// Bytes for the note beside a buffer, at the end of its slot.
 pub const NOTE_MOST: usize = 192;
-/// Addresses that a pool takes, unless that would be fewer than [`Shape::slots_least`].
+/// Addresses that a pool takes, unless [`Shape::slots_least`] needs more.
 const POOL_BYTES: usize = 1 << 30;
 const SLOTS_MOST: usize = 1 << 16;
 
@@ -70,7 +72,7 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// For buffers of `size` bytes, when `least` can be under way at once.
+    /// For buffers of `size` bytes, if `least` can be under way at once.
     pub fn new(size: usize, least: usize) -> Shape {
         let mut shape = Shape { size, slots: 0 };
         shape.slots = (POOL_BYTES / shape.stride()).min(SLOTS_MOST).max(least);
@@ -88,7 +90,7 @@ impl Shape {
     }
 }
 
-/// Slots for buffers: where the producer writes, or a consumer's view for reading.
+/// Slots for buffers: the producer's mapping for writing, or a consumer's for reading.
 #[derive(Debug)]
 pub struct Pool {
     base: NonNull<u8>,
@@ -96,13 +98,13 @@ pub struct Pool {
     file: Option<OwnedFd>,
 }
 
-// SAFETY: a Pool is an address; who may use which slot when is told by entries and slot words.
+// SAFETY: a Pool is an address; entries and slot words decide who may use which slot when.
 unsafe impl Send for Pool {}
 // SAFETY: as above.
 unsafe impl Sync for Pool {}
 
 impl Pool {
-    /// A new one, to be written.
+    /// A new pool, for writing.
     pub fn create(shape: Shape) -> io::Result<Pool> {
         let fd = sys::memfd_create(c"shunt-filters-pool").map_err(error)?;
         // SAFETY: the memfd was made for us.
@@ -113,7 +115,7 @@ impl Pool {
         Ok(Pool { base, shape, file: Some(file) })
     }
 
-    /// A peer's, to be read. The seals are checked, as it could else be cut off under us.
+    /// A peer's pool, for reading. The seals are checked, as the peer could truncate it otherwise.
     pub fn open(file: &OwnedFd, shape: Shape) -> io::Result<Pool> {
         let fd = file.as_raw_fd();
         let seals = sys::fcntl(fd, libc::F_GET_SEALS, 0).map_err(error)?;
@@ -127,14 +129,14 @@ impl Pool {
         Ok(Pool { base: map(file, shape.bytes(), libc::PROT_READ)?, shape, file: None })
     }
 
-    /// Where the slot's buffer is; panics if there is no such slot.
+    /// The address of the slot's buffer; panics if there is no such slot.
     pub fn at(&self, slot: usize) -> NonNull<u8> {
         assert!(slot < self.shape.slots);
         // SAFETY: inside the mapping.
         unsafe { self.base.add(slot * self.shape.stride()) }
     }
 
-    /// Where its note is.
+    /// The address of its note.
     pub fn note_at(&self, slot: usize) -> NonNull<u8> {
         // SAFETY: inside the slot, which ends with room for the note.
         unsafe { self.at(slot).add(self.shape.size) }

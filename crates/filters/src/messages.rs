@@ -1,5 +1,5 @@
-//! What the caller's process and the workers say to each other: nothing of it is on the way of a buffer. Each message is its length in four bytes
-//! and then itself in postcard's form.
+//! The messages between the caller's process and the workers. None of them is on the way of a
+//! buffer. Each message is its length in four bytes and then its encoding by postcard.
 
 use std::io::{self, Read, Write};
 
@@ -10,13 +10,13 @@ use crate::copy::{Span, State};
 use crate::layout::{CopyId, Plan};
 use crate::stats::Figures;
 
-/// Bytes of a message at most: partial results are in them.
+/// The most bytes of a message: partial results are in them.
 const MOST: usize = 1 << 30;
 
-/// Which messages are understood; both ends must have the same.
+/// The version of the messages; both ends must have the same.
 pub const VERSION: u32 = 1;
 
-/// How buffers go between processes.
+/// The transport of buffers between processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum Transport {
     /// In shared memory on one host, by sockets elsewhere.
@@ -28,18 +28,19 @@ pub enum Transport {
     Tcp,
 }
 
-/// Where a worker can be reached by its neighbours.
+/// Where neighbours reach a worker.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Door {
+pub struct WorkerAddress {
     /// Host and port of TCP.
     pub tcp: String,
     /// The abstract name of its UNIX socket.
     pub unix: String,
-    /// What two processes that can share memory have in common: the kernel's boot, the network namespace, the user.
+    /// A text that is equal for two processes if they can share memory: the kernel's boot, the
+    /// network namespace, the user.
     pub kin: String,
 }
 
-/// What a worker says first.
+/// A worker's first message.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Hello {
     /// See [`VERSION`].
@@ -53,20 +54,20 @@ pub struct Hello {
     /// The machine's name, for people.
     pub machine: String,
     /// Where its neighbours reach it.
-    pub door: Door,
+    pub address: WorkerAddress,
 }
 
 /// To a worker.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum ToWorker {
-    /// What runs where. Whatever ran before is given up.
+    /// The plan. All that ran before is given up.
     Plan {
         /// The plan.
         plan: Plan,
         /// Which attempt at it this is.
         epoch: u64,
         /// Where each worker is reached.
-        doors: Vec<Door>,
+        addresses: Vec<WorkerAddress>,
         /// How buffers go.
         transport: Transport,
         /// Whether spans are reported.
@@ -76,17 +77,17 @@ pub enum ToWorker {
     Append {
         /// Its number.
         uow: u64,
-        /// What it is about.
+        /// Its parameters.
         params: Vec<u8>,
     },
-    /// Nobody wants it any more.
+    /// Cancels a unit of work.
     Cancel {
         /// Which.
         uow: u64,
     },
-    /// The worker is to say its figures.
+    /// Asks for the worker's figures.
     Report {
-        /// To be said in the answer.
+        /// Repeated in the answer.
         number: u64,
     },
     /// There is no more work.
@@ -122,7 +123,7 @@ pub enum FromWorker {
         uow: u64,
         /// From this copy.
         copy: CopyId,
-        /// What it is.
+        /// The result.
         data: Vec<u8>,
     },
     /// A copy has failed.
@@ -151,7 +152,7 @@ pub enum FromWorker {
         /// How long it took, if that was asked for.
         spans: Vec<Span>,
     },
-    /// What its copies have counted in an attempt that is over.
+    /// Counts of an attempt that is over.
     Counted {
         /// See there.
         figures: Vec<Figures>,
@@ -160,9 +161,9 @@ pub enum FromWorker {
     Report {
         /// Its number.
         number: u64,
-        /// What its copies do, and in which unit of work.
+        /// The states of its copies, and their units of work.
         states: Vec<(CopyId, State, u64)>,
-        /// What they have counted.
+        /// Their counts.
         figures: Vec<Figures>,
     },
 }
@@ -202,7 +203,7 @@ pub fn receive_most<T: DeserializeOwned>(from: &mut impl Read, most: usize) -> i
         return Err(wrong(format!("a message of {len} bytes where at most {most} are expected")));
     }
     let mut bytes = Vec::new();
-    // Grows with what comes: a length alone takes no memory.
+    // Grows with the bytes that come: a length alone takes no memory.
     from.take(len as u64).read_to_end(&mut bytes)?;
     if bytes.len() < len {
         return Err(io::ErrorKind::UnexpectedEof.into());

@@ -1,6 +1,8 @@
-//! The memory of one producer copy's end of one stream: a pool of slots for its buffers, a word for each slot (is it in use?), and for each copy of
-//! the consumer a queue of entries. The copy of the producer is its only writer, but for counts that consumers tell and slots that they give
-//! back. Where producer and consumer have no memory in common, whoever receives for the consumer plays the producer's part.
+//! The memory of one producer copy's end of one stream: a pool of slots for its buffers, a word for
+//! each slot (is it in use?), and for each copy of the consumer a queue of entries. The producer
+//! copy is the only writer, except for counts that consumers store and slots that they give back.
+//! Where producer and consumer have no memory in common, the receiving process plays the producer's
+//! part.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -13,10 +15,11 @@ use crate::memory::{NOTE_MOST, Pool, Segment, Shape};
 use crate::ring::{self, INLINE, Place};
 use fabric::sync::Ordering;
 
-/// Entries that are no buffers (ends of units of work) have room for so many more than there are credits.
+/// Room for entries that are no buffers (ends of units of work), beyond the credits.
 const MARKERS: usize = 32;
 
-/// How an outlet's memory is laid out; follows from the stream and the number of consumer copies, so that nobody has to tell it.
+/// The layout of an outlet's memory. It follows from the stream and the number of consumer copies,
+/// so it is not transmitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Geometry {
     /// Entries of each queue.
@@ -27,7 +30,7 @@ pub struct Geometry {
 }
 
 impl Geometry {
-    /// Of a stream whose consumer has so many copies.
+    /// For a stream whose consumer has so many copies.
     pub fn new(stream: &StreamDef, consumers: usize) -> Geometry {
         let capacity = (stream.credits + MARKERS).next_power_of_two();
         let shape = Shape::new(stream.buffer_size, (stream.credits * consumers + 2) * 2);
@@ -96,7 +99,7 @@ impl Outlet {
         &self.geometry
     }
 
-    /// Whether nobody uses the slot. Acquire: whoever gave it back has read it to the end.
+    /// Whether the slot is free. Acquire: the reader that gave it back has read it to the end.
     pub fn is_free(&self, slot: usize) -> bool {
         self.words().atomic(self.geometry.slot_word(slot)).load(Ordering::Acquire) == 0
     }
@@ -117,9 +120,10 @@ impl Outlet {
 #[derive(Debug)]
 pub struct Slots {
     outlet: Arc<Outlet>,
-    /// What the draft that was handed over last held, for the next one: to count references costs as much as a small buffer.
+    /// The outlet reference of the draft that was sent last, for the next one: counting references
+    /// costs as much as a small buffer.
     spare: Option<Arc<Outlet>>,
-    /// So many were ever used; those beyond have no memory yet.
+    /// How many were ever used; those beyond have no memory yet.
     grown: usize,
     next: usize,
 }
@@ -130,7 +134,7 @@ impl Slots {
         Slots { outlet, spare: None, grown: 0, next: 0 }
     }
 
-    /// A slot that is free, to be filled; `None` if all that there are addresses for are in use.
+    /// A free slot, to be filled; `None` if all slots with addresses are in use.
     pub fn reserve(&mut self) -> Option<Draft> {
         let slot = self.take()?;
         let outlet = self.spare.take().unwrap_or_else(|| Arc::clone(&self.outlet));
@@ -150,20 +154,21 @@ impl Slots {
         Place::Inline(words.map(u64::from_ne_bytes))
     }
 
-    /// Takes back a draft whose bytes are elsewhere by now.
+    /// Takes back a draft whose bytes have been copied elsewhere.
     pub fn take_back(&mut self, draft: Draft) {
         let slot = self.hand_over(draft);
         self.outlet.free(slot);
     }
 
-    /// The slot of a draft that is sent, which is thereby its reader's to give back.
+    /// The slot of a draft that is sent. From now on its reader gives it back.
     pub fn hand_over(&mut self, mut draft: Draft) -> usize {
         let Held { outlet, slot } = draft.0.take().expect(HELD);
         self.spare = Some(outlet);
         slot
     }
 
-    /// The slot that was given out longest ago is most likely back; new ones are begun only if none is.
+    /// The slot that was given out longest ago is most likely free again; new ones are begun only
+    /// if it is not.
     fn take(&mut self) -> Option<usize> {
         for _ in 0..self.grown {
             let slot = self.next;
@@ -183,7 +188,7 @@ impl Slots {
     }
 }
 
-/// A slot that its producer is filling. Given back if it is not handed over.
+/// A slot that its producer is filling. It is given back if it is not sent.
 #[derive(Debug)]
 pub struct Draft(Option<Held>);
 
@@ -200,10 +205,12 @@ impl Draft {
         self.0.as_ref().expect(HELD)
     }
 
-    /// The bytes to be written, as many as a buffer of the stream has. What they hold is what was there before.
+    /// The bytes to write, as many as a buffer of the stream has. Their old contents are still
+    /// there.
     pub fn bytes(&mut self) -> &mut [u8] {
         let size = self.outlet().geometry.shape.size;
-        // SAFETY: the slot is occupied by this draft alone, in a pool that this process made; nobody reads it before it is sent.
+        // SAFETY: the slot is occupied by this draft alone, in a pool that this process made;
+        // nobody reads it before it is sent.
         unsafe { std::slice::from_raw_parts_mut(self.address(), size) }
     }
 
@@ -215,7 +222,8 @@ impl Draft {
         unsafe { std::slice::from_raw_parts_mut(outlet.pool.note_at(*slot).as_ptr(), len) }
     }
 
-    /// Where the bytes are, for those who keep no borrow (a buffer of Python's); as many as [`Draft::bytes`] has.
+    /// The address of the bytes, for callers that cannot keep a borrow (a buffer of Python's); as
+    /// many as [`Draft::bytes`] has.
     pub fn address(&self) -> *mut u8 {
         let Held { outlet, slot } = self.held();
         outlet.pool.at(*slot).as_ptr()

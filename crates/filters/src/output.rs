@@ -1,4 +1,5 @@
-//! The end of a stream that a producer copy writes: it chooses the consumer copy, waits for its credit, and hands the buffer over.
+//! The end of a stream that a producer copy writes: it chooses the consumer copy, waits for its
+//! credit, and hands the buffer over.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,13 +18,14 @@ use crate::sleeper::{Habit, Sleeper};
 use crate::stats::Sent;
 use crate::wake::Wake;
 
-/// A function that says which copy of the consumer gets a buffer, for [`Policy::User`]. It sees what is known of the buffer, and of the copies.
+/// A function that chooses the copy of the consumer for a buffer, for [`Policy::User`]. It sees the
+/// metadata of the buffer, and the state of the copies.
 pub trait Chooser: Send {
     /// The copy's rank.
     fn choose(&mut self, buffer: &Meta, copies: &[Account]) -> Result<usize, Error>;
 }
 
-/// What goes with a buffer.
+/// Metadata that goes with a buffer.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct With<'a> {
     /// For [`Policy::Keyed`], and for the consumer to see.
@@ -32,7 +34,7 @@ pub struct With<'a> {
     pub note: &'a [u8],
 }
 
-/// How often a copy looks for a slot when consumers hold on to all of them.
+/// How often a copy polls for a slot when consumers keep all of them.
 const SLOT_LOOK: Duration = Duration::from_millis(1);
 
 /// How one copy of the consumer is reached.
@@ -60,18 +62,19 @@ pub struct Output {
     waited: u64,
 }
 
-/// What a copy waits with.
+/// The tools with which a copy waits.
 pub struct Waiting<'a> {
-    /// What sleeps on its word.
+    /// The sleeper on its word.
     pub sleeper: &'a Sleeper,
-    /// What it has learned of waiting.
+    /// Its experience with waiting.
     pub habit: &'a mut Habit,
-    /// Until when.
+    /// The end of the wait.
     pub until: Until<'a>,
 }
 
 impl Output {
-    /// The end that copy `rank` of the producer writes; one target, and one place to count, for each copy of the consumer.
+    /// The end that copy `rank` of the producer writes. For each copy of the consumer: its target,
+    /// and the place for counts.
     pub fn new(
         stream: usize,
         def: &StreamDef,
@@ -103,7 +106,8 @@ impl Output {
         &self.def
     }
 
-    /// Memory for one buffer, to be filled and sent. Waits only if consumers hold on to more buffers than there are addresses for.
+    /// Memory for one buffer, to be filled and sent. Waits only if consumers keep more buffers than
+    /// there are addresses for.
     #[inline(always)]
     pub fn reserve(&mut self, waiting: &mut Waiting) -> Result<Draft, Error> {
         if waiting.until.is_over() {
@@ -176,7 +180,8 @@ impl Output {
         }
     }
 
-    /// Sends the first `len` bytes of a draft, which must be of this end. `more` if the same write goes on in the next buffer.
+    /// Sends the first `len` bytes of a draft, which must be of this end. `more` if the same write
+    /// goes on in the next buffer.
     #[inline(always)]
     pub fn send(
         &mut self,
@@ -230,7 +235,7 @@ impl Output {
         Ok(())
     }
 
-    /// Says to all consumer copies that this copy has written all of the unit of work.
+    /// Tells all consumer copies that this copy has written all of the unit of work.
     pub fn end_of_work(&mut self, waiting: &mut Waiting) -> Result<(), Error> {
         let entry = Entry::end_of(waiting.until.uow());
         for to in 0..self.targets.len() {
@@ -295,7 +300,7 @@ impl Output {
         }
     }
 
-    /// Takes notice of acknowledgements.
+    /// Reads the acknowledgements of a copy.
     fn learn(&mut self, to: usize) {
         self.flow.acknowledged(to, self.writers[to].acknowledged(self.outlet.words()));
     }
@@ -311,7 +316,8 @@ impl Output {
     }
 
     fn count(&mut self, to: usize, len: usize) {
-        // What was learned may be old, so there can be fewer than that; whether there are is looked at only where it would be a record.
+        // The known count may be old, and the true one smaller. It is read again only where it
+        // would be a record.
         if self.flow.accounts()[to].unacknowledged() > self.counts[to].most.value() {
             self.learn(to);
             let now = self.flow.accounts()[to].unacknowledged();

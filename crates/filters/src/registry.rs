@@ -1,5 +1,5 @@
-//! The Rust face: filters by name. A program registers its filters before anything else; where it was started as a process of a group it works
-//! for that, and else it goes on to make one.
+//! The Rust interface: filters by name. A program registers its filters before anything else. A
+//! process of a group then works for the group; another process goes on to make one.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -24,7 +24,8 @@ pub struct Registry {
     choosers: HashMap<String, MakeChooser>,
 }
 
-/// What a layout says of a registered filter or chooser: its name, and bytes that whoever makes it is given.
+/// The specification of a registered filter or chooser in a layout: its name, and bytes for the
+/// function that makes it.
 pub fn spec(name: &str, args: &[u8]) -> Vec<u8> {
     [name.as_bytes(), b"\0", args].concat()
 }
@@ -38,7 +39,8 @@ fn parts(spec: &[u8]) -> (String, &[u8]) {
 }
 
 impl Registry {
-    /// Registers a filter: `make` is given the bytes of the layout, the copy's rank, and how many there are.
+    /// Registers a filter: `make` gets the bytes of the layout, the copy's rank, and the number of
+    /// copies.
     pub fn filter<F: Filter + 'static>(
         &mut self,
         name: &str,

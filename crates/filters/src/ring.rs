@@ -1,9 +1,11 @@
-//! The queue of entries from one copy of a producer to one copy of its consumer: one writer, one reader, in memory that both map. Each entry is a
-//! line of 64 bytes that carries its own number in the word that is written last, so the reader looks at nothing but the entry
-//! itself; it tells back how many it has taken, and of those how many were buffers that it has started on (acknowledgements), in words of
-//! its own line.
+//! The queue of entries from one copy of a producer to one copy of its consumer: one writer, one
+//! reader, in memory that both map. Each entry is a line of 64 bytes with its own number in the
+//! word that is written last, so the reader reads nothing but the entry itself. In words of its own
+//! line the reader stores how many entries it has taken, and how many of those were buffers that it
+//! has started on (acknowledgements).
 //!
-//! Rule F2: the reader checks what an entry says before it uses it ([`Entry::fits`]); the writer believes no count that cannot be.
+//! Rule F2: the reader checks an entry before it uses it ([`Entry::fits`]); the writer ignores
+//! impossible counts.
 
 use fabric::{Local, Remote};
 
@@ -16,7 +18,8 @@ pub const ACKNOWLEDGED: usize = 8;
 /// Where the entries begin: two lines on, as processors fetch them in pairs.
 pub const ENTRIES: usize = if cfg!(loom) { 16 } else { 128 };
 
-/// How many entries ahead the writer begins to fetch the line that it will write: so it does not wait for what the reader had of it.
+/// How many entries ahead the writer begins to fetch the line that it will write. So it does not
+/// wait for the reader's processor.
 const AHEAD: u64 = 3;
 
 /// Bytes of a queue with room for `capacity` entries, a power of two.
@@ -34,7 +37,7 @@ fn places(base: usize, capacity: u64, index: u64) -> (usize, usize) {
     (at, at + 8)
 }
 
-/// What an entry is.
+/// The kind of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// A buffer.
@@ -51,15 +54,16 @@ pub const INLINE: usize = 16;
 pub enum Place {
     /// In the slot of this number.
     Slot(u32),
-    /// In the entry itself, as one of at most [`INLINE`] bytes without a note can: its reader fetches no line but the entry's, and has nothing to give
-    /// back. Words, so that it is aligned as in a slot.
+    /// In the entry itself, if it has at most [`INLINE`] bytes and no note: its reader fetches no
+    /// line but the entry's, and has nothing to give back. Words, so that it is aligned as in a
+    /// slot.
     Inline([u64; INLINE / 8]),
 }
 
 /// One entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry {
-    /// What it is.
+    /// Its kind.
     pub kind: Kind,
     /// The unit of work.
     pub uow: u64,
@@ -92,7 +96,8 @@ impl Entry {
         }
     }
 
-    /// Whether it lies inside `slots` slots of `size` bytes, with a note of at most `note` bytes, or inside the entry.
+    /// Whether it lies inside `slots` slots of `size` bytes, with a note of at most `note` bytes,
+    /// or inside the entry.
     pub fn fits(&self, slots: usize, size: usize, note: usize) -> bool {
         let (len, noted) = (self.len as usize, self.note as usize);
         match self.place {
@@ -138,7 +143,7 @@ pub struct Writer {
     base: usize,
     capacity: u64,
     written: u64,
-    /// How many it has been seen to have taken.
+    /// The count of taken entries when it was last read.
     taken: u64,
 }
 
@@ -155,7 +160,8 @@ impl Writer {
             return true;
         }
         let taken = memory.word(self.base + TAKEN);
-        // Acquire (in `word`): the reader had read the entry whose place we shall write before it told so.
+        // Acquire (in `word`): the reader had read the entry whose place we shall write before it
+        // stored this.
         if (self.taken..=self.written).contains(&taken) {
             self.taken = taken;
         }
@@ -173,7 +179,7 @@ impl Writer {
         memory.expect(places(self.base, self.capacity, self.written + AHEAD).0);
     }
 
-    /// On how many buffers the reader has started, as it says.
+    /// On how many buffers the reader has started, as it claims.
     pub fn acknowledged<M: Local>(&self, memory: &M) -> u64 {
         memory.word(self.base + ACKNOWLEDGED)
     }
@@ -186,14 +192,15 @@ pub struct Reader {
     capacity: u64,
     taken: u64,
     started: u64,
-    /// After how many entries a writer that waits is told.
+    /// After how many entries it tells a writer that waits.
     every: u64,
     told: u64,
 }
 
 impl Reader {
-    /// Of the queue at `base`. A writer that waits for room is to be told after `every` entries that were taken, and whenever the queue is empty: not
-    /// after each, when it could do nothing but write one entry and wait again.
+    /// Of the queue at `base`. A writer that waits for room is told after `every` entries that were
+    /// taken, and whenever the queue is empty. After each one it could only write one entry and
+    /// wait again.
     pub fn new(base: usize, capacity: usize, every: usize) -> Reader {
         assert!(capacity.is_power_of_two());
         Reader { base, capacity: capacity as u64, taken: 0, started: 0, every: every as u64, told: 0 }
@@ -219,8 +226,9 @@ impl Reader {
         Some(Entry::of(words))
     }
 
-    /// Takes the entry that waits: its place may be written again. `starts` if that begins a buffer, which is thereby acknowledged. Whether a
-    /// writer that waits is to be woken. If it is not, it will be for a later entry: there is one.
+    /// Takes the entry that waits: its place may be written again. `starts` if that begins a
+    /// buffer, which acknowledges it. Returns whether a writer that waits must be woken. If not, it
+    /// will be for a later entry: there is one.
     #[must_use]
     pub fn take<M: Local + Remote>(&mut self, memory: &M, starts: bool) -> bool {
         if starts {
@@ -236,7 +244,7 @@ impl Reader {
         soon
     }
 
-    /// The writer has been told otherwise.
+    /// The writer was told in another way.
     pub fn has_told(&mut self) {
         self.told = self.taken;
     }

@@ -1,4 +1,4 @@
-//! A unit of work while it runs in a process: who works on it sees here that it is not wanted any more.
+//! A unit of work while it runs in a process: its copies see here that it was cancelled.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,7 +25,7 @@ impl Flag {
 pub struct Running {
     /// Its number, which grows.
     pub id: u64,
-    /// What it is about: the bytes that were appended.
+    /// Its parameters: the bytes that were appended.
     pub params: Vec<u8>,
     cancelled: Flag,
     /// All that runs in this process is given up: a neighbour was lost.
@@ -38,7 +38,7 @@ impl Running {
         Running { id, params, cancelled: Flag::default(), aborted }
     }
 
-    /// Whether nobody wants it any more.
+    /// Whether it was cancelled.
     #[inline]
     pub fn is_cancelled(&self) -> bool {
         self.cancelled.is_set() || self.is_aborted()
@@ -50,18 +50,19 @@ impl Running {
         self.aborted.is_set()
     }
 
-    /// Nobody wants it any more. Copies that sleep must be woken.
+    /// Cancels it. Copies that sleep must be woken.
     pub fn cancel(&self) {
         self.cancelled.set();
     }
 }
 
-/// Until when a copy waits.
+/// The end of a copy's wait.
 #[derive(Debug, Clone, Copy)]
 pub enum Until<'a> {
-    /// The unit of work is not wanted any more.
+    /// When the unit of work is cancelled.
     Cancelled(&'a Running),
-    /// Not even its end is: ends are told and waited for whether or not it was cancelled.
+    /// When not even its end is wanted: ends are written and waited for whether or not it was
+    /// cancelled.
     Aborted(&'a Running),
 }
 

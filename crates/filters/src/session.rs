@@ -1,5 +1,7 @@
-//! One attempt at a plan in one process: the memory of its copies' streams, the neighbours that read and write them, and a thread for each
-//! copy. When a process of the group is lost, all others give their session up and begin another one.
+//! One attempt at a plan in one process: the memory of its copies' streams, the neighbours that
+//! read and write them, and a thread for each copy. When a process of the group is lost, all others
+//! give their session up and begin another one. A worker gives a session up by dropping it: its
+//! copies see `aborted`, in their own time.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -12,8 +14,8 @@ use std::time::{Duration, Instant};
 use fabric::Mapped as _;
 use fabric::sync::Ordering;
 
+use crate::acceptor::{self, Acceptor, Guest, Handshake};
 use crate::copy::{Context, Filter, Reporter, work};
-use crate::door::{self, Guest, Knock, OwnDoor};
 use crate::error::Error;
 use crate::flow::Policy;
 use crate::input::{Input, Source};
@@ -21,7 +23,7 @@ use crate::layout::{CopyId, Plan};
 use crate::link::{self, Link};
 use crate::listener::{Frames, Listener};
 use crate::memory::Segment;
-use crate::messages::{Door, Transport};
+use crate::messages::{Transport, WorkerAddress};
 use crate::outlet::{Geometry, Outlet};
 use crate::output::{Chooser, Output, Target};
 use crate::ring;
@@ -30,7 +32,7 @@ use crate::stats::{Figures, Got, Sent};
 use crate::wake::{self, Wake};
 use native::Path;
 
-/// How a process makes filters, and functions that choose, from what a layout says of them.
+/// Makes filters, and functions that choose, from the specifications in a layout.
 pub trait Factory: Send + Sync {
     /// Makes the filter for one copy.
     fn filter(&self, spec: &[u8], rank: usize, copies: usize) -> Result<Box<dyn Filter>, Error>;
@@ -38,7 +40,7 @@ pub trait Factory: Send + Sync {
     fn chooser(&self, spec: &[u8]) -> Result<Box<dyn Chooser>, Error>;
 }
 
-/// What is said of an attempt: everything that all workers are told alike.
+/// The terms of an attempt, the same for all workers.
 #[derive(Debug, Clone)]
 pub struct Terms {
     /// The plan.
@@ -46,7 +48,7 @@ pub struct Terms {
     /// Which attempt.
     pub epoch: u64,
     /// Where each worker is reached.
-    pub doors: Vec<Door>,
+    pub addresses: Vec<WorkerAddress>,
     /// How buffers go.
     pub transport: Transport,
     /// Whether spans are recorded.
@@ -61,7 +63,7 @@ pub struct Terms {
 type Key = (usize, usize, usize);
 
 /// How a neighbour is reached.
-enum Way {
+enum Route {
     Memory { wakes: Arc<Segment>, outlets: HashMap<(usize, usize), Arc<Outlet>> },
     Link(Arc<Link>),
 }
@@ -77,14 +79,14 @@ pub struct Session {
     sent: BTreeMap<Key, Arc<Sent>>,
     got: BTreeMap<Key, Arc<Got>>,
     /// Neighbours without memory in common.
-    far: HashMap<usize, Arc<Link>>,
+    remote: HashMap<usize, Arc<Link>>,
     outlets: HashMap<(usize, usize), Arc<Outlet>>,
 }
 
-/// What went wrong when a session was made.
+/// The error when a session was made.
 #[derive(Debug)]
 pub struct Unfit {
-    /// The copy that could not be made, if it was that.
+    /// The copy that could not be made, if that was it.
     pub copy: Option<CopyId>,
     /// Why.
     pub error: Error,
@@ -97,18 +99,18 @@ impl From<io::Error> for Unfit {
 }
 
 impl Session {
-    /// Makes memory, links up with the neighbours, makes the filters, starts their threads. `reporter` makes one for each copy; `broken` is
-    /// called when a link breaks.
+    /// Makes memory, links up with the neighbours, makes the filters, and starts their threads.
+    /// `reporter` makes one for each copy; `broken` is called when a link breaks.
     pub fn start(
         terms: Terms,
         aborted: Arc<Flag>,
-        door: &OwnDoor,
+        acceptor: &Acceptor,
         factory: &dyn Factory,
         reporter: &dyn Fn(CopyId) -> Box<dyn Reporter>,
     ) -> Result<Session, Unfit> {
         let plan = Arc::clone(&terms.plan);
         let mine: Vec<CopyId> = plan.all().filter(|&copy| plan.worker_of(copy) == terms.me).collect();
-        // Filters first: what is wrong with them is the likeliest of all, and soonest known.
+        // Filters first: mistakes in them are the likeliest, and found soonest.
         let mut filters = Vec::new();
         for &copy in &mine {
             let spec = &plan.layout.filters[copy.filter].spec;
@@ -122,10 +124,10 @@ impl Session {
             wakes: Arc::clone(&wakes),
             outlets: HashMap::new(),
             stands: HashMap::new(),
-            ways: HashMap::new(),
+            routes: HashMap::new(),
         };
         builder.make_outlets(&mine)?;
-        builder.meet(door, &aborted)?;
+        builder.meet(acceptor, &aborted)?;
         let mut session = Session {
             aborted,
             wakes,
@@ -134,7 +136,7 @@ impl Session {
             running: Mutex::default(),
             sent: BTreeMap::new(),
             got: BTreeMap::new(),
-            far: builder.links(),
+            remote: builder.links(),
             outlets: builder.outlets.clone(),
             terms: terms.clone(),
         };
@@ -142,8 +144,11 @@ impl Session {
         for &copy in &mine {
             contexts.push(builder.context(copy, &mut session, factory, reporter(copy))?);
         }
-        let listeners: Arc<[Arc<Listener>]> =
-            session.far.iter().map(|(&peer, link)| builder.listener(peer, link, &session.aborted)).collect();
+        let listeners: Arc<[Arc<Listener>]> = session
+            .remote
+            .iter()
+            .map(|(&peer, link)| builder.listener(peer, link, &session.aborted))
+            .collect();
         for ((&copy, filter), mut context) in mine.iter().zip(filters).zip(contexts) {
             context.helps(&listeners);
             session.spawn(copy, filter, context)?;
@@ -158,17 +163,18 @@ impl Session {
     pub fn append(&self, uow: u64, params: Vec<u8>) {
         let running = Arc::new(Running::new(uow, params, Arc::clone(&self.aborted)));
         let mut all = self.running.lock().unwrap_or_else(PoisonError::into_inner);
-        // Those that no copy works on any more have ended.
+        // Units that no copy works on any more have ended.
         all.retain(|_, running| Arc::strong_count(running) > 1);
         all.insert(uow, Arc::clone(&running));
         drop(all);
         for (_, jobs) in &self.jobs {
-            // A thread that is gone has panicked outside of its filter: its worker will be found dead.
+            // A thread that is gone has panicked outside of its filter: the caller will find its
+            // worker dead.
             let _ = jobs.send(Arc::clone(&running));
         }
     }
 
-    /// Nobody wants a unit of work any more.
+    /// Cancels a unit of work.
     pub fn cancel(&self, uow: u64) {
         if let Some(running) = self.running.lock().unwrap_or_else(PoisonError::into_inner).get(&uow) {
             running.cancel();
@@ -176,7 +182,7 @@ impl Session {
         self.wake_all();
     }
 
-    /// What the copies have counted.
+    /// The counts of the copies.
     pub fn figures(&self) -> Vec<Figures> {
         let plan = &self.terms.plan;
         let keys = self.sent.keys().chain(self.got.keys()).collect::<std::collections::BTreeSet<_>>();
@@ -197,7 +203,7 @@ impl Session {
                 if let Some(sent) = self.sent.get(&(stream, producer, consumer)) {
                     let outlet = &self.outlets[&(stream, producer)];
                     let at = outlet.geometry().queue(consumer) + ring::ACKNOWLEDGED;
-                    // Read first: what is sent meanwhile must not count as more acknowledged than sent.
+                    // Read first: otherwise more could seem to be acknowledged than sent.
                     let acknowledged = outlet.words().atomic(at).load(Ordering::Acquire);
                     figures.add_sent(sent);
                     figures.unacknowledged = figures.sent.saturating_sub(acknowledged);
@@ -210,7 +216,8 @@ impl Session {
             .collect()
     }
 
-    /// Gives it up, and waits for its threads: not for ever, as a filter may be in the middle of something long.
+    /// Gives it up, and waits for its threads: not for ever, as a filter may be in the middle of
+    /// something long.
     pub fn finish(mut self, patience: Duration) {
         let threads = std::mem::take(&mut self.threads);
         drop(self);
@@ -221,7 +228,7 @@ impl Session {
     }
 
     fn way_to(&self, worker: usize) -> &'static str {
-        self.far.get(&worker).map_or("memory", |link| link.way())
+        self.remote.get(&worker).map_or("memory", |link| link.way())
     }
 
     fn wake_all(&self) {
@@ -243,27 +250,28 @@ impl Session {
 }
 
 impl Drop for Session {
-    /// Copies end when they have nothing to do; those in the middle of something are told that it is over.
+    /// Copies end when they have nothing to do; those in the middle of something see that it is
+    /// over.
     fn drop(&mut self) {
         self.aborted.set();
         self.jobs.clear();
         self.wake_all();
-        for link in self.far.values() {
+        for link in self.remote.values() {
             link.close();
         }
     }
 }
 
-/// What is needed while a session is made.
+/// The parts of a session while it is made.
 struct Builder<'a> {
     terms: &'a Terms,
     plan: &'a Plan,
     wakes: Arc<Segment>,
-    /// Of the producer copies of this process, by stream and rank.
+    /// Outlets of the producer copies of this process, by stream and rank.
     outlets: HashMap<(usize, usize), Arc<Outlet>>,
-    /// Those that stand for outlets of neighbours without memory in common.
+    /// Outlets that stand for those of neighbours without memory in common.
     stands: HashMap<(usize, usize), Arc<Outlet>>,
-    ways: HashMap<usize, Way>,
+    routes: HashMap<usize, Route>,
 }
 
 impl Builder<'_> {
@@ -272,7 +280,7 @@ impl Builder<'_> {
         Geometry::new(def, self.plan.count(def.to))
     }
 
-    /// The place of a copy among all, which is where its word to sleep on is.
+    /// The place of a copy among all, and of the word on which it sleeps.
     fn index(&self, copy: CopyId) -> usize {
         self.plan.copies[..copy.filter].iter().map(Vec::len).sum::<usize>() + copy.rank
     }
@@ -299,76 +307,79 @@ impl Builder<'_> {
         shared
     }
 
-    /// Links up with all neighbours: knocks at those with higher numbers, then waits for the others.
-    fn meet(&mut self, door: &OwnDoor, aborted: &Flag) -> io::Result<()> {
+    /// Links up with all neighbours: connects to those with higher numbers, then waits for the
+    /// others.
+    fn meet(&mut self, acceptor: &Acceptor, aborted: &Flag) -> io::Result<()> {
         let me = self.terms.me;
         let peers: Vec<usize> = (0..self.plan.workers.len())
             .filter(|&peer| {
                 peer != me && !(self.shared(me, peer).is_empty() && self.shared(peer, me).is_empty())
             })
             .collect();
-        let knock = |from, to| Knock { token: self.terms.token.clone(), epoch: self.terms.epoch, from, to };
+        let handshake =
+            |from, to| Handshake { token: self.terms.token.clone(), epoch: self.terms.epoch, from, to };
         let mut guests = Vec::new();
         for &peer in peers.iter().filter(|&&peer| peer > me) {
-            guests.push((peer, self.call(peer, door, &knock(me, peer))?));
+            guests.push((peer, self.call(peer, acceptor, &handshake(me, peer))?));
         }
         for &peer in peers.iter().filter(|&&peer| peer < me) {
-            guests.push((peer, door.await_guest(&knock(peer, me), || aborted.is_set())?));
+            guests.push((peer, acceptor.await_guest(&handshake(peer, me), || aborted.is_set())?));
         }
-        // Everybody in the order of the pairs' numbers: three that all know one another would wait in a circle otherwise.
+        // All workers in the order of the pairs' numbers: otherwise three that are connected to
+        // each other would wait in a circle.
         guests.sort_by_key(|&(peer, _)| peer);
         for (peer, guest) in guests {
-            let way = match guest {
+            let route = match guest {
                 Guest::Kin(stream) => self.exchange(peer, stream)?,
-                Guest::Far(wire) => {
-                    // Whoever knocked asks.
+                Guest::Remote(wire) => {
+                    // The worker that connected asks.
                     let offset =
                         if peer > me { link::ask_clock(&*wire)? } else { link::answer_clock(&*wire)? };
-                    Way::Link(Arc::new(Link::new(wire, offset)))
+                    Route::Link(Arc::new(Link::new(wire, offset)))
                 }
             };
-            self.ways.insert(peer, way);
+            self.routes.insert(peer, route);
         }
         Ok(())
     }
 
-    /// Knocks: as one that shares memory if that can be, else by TCP.
-    fn call(&self, peer: usize, own: &OwnDoor, knock: &Knock) -> io::Result<Guest> {
-        let door = &self.terms.doors[peer];
-        if self.terms.transport == Transport::Auto && door.kin == own.door().kin {
+    /// Connects: with shared memory if that is possible, else by TCP.
+    fn call(&self, peer: usize, own: &Acceptor, handshake: &Handshake) -> io::Result<Guest> {
+        let address = &self.terms.addresses[peer];
+        if self.terms.transport == Transport::Auto && address.kin == own.address().kin {
             // In a sandbox it may be out of reach all the same.
-            if let Ok(stream) = door::knock_as_kin(door, knock) {
+            if let Ok(stream) = acceptor::connect_as_kin(address, handshake) {
                 return Ok(Guest::Kin(stream));
             }
         }
         let path = if self.terms.transport == Transport::Tcp { Path::Tcp } else { Path::Auto };
-        Ok(Guest::Far(door::knock_from_far(door, knock, path)?))
+        Ok(Guest::Remote(acceptor::connect_remotely(address, handshake, path)?))
     }
 
-    /// Both hand over their words and the outlets that the other reads.
-    fn exchange(&self, peer: usize, mut stream: std::os::unix::net::UnixStream) -> io::Result<Way> {
+    /// Both pass on their words and the outlets that the other reads.
+    fn exchange(&self, peer: usize, mut stream: std::os::unix::net::UnixStream) -> io::Result<Route> {
         let me = self.terms.me;
         let mut files: Vec<&OwnedFd> = self.wakes.file().into_iter().collect();
         for key in self.shared(me, peer) {
             let (words, pool) = self.outlets[&key].files().expect("this process made it");
             files.extend([words, pool]);
         }
-        door::send_files(&stream, &files)?;
+        acceptor::send_files(&stream, &files)?;
         let theirs = self.shared(peer, me);
-        let got = door::receive_files(&stream, 1 + theirs.len() * 2)?;
+        let got = acceptor::receive_files(&stream, 1 + theirs.len() * 2)?;
         let wakes = Arc::new(Segment::open(&got[0], wake::STRIDE * self.plan.all().count())?);
         let mut outlets = HashMap::new();
         for (key, files) in theirs.into_iter().zip(got[1..].chunks(2)) {
             outlets.insert(key, Outlet::open(self.geometry(key.0), &files[0], &files[1])?);
         }
-        door::agree(&mut stream)?;
-        Ok(Way::Memory { wakes, outlets })
+        acceptor::agree(&mut stream)?;
+        Ok(Route::Memory { wakes, outlets })
     }
 
     fn links(&self) -> HashMap<usize, Arc<Link>> {
-        let links = self.ways.iter().filter_map(|(&peer, way)| match way {
-            Way::Link(link) => Some((peer, Arc::clone(link))),
-            Way::Memory { .. } => None,
+        let links = self.routes.iter().filter_map(|(&peer, route)| match route {
+            Route::Link(link) => Some((peer, Arc::clone(link))),
+            Route::Memory { .. } => None,
         });
         links.collect()
     }
@@ -379,16 +390,16 @@ impl Builder<'_> {
         if worker == self.terms.me {
             return Some(Wake::new(&self.wakes, self.index(copy)));
         }
-        match &self.ways[&worker] {
-            Way::Memory { wakes, .. } => Some(Wake::new(wakes, self.index(copy))),
-            Way::Link(_) => None,
+        match &self.routes[&worker] {
+            Route::Memory { wakes, .. } => Some(Wake::new(wakes, self.index(copy))),
+            Route::Link(_) => None,
         }
     }
 
     fn link_to(&self, copy: CopyId) -> Arc<Link> {
-        match &self.ways[&self.plan.worker_of(copy)] {
-            Way::Link(link) => Arc::clone(link),
-            Way::Memory { .. } => unreachable!("who shares memory has no link"),
+        match &self.routes[&self.plan.worker_of(copy)] {
+            Route::Link(link) => Arc::clone(link),
+            Route::Memory { .. } => unreachable!("who shares memory has no link"),
         }
     }
 
@@ -441,12 +452,12 @@ impl Builder<'_> {
         Ok(Context::new(copy, name, host, copies, inputs, outputs, wake, reporter))
     }
 
-    /// Where a consumer copy of this process reads what a producer copy sends.
+    /// The source of a producer copy's buffers for a consumer copy of this process.
     fn source(&mut self, stream: usize, from: CopyId) -> io::Result<(Arc<Outlet>, Source)> {
         let key = (stream, from.rank);
         if let Some(wake) = self.wake_of(from) {
-            let outlet = match self.ways.get(&self.plan.worker_of(from)) {
-                Some(Way::Memory { outlets, .. }) => &outlets[&key],
+            let outlet = match self.routes.get(&self.plan.worker_of(from)) {
+                Some(Route::Memory { outlets, .. }) => &outlets[&key],
                 _ => &self.outlets[&key],
             };
             return Ok((Arc::clone(outlet), Source::Memory(wake)));
@@ -460,7 +471,7 @@ impl Builder<'_> {
         Ok((stand, Source::Link(link)))
     }
 
-    /// What is done with the frames of a neighbour's link.
+    /// Delivers the frames of a neighbour's link.
     fn listener(&self, peer: usize, link: &Arc<Link>, aborted: &Arc<Flag>) -> Arc<Listener> {
         let mut frames = Frames::new(link, Arc::clone(aborted));
         for (&(stream, rank), outlet) in &self.stands {

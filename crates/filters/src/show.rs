@@ -1,4 +1,4 @@
-//! Figures as people read them: a table, the same that the Python face prints (`_show.py`).
+//! Figures in a form for people: a table, the same that the Python interface prints (`_show.py`).
 
 use std::fmt;
 
@@ -87,7 +87,7 @@ fn amount(bytes: u64) -> String {
     format!("{} TiB", three(count))
 }
 
-/// Three digits that count, without zeros at the end.
+/// Three significant digits, without zeros at the end.
 fn three(value: f64) -> String {
     let places = match value {
         _ if value >= 99.95 => 0,

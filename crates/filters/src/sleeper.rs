@@ -1,5 +1,5 @@
-//! How a copy waits until there is something for it: it looks for a while, and reads the links of its process meanwhile; then it sleeps on its
-//! word (see `wake`).
+//! How a copy waits until there is something for it. It polls for a while, and reads the links of
+//! its process meanwhile; then it sleeps on its word (see `wake`).
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,16 +10,18 @@ use stream::spin::{Learned, NO_CPU, Spun, ticks, ticks_of};
 use crate::listener::Listener;
 use crate::wake::Wake;
 
-/// How long to look before sleeping. Longer than sockets do: whoever waits for a neighbour that sleeps itself waits for a wake-up (some 50 us) first, and
-/// where both sleep in turn each buffer costs a part of two of them.
+/// How long to poll before sleeping. Longer than sockets do: a copy that waits for a sleeping
+/// neighbour waits for a wake-up (some 50 us) first, and where both sleep in turn each buffer costs
+/// a part of two of them.
 const SPIN_NS: u64 = 100_000;
-/// So long a sleep lasts at most before things are looked at again; whoever fires makes it shorter. It bounds what a bug could do.
+/// How long a sleep lasts at most before the copy checks again; a wake-up ends it earlier. This
+/// bounds the effect of a bug.
 const NAP: Duration = Duration::from_secs(1);
 
 /// The owner of a word.
 pub struct Sleeper {
     wake: Wake,
-    /// Links that it reads while it looks.
+    /// Links that it reads while it polls.
     links: Option<Arc<[Arc<Listener>]>>,
 }
 
@@ -33,12 +35,13 @@ impl Sleeper {
         Sleeper { wake, links: None }
     }
 
-    /// It reads these links while it looks.
+    /// It reads these links while it polls.
     pub fn helps(&mut self, links: &Arc<[Arc<Listener>]>) {
         self.links = (!links.is_empty()).then(|| Arc::clone(links));
     }
 
-    /// Sleeps until `ready`, which is asked again after each wake-up; until `deadline` at most. Whether it is ready.
+    /// Sleeps until `ready` is true, which it checks after each wake-up, or until `deadline`.
+    /// Returns whether it is ready.
     pub fn wait(
         &self,
         habit: &mut Habit,

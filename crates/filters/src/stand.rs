@@ -1,4 +1,5 @@
-//! What stands in a consumer's process for a producer without memory in common: frames are received into it.
+//! The stand-in, in a consumer's process, for the outlet of a producer without memory in common:
+//! frames are received into it.
 
 use std::sync::Arc;
 
@@ -6,7 +7,8 @@ use crate::memory::Shape;
 use crate::outlet::{Draft, Outlet, Slots};
 use crate::ring::{Entry, Writer};
 
-/// Where whoever receives for a consumer writes what it received: the outlet that stands for the one of a producer without memory in common.
+/// The receiving process writes here: the outlet that stands for the one of a producer without
+/// memory in common.
 #[derive(Debug)]
 pub struct Stand {
     outlet: Arc<Outlet>,
@@ -15,7 +17,7 @@ pub struct Stand {
 }
 
 impl Stand {
-    /// For the consumer's copies, so many.
+    /// For so many copies of the consumer.
     pub fn new(outlet: Arc<Outlet>, consumers: usize) -> Stand {
         let geometry = *outlet.geometry();
         Stand {
@@ -25,7 +27,7 @@ impl Stand {
         }
     }
 
-    /// A slot to receive into; none if consumers hold on to all that there are addresses for.
+    /// A slot to receive into; None if consumers keep all that there are addresses for.
     pub fn reserve(&mut self) -> Option<Draft> {
         self.slots.reserve()
     }
@@ -35,7 +37,8 @@ impl Stand {
         self.slots.hand_over(draft)
     }
 
-    /// Publishes an entry. False if its queue is full, which a producer that keeps to its credits never makes it.
+    /// Publishes an entry. False if its queue is full, which does not happen with a producer that
+    /// keeps to its credits.
     pub fn put(&mut self, to: usize, entry: &Entry) -> bool {
         let room = self.writers[to].has_room(self.outlet.words());
         if room {

@@ -1,12 +1,12 @@
-//! What is counted, for each stream, copy of its producer and copy of its consumer. Each figure has one writer, a copy's own thread, so
-//! counting is a load and a store; anybody may read at any time.
+//! Counts for each stream, copy of its producer and copy of its consumer. Each count has one
+//! writer, a copy's own thread, so counting is a load and a store. Any thread may read at any time.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::{Deserialize, Serialize};
 use stream::spin::nanos_of;
 
-/// A figure with one writer.
+/// A count with one writer.
 #[derive(Debug, Default)]
 pub struct Count(AtomicU64);
 
@@ -29,7 +29,7 @@ impl Count {
     }
 }
 
-/// What the producer copy counts. Lines of its own: the consumer's are written by another thread.
+/// Counts of the producer copy. On lines of their own: another thread writes the consumer's.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub struct Sent {
@@ -43,7 +43,7 @@ pub struct Sent {
     pub blocked: Count,
 }
 
-/// What the consumer copy counts, likewise.
+/// Counts of the consumer copy, likewise.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub struct Got {
@@ -51,7 +51,7 @@ pub struct Got {
     pub buffers: Count,
     /// Their bytes.
     pub bytes: Count,
-    /// Buffers that were left when it had ended its unit of work.
+    /// Buffers that were left over when it had ended its unit of work.
     pub unread: Count,
     /// Ticks that it waited for something to read, when this producer copy's buffer ended the wait.
     pub idle: Count,
@@ -59,7 +59,8 @@ pub struct Got {
     pub latency: Histogram,
 }
 
-/// Durations in classes whose bounds grow by an eighth: what is read from it is at most so far off.
+/// Durations in classes whose bounds grow by an eighth: values that are read from it are at most so
+/// far off.
 #[derive(Debug)]
 pub struct Histogram([Count; CLASSES]);
 
@@ -115,7 +116,7 @@ pub struct Figures {
     pub producer: String,
     /// The consumer copy.
     pub consumer: String,
-    /// How buffers go: `memory`, `shunt` or `tcp`.
+    /// The transport of buffers: `memory`, `shunt` or `tcp`.
     pub way: String,
     /// Buffers sent.
     pub sent: u64,
@@ -163,7 +164,7 @@ impl Figures {
         self.add_latencies(&nanos);
     }
 
-    /// Joins what two workers, or two attempts, counted of the same.
+    /// Joins the counts of two workers, or two attempts, for the same.
     pub fn join(&mut self, other: &Figures) {
         self.sent += other.sent;
         self.sent_bytes += other.sent_bytes;
@@ -186,7 +187,8 @@ impl Figures {
         }
     }
 
-    /// The latency that a part of all buffers (0 to 1) stay below, in nanoseconds, within an eighth; `None` if there were none.
+    /// The latency that a part of all buffers (0 to 1) stay below, in nanoseconds, within an
+    /// eighth; `None` if there were none.
     pub fn latency(&self, part: f64) -> Option<u64> {
         let all: u64 = self.latencies.iter().sum();
         let wanted = ((all as f64 * part).ceil() as u64).clamp(1, all.max(1));

@@ -1,9 +1,10 @@
-//! What is to be seen of a group from outside: what its copies do and did, and what went by its streams.
+//! The status of a group: the states and past activities of its copies, and the traffic of its
+//! streams.
 
 use crate::copy::{Span, State};
 use crate::stats::Figures;
 
-/// What a copy was doing, and when.
+/// A past activity of a copy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Traced {
     /// The copy, as people name it.
@@ -14,16 +15,16 @@ pub struct Traced {
     pub index: usize,
     /// The unit of work.
     pub uow: u64,
-    /// What and when.
+    /// The activity and its time.
     pub span: Span,
 }
 
-/// What is to be seen of a group from outside.
+/// The status of a group.
 #[derive(Debug, Clone, Default)]
 pub struct Status {
-    /// What the copies do.
+    /// The states of the copies.
     pub copies: Vec<CopyStatus>,
-    /// What has gone by which stream.
+    /// The traffic of the streams.
     pub figures: Vec<Figures>,
     /// Units of work that are done, have failed, are under way, wait.
     pub units: [usize; 4],
@@ -31,7 +32,7 @@ pub struct Status {
     pub losses: u64,
 }
 
-/// What one copy does.
+/// The state of one copy.
 #[derive(Debug, Clone)]
 pub struct CopyStatus {
     /// The copy, as people name it.
@@ -42,7 +43,7 @@ pub struct CopyStatus {
     pub machine: String,
     /// Its process.
     pub pid: u32,
-    /// What it does; `None` if that is not known.
+    /// Its state; `None` if that is not known.
     pub state: Option<State>,
     /// In which unit of work.
     pub uow: u64,

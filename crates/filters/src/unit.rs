@@ -1,4 +1,4 @@
-//! A unit of work as whoever appended it sees it: a future with partial results.
+//! A unit of work as the program that appended it sees it: a future with partial results.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -11,17 +11,17 @@ use crate::error::Failure;
 pub struct Part {
     /// The copy that emitted it, as people name it.
     pub copy: String,
-    /// What it is.
+    /// The result.
     pub data: Vec<u8>,
 }
 
-/// How a unit of work is run.
+/// Options of a unit of work.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct UnitOptions {
     /// How long it may take from being appended; it fails then.
     pub timeout: Option<Duration>,
-    /// How often it is run again after a process was lost. If not 0, its partial results are handed out at its end only, as those of an attempt that
-    /// was lost must not be.
+    /// How often it is run again after a process was lost. If not 0, its partial results are
+    /// returned at its end only, as those of a lost attempt must not be.
     pub reruns: usize,
 }
 
@@ -42,7 +42,7 @@ pub(crate) struct Shared {
 #[derive(Debug, Default)]
 struct State {
     parts: VecDeque<Part>,
-    /// Those that are handed out at the end only, as the unit may be run again.
+    /// Partial results that are returned at the end only, as the unit may be run again.
     held: Vec<Part>,
     outcome: Option<Result<(), Failure>>,
     /// Copies that have ended their part, of so many.
@@ -58,7 +58,7 @@ impl std::fmt::Debug for Callback {
     }
 }
 
-/// What a wait for the next partial result came to.
+/// The result of waiting for the next partial result.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Next {
     /// One came.
@@ -81,7 +81,7 @@ impl Unit {
         self.id
     }
 
-    /// The next partial result. Those that came before a failure come before it.
+    /// The next partial result. Those from before a failure come before it.
     pub fn next_part(&self, timeout: Option<Duration>) -> Next {
         self.shared
             .wait(timeout, |state| match (state.parts.pop_front(), &state.outcome) {
@@ -119,7 +119,8 @@ impl Unit {
         (self.cancel)();
     }
 
-    /// Calls `what`, in a thread of the group's, when there is a new partial result or it has ended: once. At once if that is so already.
+    /// Calls `what` once, in a thread of the group's, when there is a new partial result or the
+    /// end. At once if there is one already.
     pub fn on_news(&self, what: impl FnOnce() + Send + 'static) {
         let mut state = self.shared.lock();
         if state.parts.is_empty() && state.outcome.is_none() {
@@ -172,7 +173,7 @@ impl Shared {
         }
     }
 
-    /// A partial result came; `hold` if it may yet turn out to be of an attempt that was lost.
+    /// A partial result came. With `hold` it may still turn out to belong to a lost attempt.
     pub(crate) fn part(&self, part: Part, hold: bool) {
         self.change(|state| {
             if state.outcome.is_none() {
@@ -185,7 +186,7 @@ impl Shared {
         self.change(|state| state.progress = (done, of));
     }
 
-    /// It begins anew: what was held was of an attempt that is lost.
+    /// It begins anew: the held results belong to a lost attempt.
     pub(crate) fn again(&self) {
         self.change(|state| state.held.clear());
     }

@@ -1,6 +1,7 @@
-//! How a copy is woken when there is something for it: one word for each copy, in memory that its neighbours map, which it arms as a tripwire
-//! before it sleeps on it as a futex (see `sleeper`). Whoever changes something that it may wait for fires it (see [`fabric::trip`]): any
-//! number of changes costs one wake-up, and none if nobody sleeps.
+//! How a copy is woken when there is something for it: each copy has a word, in memory that its
+//! neighbours map. It arms the word as a tripwire before it sleeps on it as a futex (see
+//! `sleeper`). A neighbour that changes something that the copy may wait for fires it (see
+//! [`fabric::trip`]): any number of changes costs one wake-up, and none if nobody sleeps.
 
 use std::sync::Arc;
 
@@ -8,7 +9,7 @@ use fabric::{Mapped as _, Remote as _, sys, trip};
 
 use crate::memory::Segment;
 
-/// Bytes that a word has for itself, so that neighbours do not share a line.
+/// Bytes between two words, so that neighbours do not share a line.
 pub const STRIDE: usize = 128;
 /// The word of one copy.
 #[derive(Clone)]
@@ -23,7 +24,8 @@ impl Wake {
         Wake { memory: Arc::clone(memory), offset: index * STRIDE }
     }
 
-    /// Wakes the owner if it sleeps; whether it did. What it is to see must have been written before.
+    /// Wakes the owner if it sleeps; returns whether it did. The data for the owner must have been
+    /// written before.
     pub fn fire(&self) -> bool {
         let slept = self.memory.map().stimulate(self.offset, trip::RX) != 0;
         if slept {

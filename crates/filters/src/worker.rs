@@ -1,4 +1,5 @@
-//! A process of a group: it says hello, is told the plan, works, and reports. The caller's process is one, too, in a thread.
+//! A process of a group: it says hello, receives the plan, works, and reports. The caller's process
+//! has a worker, too, in a thread.
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Shutdown, TcpStream};
@@ -7,15 +8,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use crate::acceptor::Acceptor;
 use crate::copy::{Reporter, Span, State};
-use crate::door::OwnDoor;
 use crate::error::Error;
 use crate::layout::{CopyId, Plan};
 use crate::messages::{self, FromWorker, Hello, ToWorker, VERSION};
 use crate::running::Flag;
 use crate::session::{Factory, Session, Terms, Unfit};
 
-/// What a worker must know to find its group, as one line of text: it is handed to a process by its environment.
+/// All that a worker needs to find its group, as one line of text. A process gets it in its
+/// environment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ticket {
     /// Host and port where the group is reached.
@@ -48,7 +50,7 @@ impl std::str::FromStr for Ticket {
     }
 }
 
-/// Works for the group that gave the ticket, until it is finished.
+/// Works for the group of the ticket, until the group is finished.
 pub fn serve(ticket: &Ticket, factory: Arc<dyn Factory>) -> io::Result<()> {
     let stream = TcpStream::connect(&ticket.address)
         .map_err(|error| io::Error::new(error.kind(), format!("no group at {}: {error}", ticket.address)))?;
@@ -75,7 +77,7 @@ impl Control {
         })
     }
 
-    /// Ends it, for all who read or write.
+    /// Ends it, for all threads that read or write.
     pub fn close(&self) {
         // It may have ended by itself.
         let _ = match self {
@@ -106,7 +108,7 @@ impl Write for Control {
     }
 }
 
-/// Works, by this connection; neighbours, if there are any, reach it at `local`.
+/// Works by this connection; neighbours, if there are any, connect at `local`.
 pub fn serve_by(
     control: Control,
     local: Option<IpAddr>,
@@ -114,9 +116,9 @@ pub fn serve_by(
     token: &str,
     factory: Arc<dyn Factory>,
 ) -> io::Result<()> {
-    let door = match local {
-        Some(local) => OwnDoor::open(local, token)?,
-        None => OwnDoor::none(),
+    let acceptor = match local {
+        Some(local) => Acceptor::open(local, token)?,
+        None => Acceptor::none(),
     };
     let mut reading = control.again()?;
     let voice = Arc::new(Voice(Mutex::new(control)));
@@ -127,33 +129,34 @@ pub fn serve_by(
         worker,
         pid: std::process::id(),
         machine,
-        door: door.door().clone(),
+        address: acceptor.address().clone(),
     };
     messages::send(&mut *voice.0.lock().unwrap_or_else(PoisonError::into_inner), &hello)?;
-    let door = Arc::new(door);
+    let acceptor = Arc::new(acceptor);
     let mut current = Attempt::default();
     loop {
         let message = match messages::receive::<ToWorker>(&mut reading) {
             Ok(message) => message,
-            // The caller's process has ended, or has no use for this worker any more.
+            // The caller's process has ended, or has no more work for this worker.
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
             Err(error) => return Err(error),
         };
         match message {
-            ToWorker::Plan { plan, epoch, doors, transport, trace } => {
+            ToWorker::Plan { plan, epoch, addresses, transport, trace } => {
                 let terms = Terms {
                     plan: Arc::new(plan),
                     epoch,
-                    doors,
+                    addresses,
                     transport,
                     trace,
                     me: worker,
                     token: token.into(),
                 };
-                door.forget_before(epoch);
+                acceptor.forget_before(epoch);
                 current.say_figures(&voice);
-                // The old one ends in its own time: a filter may be in the middle of something long.
-                current = Attempt::begin(terms, &door, &factory, &voice)?;
+                // The old one ends in its own time: a filter may be in the middle of something
+                // long.
+                current = Attempt::begin(terms, &acceptor, &factory, &voice)?;
             }
             ToWorker::Append { uow, params } => current.with(|session| session.append(uow, params)),
             ToWorker::Cancel { uow } => current.with(|session| session.cancel(uow)),
@@ -174,7 +177,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 struct Voice(Mutex<Control>);
 
 impl Voice {
-    /// An error means that the caller's process is gone, which the thread that reads finds out as well.
+    /// An error means that the caller's process is gone, which the reading thread notices as well.
     fn say(&self, message: &FromWorker) -> io::Result<()> {
         messages::send(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner), message)
     }
@@ -192,17 +195,18 @@ struct Attempt {
 struct States(Mutex<Vec<(CopyId, State, u64)>>);
 
 impl Attempt {
-    /// Begins one in a thread of its own, as linking up takes time in which it may be given up.
+    /// Begins one in a thread of its own, as linking up takes time, and it may be given up
+    /// meanwhile.
     fn begin(
         terms: Terms,
-        door: &Arc<OwnDoor>,
+        acceptor: &Arc<Acceptor>,
         factory: &Arc<dyn Factory>,
         voice: &Arc<Voice>,
     ) -> io::Result<Attempt> {
         let attempt = Attempt::default();
         let (aborted, session) = (Arc::clone(&attempt.aborted), Arc::clone(&attempt.session));
         let states = Arc::clone(&attempt.states);
-        let (door, factory) = (Arc::clone(door), Arc::clone(factory));
+        let (acceptor, factory) = (Arc::clone(acceptor), Arc::clone(factory));
         let voice = Arc::clone(voice);
         thread::Builder::new().name("shunt-session".into()).spawn(move || {
             let epoch = terms.epoch;
@@ -211,7 +215,7 @@ impl Attempt {
                 states.set(copy, State::Idle, 0);
                 Box::new(CopyReporter { epoch, copy, voice, states })
             };
-            let made = Session::start(terms, Arc::clone(&aborted), &door, &*factory, &reporter);
+            let made = Session::start(terms, Arc::clone(&aborted), &acceptor, &*factory, &reporter);
             let message = match made {
                 Ok(made) => {
                     *session.lock().unwrap_or_else(PoisonError::into_inner) = Some(made);
@@ -244,7 +248,7 @@ impl Attempt {
         }
     }
 
-    /// What was counted stays counted, when another attempt begins.
+    /// Reports the counts, so that they stay when another attempt begins.
     fn say_figures(&self, voice: &Voice) {
         let mut figures = None;
         self.with(|session| figures = Some(session.figures()));
@@ -313,7 +317,7 @@ fn parts(error: Error) -> (String, String, bool) {
     }
 }
 
-/// Whether the plan gives this worker anything to do.
+/// Whether the plan has work for this worker.
 pub fn has_copies(plan: &Plan, worker: usize) -> bool {
     plan.copies.iter().any(|copies| copies.contains(&worker))
 }

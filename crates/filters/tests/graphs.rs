@@ -1,5 +1,6 @@
-//! Random layouts, up to seven filters with streams that part and meet again, give what a few lines of plain arithmetic give: whatever the
-//! policies, copies, buffer sizes and credits are, in threads and in processes.
+//! Random layouts, up to seven filters with streams that part and meet again, have the results of a
+//! few lines of plain arithmetic: whatever the policies, copies, buffer sizes and credits are, in
+//! threads and in processes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +16,7 @@ use proptest::test_runner::TestRunner;
 /// Filters 0 to n-1; streams go from lower to higher numbers.
 #[derive(Debug, Clone)]
 struct Graph {
-    /// What each makes of a number: times, plus.
+    /// Each filter's function of a number: times, plus.
     lines: Vec<(u64, u64)>,
     copies: Vec<usize>,
     streams: Vec<(usize, usize, StreamOptions)>,
@@ -53,7 +54,7 @@ impl Graph {
         Placement(self.copies.iter().enumerate().map(place).collect())
     }
 
-    /// Sum and count of what comes to each sink.
+    /// Sum and count of the numbers at each sink.
     fn expected(&self, numbers: u64) -> Vec<(u8, u64, u64)> {
         let mut values: Vec<Vec<u64>> = Vec::new();
         for (at, (times, more)) in self.lines.iter().enumerate() {
@@ -94,7 +95,7 @@ fn graphs(filters: usize, copies: usize) -> impl Strategy<Value = Graph> {
             let n = lines.len();
             let mut streams = Vec::new();
             for (to, bits) in from.iter().enumerate().take(n).skip(1) {
-                // At most three of those before it; none makes it a source, too.
+                // At most three of those before it; with none it is a source, too.
                 let inputs = (0..to).filter(|&at| bits >> at & 1 == 1).take(3);
                 streams.extend(inputs.map(|at| (at, to)));
             }
@@ -225,7 +226,7 @@ fn random_graphs_in_processes_by_sockets() {
     run(12, 4, 2, Some(Transport::Tcp));
 }
 
-/// Not a test: what processes of a group run of this program.
+/// Not a test: processes of a group run this.
 #[test]
 fn a_process_of_a_group() {
     registry().serve_if_asked();

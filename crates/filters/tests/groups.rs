@@ -1,4 +1,5 @@
-//! Groups that really run, in threads and in processes of this test program; that is why it has a main of its own.
+//! Groups that really run, in threads and in processes of this test program, which therefore has a
+//! main of its own.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,16 +17,16 @@ use library::library;
 type Test = fn(&Arc<Registry>);
 
 fn main() {
-    // A process of a group is told where the library is, so that not each asks cargo for it.
+    // A process of a group gets the path of the library, so that not each asks cargo for it.
     let of_group = std::env::var(filters::TICKET).is_ok().then(|| std::env::args().nth(1)).flatten();
     native::load(of_group.as_ref().map_or_else(|| library(), std::path::Path::new));
     let registry = registry().serve_if_asked();
     let wanted: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with('-')).collect();
     let tests: &[(&str, Test)] = &[
-        ("threads_give_the_sum", |r| sums(r, Way::Threads)),
-        ("processes_give_the_sum", |r| sums(r, Way::Processes(Transport::Auto))),
-        ("processes_by_tcp_give_the_sum", |r| sums(r, Way::Processes(Transport::Tcp))),
-        ("processes_by_shunt_give_the_sum", |r| sums(r, Way::Processes(Transport::Shunt))),
+        ("threads_give_the_sum", |r| sums(r, Mode::Threads)),
+        ("processes_give_the_sum", |r| sums(r, Mode::Processes(Transport::Auto))),
+        ("processes_by_tcp_give_the_sum", |r| sums(r, Mode::Processes(Transport::Tcp))),
+        ("processes_by_shunt_give_the_sum", |r| sums(r, Mode::Processes(Transport::Shunt))),
         ("shunt_promotes_what_goes_by_sockets", promoted),
         ("units_are_pipelined_and_their_parts_kept_apart", pipelined),
         ("a_failure_names_the_copy_and_ends_that_unit_only", failure_is_local),
@@ -71,7 +72,8 @@ fn main() {
 fn registry() -> Registry {
     let mut registry = Registry::default();
     registry
-        // Buffers of 0, 1, 2... bytes, those of odd numbers with a note of as many: around what lies in entries, and beyond.
+        // Buffers of 0, 1, 2... bytes, those of odd numbers with a note of the same length: with
+        // and without room in entries.
         .function("sizes", |context| {
             for len in 0..number(&context.uow().params) as usize {
                 let bytes = content(len);
@@ -97,7 +99,7 @@ fn registry() -> Registry {
             });
             context.emit(right.join().expect("it does not panic").to_le_bytes())
         })
-        // As many numbers as the unit of work says, dealt out among the copies.
+        // As many numbers as the unit of work asks for, dealt out among the copies.
         .function("numbers", |context| {
             let count = number(&context.uow().params);
             for value in (context.rank() as u64..count).step_by(context.copies()) {
@@ -198,7 +200,7 @@ fn registry() -> Registry {
                 sum += number(&buffer);
                 held.push(buffer);
                 if held.len() == 5 {
-                    // Long enough for the producer to want what is held.
+                    // Long enough for the producer to need the kept buffers.
                     std::thread::sleep(Duration::from_millis(5));
                     held.clear();
                 }
@@ -244,14 +246,14 @@ fn copies(of: &[(&str, usize)], processes: bool) -> Placement {
 }
 
 #[derive(Clone, Copy)]
-enum Way {
+enum Mode {
     Threads,
     Processes(Transport),
 }
 
-fn start(registry: &Arc<Registry>, layout: &Layout, placement: Placement, way: Way) -> Group {
+fn start(registry: &Arc<Registry>, layout: &Layout, placement: Placement, mode: Mode) -> Group {
     let mut options = Options::local(placement).expect("this program has a path");
-    if let Way::Processes(transport) = way {
+    if let Mode::Processes(transport) = mode {
         options.transport = transport;
         let program = std::env::current_exe().expect("this program has a path");
         options.beside = Local::new(program, [library().display().to_string()]);
@@ -266,18 +268,18 @@ fn sum_of(unit: &filters::Unit) -> (u64, u64) {
         .fold((0, 0), |(sum, count), part| (sum + number(&part.data), count + number(&part.data[8..])))
 }
 
-fn sums(registry: &Arc<Registry>, way: Way) {
+fn sums(registry: &Arc<Registry>, mode: Mode) {
     for policy in [Policy::RoundRobin, Policy::DemandDriven] {
         for many in [1, 3] {
             let layout = row(&["numbers", "double", "sum"], policy.clone());
-            let processes = matches!(way, Way::Processes(_));
+            let processes = matches!(mode, Mode::Processes(_));
             let group =
-                start(registry, &layout, copies(&[("numbers", many), ("double", many)], processes), way);
+                start(registry, &layout, copies(&[("numbers", many), ("double", many)], processes), mode);
             for count in [0u64, 1, 1000] {
                 let unit = group.append(count.to_le_bytes(), UnitOptions::default());
                 assert_eq!(sum_of(&unit), (count * count.saturating_sub(1), count), "{many} copies");
             }
-            // What consumers behind a link acknowledge is under way a little longer.
+            // Acknowledgements of consumers behind a link are under way a little longer.
             let until = Instant::now() + Duration::from_secs(10);
             let status = loop {
                 let status = group.status();
@@ -291,12 +293,12 @@ fn sums(registry: &Arc<Registry>, way: Way) {
             assert_eq!((sent, got), (2 * 1001, 2 * 1001));
             for figures in &status.figures {
                 assert!(figures.unacknowledged_most <= 4 && figures.unacknowledged == 0, "{figures:?}");
-                let expected: &[&str] = match way {
-                    Way::Threads => &["thread"],
-                    Way::Processes(Transport::Tcp) => &["tcp"],
-                    // So little may be over before it is promoted.
-                    Way::Processes(Transport::Shunt) => &["tcp", "shunt"],
-                    Way::Processes(Transport::Auto) => &["memory"],
+                let expected: &[&str] = match mode {
+                    Mode::Threads => &["thread"],
+                    Mode::Processes(Transport::Tcp) => &["tcp"],
+                    // So little may be over before the connection is promoted.
+                    Mode::Processes(Transport::Shunt) => &["tcp", "shunt"],
+                    Mode::Processes(Transport::Auto) => &["memory"],
                 };
                 assert!(expected.contains(&figures.way.as_str()), "{figures:?}");
             }
@@ -307,7 +309,7 @@ fn sums(registry: &Arc<Registry>, way: Way) {
 
 fn promoted(registry: &Arc<Registry>) {
     let layout = row(&["numbers", "sum"], Policy::RoundRobin);
-    let group = start(registry, &layout, copies(&[("numbers", 1)], true), Way::Processes(Transport::Shunt));
+    let group = start(registry, &layout, copies(&[("numbers", 1)], true), Mode::Processes(Transport::Shunt));
     let until = Instant::now() + Duration::from_secs(30);
     let ways = loop {
         assert_eq!(sum_of(&group.append(10_000u64.to_le_bytes(), UnitOptions::default())).1, 10_000);
@@ -321,7 +323,7 @@ fn promoted(registry: &Arc<Registry>) {
 
 fn pipelined(registry: &Arc<Registry>) {
     let layout = row(&["numbers", "slow", "sum"], Policy::DemandDriven);
-    let group = start(registry, &layout, copies(&[("slow", 2)], false), Way::Threads);
+    let group = start(registry, &layout, copies(&[("slow", 2)], false), Mode::Threads);
     let begun = Instant::now();
     let units: Vec<_> =
         (1..=8u64).map(|count| group.append((count * 10).to_le_bytes(), UnitOptions::default())).collect();
@@ -337,7 +339,7 @@ fn failure_is_local(registry: &Arc<Registry>) {
     for processes in [false, true] {
         let layout = row(&["numbers", "fail at 13", "sum"], Policy::RoundRobin);
         let group =
-            start(registry, &layout, copies(&[("numbers", 2), ("fail-at-13", 3)], processes), Way::Threads);
+            start(registry, &layout, copies(&[("numbers", 2), ("fail-at-13", 3)], processes), Mode::Threads);
         let units: Vec<_> = [10u64, 5000, 12]
             .iter()
             .map(|count| group.append(count.to_le_bytes(), UnitOptions::default()))
@@ -356,7 +358,7 @@ fn failure_is_local(registry: &Arc<Registry>) {
 
 fn panic_is_a_failure(registry: &Arc<Registry>) {
     let layout = row(&["numbers", "panic at 13", "sum"], Policy::RoundRobin);
-    let group = start(registry, &layout, Placement::default(), Way::Threads);
+    let group = start(registry, &layout, Placement::default(), Mode::Threads);
     let failure = group
         .append(20u64.to_le_bytes(), UnitOptions::default())
         .wait(None)
@@ -372,8 +374,12 @@ fn panic_is_a_failure(registry: &Arc<Registry>) {
 fn killed(registry: &Arc<Registry>) {
     for transport in [Transport::Auto, Transport::Tcp] {
         let layout = row(&["numbers", "slow", "sum"], Policy::DemandDriven);
-        let group =
-            start(registry, &layout, copies(&[("numbers", 1), ("slow", 2)], true), Way::Processes(transport));
+        let group = start(
+            registry,
+            &layout,
+            copies(&[("numbers", 1), ("slow", 2)], true),
+            Mode::Processes(transport),
+        );
         assert_eq!(sum_of(&group.append(10u64.to_le_bytes(), UnitOptions::default())), (45, 10));
         let unit = group.append(100_000u64.to_le_bytes(), UnitOptions::default());
         let next = group.append(11u64.to_le_bytes(), UnitOptions::default());
@@ -401,7 +407,7 @@ fn rerun(registry: &Arc<Registry>) {
     let flag = std::env::temp_dir().join(format!("filters-rerun-{}", std::process::id()));
     std::fs::write(&flag, "").expect("it can be written");
     let layout = row(&["numbers", "die at 13 once", "sum"], Policy::RoundRobin);
-    let group = start(registry, &layout, copies(&[("die-at-13-once", 2)], true), Way::Threads);
+    let group = start(registry, &layout, copies(&[("die-at-13-once", 2)], true), Mode::Threads);
     let params = [&20u64.to_le_bytes()[..], flag.to_string_lossy().as_bytes()].concat();
     let unit = group.append(params, UnitOptions { reruns: 1, ..UnitOptions::default() });
     assert_eq!(sum_of(&unit), (190, 20));
@@ -409,12 +415,12 @@ fn rerun(registry: &Arc<Registry>) {
     assert!(!flag.exists());
 }
 
-/// What the caller's copy still has of the attempt that is lost it emits before it hears of that.
+/// The caller's copy emits the rest of the lost attempt before it hears of the loss.
 fn rerun_parts(registry: &Arc<Registry>) {
     let flag = std::env::temp_dir().join(format!("filters-parts-{}", std::process::id()));
     std::fs::write(&flag, "").expect("it can be written");
     let layout = row(&["numbers", "die at 13 once", "emit each"], Policy::RoundRobin);
-    let group = start(registry, &layout, copies(&[("die-at-13-once", 1)], true), Way::Threads);
+    let group = start(registry, &layout, copies(&[("die-at-13-once", 1)], true), Mode::Threads);
     let params = [&40u64.to_le_bytes()[..], flag.to_string_lossy().as_bytes()].concat();
     let unit = group.append(params, UnitOptions { reruns: 1, ..UnitOptions::default() });
     let mut parts: Vec<u64> =
@@ -426,7 +432,7 @@ fn rerun_parts(registry: &Arc<Registry>) {
 
 fn counted_on(registry: &Arc<Registry>) {
     let layout = row(&["numbers", "slow", "sum"], Policy::RoundRobin);
-    let group = start(registry, &layout, copies(&[("slow", 2)], true), Way::Threads);
+    let group = start(registry, &layout, copies(&[("slow", 2)], true), Mode::Threads);
     for round in 1..=3u64 {
         assert_eq!(sum_of(&group.append(10u64.to_le_bytes(), UnitOptions::default())), (45, 10));
         let status = group.status();
@@ -445,30 +451,30 @@ fn counted_on(registry: &Arc<Registry>) {
 
 /// Buffers so large that there are addresses for few: the consumer keeps all but the last of those.
 fn held(registry: &Arc<Registry>) {
-    for way in [Way::Threads, Way::Processes(Transport::Auto), Way::Processes(Transport::Tcp)] {
+    for mode in [Mode::Threads, Mode::Processes(Transport::Auto), Mode::Processes(Transport::Tcp)] {
         let mut layout = Layout::default();
         layout.filter("numbers", spec("numbers", b"")).expect("it is good");
         layout.filter("hold", spec("hold 5", b"")).expect("it is good");
         let options = StreamOptions { credits: 1, buffer_size: 1 << 29, ..small(Policy::RoundRobin) };
         layout.stream("numbers", "hold", options).expect("it is good");
-        let processes = matches!(way, Way::Processes(_));
-        let group = start(registry, &layout, copies(&[("numbers", 1)], processes), way);
+        let processes = matches!(mode, Mode::Processes(_));
+        let group = start(registry, &layout, copies(&[("numbers", 1)], processes), mode);
         let unit = group.append(60u64.to_le_bytes(), UnitOptions::default());
         assert_eq!(number(&unit.result().expect("it is done")[0].data), 59 * 30);
     }
 }
 
-/// What a buffer of so many bytes holds.
+/// The content of a buffer of so many bytes.
 fn content(len: usize) -> Vec<u8> {
     (0..len).map(|at| (len * 31 + at * 7 + 1) as u8).collect()
 }
 
 fn sizes(registry: &Arc<Registry>) {
-    let ways = [Transport::Auto, Transport::Tcp].map(Way::Processes);
-    for way in [Way::Threads].into_iter().chain(ways) {
+    let ways = [Transport::Auto, Transport::Tcp].map(Mode::Processes);
+    for mode in [Mode::Threads].into_iter().chain(ways) {
         let layout = row(&["sizes", "check sizes"], Policy::RoundRobin);
-        let processes = matches!(way, Way::Processes(_));
-        let group = start(registry, &layout, copies(&[("sizes", 1)], processes), way);
+        let processes = matches!(mode, Mode::Processes(_));
+        let group = start(registry, &layout, copies(&[("sizes", 1)], processes), mode);
         for _ in 0..3 {
             let unit = group.append(64u64.to_le_bytes(), UnitOptions::default());
             assert_eq!(number(&unit.result().expect("it is done")[0].data), 64);
@@ -478,7 +484,7 @@ fn sizes(registry: &Arc<Registry>) {
 
 fn cancelled(registry: &Arc<Registry>) {
     let layout = row(&["numbers", "slow", "sum"], Policy::DemandDriven);
-    let group = start(registry, &layout, copies(&[("slow", 2)], false), Way::Threads);
+    let group = start(registry, &layout, copies(&[("slow", 2)], false), Mode::Threads);
     let unit = group.append(1_000_000u64.to_le_bytes(), UnitOptions::default());
     std::thread::sleep(Duration::from_millis(20));
     unit.cancel();
@@ -492,7 +498,7 @@ fn cancelled(registry: &Arc<Registry>) {
 
 fn timed_out(registry: &Arc<Registry>) {
     let layout = row(&["numbers", "slow", "sum"], Policy::DemandDriven);
-    let group = start(registry, &layout, Placement::default(), Way::Threads);
+    let group = start(registry, &layout, Placement::default(), Mode::Threads);
     let options = UnitOptions { timeout: Some(Duration::from_millis(50)), ..UnitOptions::default() };
     let unit = group.append(1_000_000u64.to_le_bytes(), options);
     assert_eq!(unit.wait(Some(Duration::from_secs(5))), Some(Err(Failure::TimedOut)));
@@ -501,7 +507,7 @@ fn timed_out(registry: &Arc<Registry>) {
 
 fn keyed(registry: &Arc<Registry>) {
     let layout = row(&["numbers", "seen keys"], Policy::Keyed);
-    let group = start(registry, &layout, copies(&[("numbers", 3), ("seen-keys", 3)], false), Way::Threads);
+    let group = start(registry, &layout, copies(&[("numbers", 3), ("seen-keys", 3)], false), Mode::Threads);
     let parts = group.append(100u64.to_le_bytes(), UnitOptions::default()).result().expect("it is done");
     let mut all: Vec<u8> = parts.iter().flat_map(|part| part.data.clone()).collect();
     all.sort_unstable();
@@ -514,7 +520,7 @@ fn chosen(registry: &Arc<Registry>) {
     layout.filter("keys", spec("seen keys", b"")).expect("it is good");
     let options = StreamOptions { chooser: spec("odd to 1", b""), ..small(Policy::User) };
     layout.stream("numbers", "keys", options).expect("it is good");
-    let group = start(registry, &layout, copies(&[("keys", 2)], false), Way::Threads);
+    let group = start(registry, &layout, copies(&[("keys", 2)], false), Mode::Threads);
     let mut parts = group.append(100u64.to_le_bytes(), UnitOptions::default()).result().expect("it is done");
     parts.sort_by(|one, other| one.copy.cmp(&other.copy));
     assert_eq!((&*parts[0].data, &*parts[1].data), (&[0u8, 2, 4, 6][..], &[1u8, 3, 5][..]));
@@ -527,7 +533,7 @@ fn large_writes(registry: &Arc<Registry>) {
         layout.filter("lengths", spec("lengths", b"")).expect("it is good");
         let options = StreamOptions { split, ..small(Policy::RoundRobin) };
         layout.stream("large", "lengths", options).expect("it is good");
-        let group = start(registry, &layout, Placement::default(), Way::Threads);
+        let group = start(registry, &layout, Placement::default(), Mode::Threads);
         let unit = group.append(*b"", UnitOptions::default());
         if split {
             assert_eq!(unit.result().expect("it is done")[0].data, [64, 1, 36, 0]);
@@ -541,7 +547,7 @@ fn large_writes(registry: &Arc<Registry>) {
 
 fn left_unread(registry: &Arc<Registry>) {
     let layout = row(&["numbers", "first only"], Policy::RoundRobin);
-    let group = start(registry, &layout, Placement::default(), Way::Threads);
+    let group = start(registry, &layout, Placement::default(), Mode::Threads);
     assert!(group.append(50u64.to_le_bytes(), UnitOptions::default()).result().is_ok());
     let figures = &group.status().figures[0];
     assert_eq!((figures.sent, figures.buffers, figures.unread), (50, 50, 49));
@@ -549,7 +555,7 @@ fn left_unread(registry: &Arc<Registry>) {
 
 fn stalled(registry: &Arc<Registry>) {
     let layout = row(&["numbers", "slow", "sum"], Policy::RoundRobin);
-    let group = start(registry, &layout, Placement::default(), Way::Threads);
+    let group = start(registry, &layout, Placement::default(), Mode::Threads);
     let unit = group.append(50u64.to_le_bytes(), UnitOptions::default());
     assert_eq!(sum_of(&unit), (49 * 25, 50));
     let figures = &group.status().figures[0];
@@ -566,23 +572,24 @@ fn unmakable(registry: &Arc<Registry>) {
 }
 
 fn kept(registry: &Arc<Registry>) {
-    for way in [Way::Threads, Way::Processes(Transport::Auto), Way::Processes(Transport::Tcp)] {
+    for mode in [Mode::Threads, Mode::Processes(Transport::Auto), Mode::Processes(Transport::Tcp)] {
         let layout = row(&["numbers", "keep all"], Policy::RoundRobin);
-        let processes = matches!(way, Way::Processes(_));
-        let group = start(registry, &layout, copies(&[("numbers", 1)], processes), way);
+        let processes = matches!(mode, Mode::Processes(_));
+        let group = start(registry, &layout, copies(&[("numbers", 1)], processes), mode);
         let parts = group.append(1000u64.to_le_bytes(), UnitOptions::default()).result().expect("it is done");
         assert_eq!(number(&parts[0].data), 999 * 500);
     }
 }
 
-/// Each of three is a neighbour of both others: each takes them in the same order, or they wait in a circle.
+/// Each of three workers is a neighbour of both others: each must take them in the same order, or
+/// they wait in a circle.
 fn triangle(registry: &Arc<Registry>) {
     for transport in [Transport::Auto, Transport::Tcp] {
         let mut layout = row(&["numbers", "double", "sum"], Policy::DemandDriven);
         layout.stream("numbers", "sum", small(Policy::DemandDriven)).expect("it is good");
         let placement = copies(&[("numbers", 1), ("double", 1), ("sum", 1)], true);
         let begun = Instant::now();
-        let group = start(registry, &layout, placement, Way::Processes(transport));
+        let group = start(registry, &layout, placement, Mode::Processes(transport));
         assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
         assert_eq!(sum_of(&group.append(100u64.to_le_bytes(), UnitOptions::default())), (9900, 100));
     }

@@ -1,5 +1,5 @@
-//! Models of the queue of entries, with a reader that tells a waiting writer only now and then; how they are run and why each has mutations is
-//! told in `crates/fabric/tests/loom_trip.rs`.
+//! Models of the queue of entries, with a reader that tells a waiting writer only now and then.
+//! `crates/fabric/tests/loom_trip.rs` says how they are run and why each has mutations.
 #![cfg(loom)]
 
 use fabric::model::{ASLEEP, Bell, Flaw, Flawed, RACE, Segment, check, must_fail, sleep};
@@ -9,7 +9,8 @@ use loom::thread;
 
 /// Entries that fit.
 const CAPACITY: usize = 2;
-/// What the reader has written, then a number for each entry; behind them the words on which the reader and the writer sleep.
+/// The reader's counts, then a number for each entry; behind them the words on which the reader and
+/// the writer sleep.
 const WORDS: usize = 2 + CAPACITY;
 const READER: usize = 0;
 const WRITER: usize = 8;
@@ -30,7 +31,8 @@ fn entries_need_the_acquires() {
     must_fail(Some(3), RACE, || scenario(3, |s| Flawed(s.clone(), Flaw::ReadRelaxed)));
 }
 
-/// Both sleep when there is nothing to do; four entries through a queue of two, of which every second is told, or the last.
+/// Both sleep when there is nothing to do. Four entries go through a queue of two; the writer is
+/// told after every second one, and after the last.
 #[test]
 fn nobody_sleeps_for_ever() {
     check(Some(2), || asleep(|s| s.clone(), false));
@@ -102,7 +104,8 @@ fn asleep<S: Local + Remote + Send + 'static>(open: fn(&Segment) -> S, forget: b
         while got < COUNT {
             if reader.peek(&mine).is_some() {
                 got += 1;
-                // What goes wrong if only every second entry is told, whether or not the queue is empty.
+                // The failure if the writer is told after every second entry only, whether or not
+                // the queue is empty.
                 let soon = reader.take(&mine, true) && (!forget || got % 2 == 0 && got < COUNT);
                 if soon && sleepers.stimulate(WRITER, trip::RX) != 0 {
                     bell.ring();
@@ -130,7 +133,8 @@ fn asleep<S: Local + Remote + Send + 'static>(open: fn(&Segment) -> S, forget: b
                 bell.ring();
             }
         }
-        // The model's threads end only when all of it was read: whoever is not told sleeps here for ever.
+        // The model's threads end only when all was read: a thread that is not woken sleeps here
+        // for ever.
         while writer.acknowledged(&writing) < COUNT {
             trip::arm(&waiting, WRITER, |_| WORD);
             if writer.acknowledged(&writing) < COUNT {

@@ -1,9 +1,10 @@
-//! The paper's experiments in virtual time: against their closed forms, and against what the paper says where that follows from its constants.
-//! Where it does not, the test says by how much, so that nobody tunes the difference away.
+//! The paper's experiments in virtual time: against their closed forms, and against the paper's
+//! values where these follow from its constants. Where they do not, the test states the difference,
+//! so that nobody tunes it away.
 #![cfg(not(loom))]
 
 use filters::flow::Policy;
-use filters::sim::paper::{self, BLOCKS, COMPUTATION, PERFECT, Way};
+use filters::sim::paper::{self, BLOCKS, COMPUTATION, Extent, PERFECT};
 use filters::sim::{Point, Profile};
 
 /// Within half a per cent, and a microsecond where that is more.
@@ -12,7 +13,8 @@ fn near(simulated: u64, expected: u64, what: &str) {
     assert!(simulated.abs_diff(expected) <= tolerance, "{what}: {simulated}, expected {expected}");
 }
 
-/// A transport of today, made up: what it takes is far from a straight line, and much of it is not paid again by the next message.
+/// An invented transport of today: its times are far from a straight line, and much of a message's
+/// time is not paid again by the next one.
 fn today() -> Profile {
     let point = |bytes, one_way, gap| Point { bytes, one_way, gap };
     let points = vec![
@@ -41,12 +43,14 @@ fn both_queries_take_what_their_closed_forms_say() {
 #[test]
 fn responses_take_what_their_closed_form_says() {
     for transport in [paper::clan_tcp(), paper::clan_socketvia(), today()] {
-        for (way, per_byte) in [(Way::OneHop, 0), (Way::TenNodes, 0), (Way::TenNodes, COMPUTATION)] {
+        for (extent, per_byte) in
+            [(Extent::OneHop, 0), (Extent::TenNodes, 0), (Extent::TenNodes, COMPUTATION)]
+        {
             for (parts, complete) in [(1, 3), (8, 5), (64, 0), (64, 6), (64, 10)] {
-                let simulated = paper::response(&transport, per_byte, way, parts, complete);
-                let expected = paper::expected_response(&transport, per_byte, way, parts, complete);
+                let simulated = paper::response(&transport, per_byte, extent, parts, complete);
+                let expected = paper::expected_response(&transport, per_byte, extent, parts, complete);
                 let what =
-                    format!("{}, {per_byte} ns/B, {way:?}, {complete} of 10, {parts}", transport.name());
+                    format!("{}, {per_byte} ns/B, {extent:?}, {complete} of 10, {parts}", transport.name());
                 near(simulated, expected, &what);
             }
         }
@@ -72,7 +76,8 @@ fn figure_24_follows_from_the_constants_but_for_the_same_chunks() {
     let at = paper::for_rate(&tcp, 3.25).expect("TCP reaches 3.25 updates in a second");
     let again = paper::for_rate(&via, 3.25).expect("SocketVIA does");
     assert_eq!([at.block, again.block], PERFECT);
-    // "TCP cannot meet an update constraint greater than 3.25": not with these blocks, and beyond 3.75 with no block.
+    // "TCP cannot meet an update constraint greater than 3.25": not with these blocks, and beyond
+    // 3.75 with no block.
     assert!(at.rate() < 3.5);
     assert!(paper::for_rate(&tcp, 3.75).is_some() && paper::for_rate(&tcp, 4.0).is_none());
     let gain = at.partial as f64 / again.partial as f64;
@@ -105,10 +110,10 @@ fn figure_28_crosses_150_ms_where_the_paper_says() {
     for (transport, one_hop, ten_nodes) in
         [(paper::clan_tcp(), 0.563, 0.530), (paper::clan_socketvia(), 0.884, 0.850)]
     {
-        for (way, expected) in [(Way::OneHop, one_hop), (Way::TenNodes, ten_nodes)] {
-            let [none, all] = [0, 10].map(|complete| paper::response(&transport, 0, way, 64, complete));
+        for (extent, expected) in [(Extent::OneHop, one_hop), (Extent::TenNodes, ten_nodes)] {
+            let [none, all] = [0, 10].map(|complete| paper::response(&transport, 0, extent, 64, complete));
             let crossing = paper::crossing(none, all, limit).expect("it crosses");
-            assert!((crossing - expected).abs() < 0.002, "{} {way:?}: {crossing}", transport.name());
+            assert!((crossing - expected).abs() < 0.002, "{} {extent:?}: {crossing}", transport.name());
         }
     }
 }
@@ -125,7 +130,7 @@ fn figure_31_goes_with_the_blocks() {
     }
     let grows = idle(&tcp, PERFECT[0], 4000) / idle(&tcp, PERFECT[0], 2000);
     assert!((2.99..=3.01).contains(&grows), "{grows}");
-    // The time of a whole image is bound by the slow node, and so is the same for both.
+    // The slow node decides the time of a whole image, so it is the same for both.
     let image = |transport, block| paper::shared_image(transport, &Policy::RoundRobin, block, 4000);
     near(image(&tcp, PERFECT[0]), image(&via, PERFECT[1]), "an image by round-robin");
 }

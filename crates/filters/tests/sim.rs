@@ -1,5 +1,6 @@
-//! What must hold of any simulated group: the same input gives the same trace, nothing is lost or done twice, credits are kept, and the whole takes no
-//! less than its busiest part and no more than all of its parts one after the other.
+//! Properties of any simulated group: the same input gives the same trace, nothing is lost or done
+//! twice, credits are kept, and the whole takes no less than its busiest part and no more than all
+//! of its parts one after the other.
 #![cfg(not(loom))]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,7 +10,8 @@ use filters::layout::{CopyId, Layout, Place, Placement, Plan, StreamOptions};
 use filters::sim::{Cost, Outcome, Pace, Point, Profile, Setup, Step, Unit, What, run, trace};
 use proptest::prelude::*;
 
-/// Filters, their copies, and the streams between them as places of filters. Each filter's copies begin one host further on.
+/// Filters, their copies, and the streams between them as places of filters. Each filter's copies
+/// begin one host further on.
 fn plan(copies: &[usize], streams: &[(usize, usize)], hosts: usize, credits: usize, policy: Policy) -> Plan {
     let mut layout = Layout::default();
     let mut placement = Placement::default();
@@ -75,7 +77,8 @@ prop_compose! {
     }
 }
 
-/// How many ways lead from the filter that makes the blocks to this one: so often each block gets there.
+/// The number of ways from the filter that makes the blocks to this one: each block arrives so
+/// often.
 fn ways(setup: &Setup, filter: usize) -> usize {
     let layout = &setup.plan.layout;
     if filter == 0 { 1 } else { layout.inputs(filter).map(|s| ways(setup, layout.streams[s].from)).sum() }
@@ -141,7 +144,8 @@ fn unacknowledged(steps: &[Step]) -> u64 {
     most
 }
 
-/// No less than what its busiest copy works or its busiest receiver receives, and no more than everything one after the other.
+/// No less than what its busiest copy works or its busiest receiver receives, and no more than
+/// everything one after the other.
 fn bounds(setup: &Setup, steps: &[Step]) -> (u64, u64) {
     let (plan, transport) = (&setup.plan, &setup.transport);
     let host = |copy: CopyId| plan.host_of(plan.worker_of(copy));
@@ -187,7 +191,8 @@ proptest! {
         prop_assert!(outcome == again && steps == same, "the same input gives the same trace");
         prop_assert!(steps.windows(2).all(|pair| pair[0].at <= pair[1].at), "time goes forward");
         conserved(&setup, &outcome, &steps)?;
-        // All streams of these layouts have the same credits, and no two filters have two streams between them.
+        // All streams of these layouts have the same credits, and no two filters have two streams
+        // between them.
         let credits = setup.plan.layout.streams[0].credits as u64;
         let most = outcome.copies.iter().flatten().map(|copy| copy.most_unacknowledged).max();
         prop_assert!(most.unwrap_or(0) <= credits);
@@ -196,7 +201,8 @@ proptest! {
         prop_assert!((least..=all).contains(&outcome.ended), "{} <= {} <= {}", least, outcome.ended, all);
     }
 
-    /// One producer, nodes of the same speed, buffers of the same size: whoever has the fewest is whoever's turn it is.
+    /// One producer, nodes of the same speed, buffers of the same size: the copy with the fewest
+    /// buffers is the one whose turn it is.
     #[test]
     fn at_equal_speeds_demand_driven_is_round_robin(
         consumers in 1usize..6,
@@ -257,6 +263,7 @@ fn a_credit_comes_back_when_the_consumer_starts() {
         .filter(|step| matches!(step.what, What::Sent(..)))
         .map(|step| step.at)
         .collect();
-    // The second as soon as it is known that the first one was started on; the third when the first is done, and so the second started on.
+    // The second as soon as the producer knows that the first one was started on; the third when
+    // the first is done, and so the second started on.
     assert_eq!(sent, [0, 11_000 + 10_000, 11_000 + 500_000 + 10_000]);
 }

@@ -1,4 +1,4 @@
-//! The example `zoom`, as its users run it: this program is it, if it is told how, or a process of its group.
+//! The example `zoom` as users run it: this program plays it, or a process of its group.
 
 use std::process::Command;
 
@@ -17,7 +17,8 @@ fn main() {
         let shown = format!("{said}\n{}", String::from_utf8_lossy(&ran.stderr));
         assert!(ran.status.success(), "{shown}");
         let lines: Vec<&str> = said.lines().collect();
-        // As python/examples/zoom.py: sum, head, three times three and three streams, units of work.
+        // As python/examples/zoom.py: sum, head, three times three and three streams, units of
+        // work.
         let sum: u64 = (0..1000).map(|tile| tile % 251 * 4096).sum();
         assert_eq!(lines[0], sum.to_string(), "{shown}");
         assert_eq!(lines.len(), 2 + 9 + 3 + 1, "{shown}");

@@ -1,5 +1,6 @@
-//! What the kernel says of a connection: the other end's cookie and owner (sock_diag), and how many bytes went each way by tcp
-//! (TCP_INFO). The first proves who the peer is, the second is where a change of path is placed; neither trusts a peer or our hooks.
+//! The kernel's knowledge of a connection: cookie and owner of the other end (sock_diag), and how
+//! many bytes went each way by tcp (TCP_INFO). The first proves who the peer is. The second says at
+//! which byte a path changes. Neither trusts a peer or our hooks.
 
 use fabric::sys::{self, Errno};
 
@@ -12,7 +13,8 @@ pub struct Record {
     pub uid: u32,
 }
 
-/// Looks up the established TCP socket whose own address is `own` and whose peer is `peer`. It takes a descriptor for a moment: `Err(EMFILE)` if there is none.
+/// Looks up the established TCP socket whose own address is `own` and whose peer is `peer`. This
+/// takes a descriptor for a moment: `Err(EMFILE)` if there is none.
 pub fn lookup(own: Addr, peer: Addr) -> Result<Record, Errno> {
     let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
     let fd = sys::socket(libc::AF_NETLINK, kind, libc::NETLINK_SOCK_DIAG)?;
@@ -39,11 +41,12 @@ fn ask(fd: i32, own: Addr, peer: Addr) -> Result<Record, Errno> {
     sys::send(fd, request.as_ptr(), request.len(), 0)?;
     let mut answer = [0u8; 512];
     let got = sys::recv(fd, answer.as_mut_ptr(), answer.len(), 0)?;
-    // nlmsghdr (16), inet_diag_msg: family, state, timer, retrans, id (48: its cookie at 40), expires, rqueue, wqueue, uid, inode
+    // nlmsghdr (16), inet_diag_msg: family, state, timer, retrans, id (48: its cookie at 40),
+    // expires, rqueue, wqueue, uid, inode
     if got < 16 + 72 || u16::from_ne_bytes([answer[4], answer[5]]) != 20 {
         return Err(Errno::ENOENT);
     }
-    // Without such a connection the kernel names the listener on the port.
+    // If there is no such connection, the kernel names the listener on the port.
     if answer[20..24] != request[24..28] {
         return Err(Errno::ENOENT);
     }
@@ -74,14 +77,15 @@ impl TcpInfo {
     }
 }
 
-/// Bytes that the program has written since the connection began. `Err(EPROTO)` if the kernel's two ways of counting them do not
-/// agree. Not after we have shut our half.
+/// Bytes that the program has written since the connection began. `Err(EPROTO)` if the kernel's two
+/// ways of counting them disagree. Not to be used after our half was shut.
 pub fn written(fd: i32, client: bool) -> Result<u64, Errno> {
     let info = TcpInfo::of(fd)?;
     // bytes_sent - bytes_retrans + notsent_bytes
     let written = info.word(200).wrapping_sub(info.word(208)).wrapping_add(info.half(144));
     let queued = sys::ioctl_int(fd, libc::TIOCOUTQ)? as u64;
-    // bytes_acked counts the SYN of one who called connect(). It only grows, and what it lacks is at most what was queued.
+    // bytes_acked counts the SYN of the end that called connect(). It only grows, and it may lack
+    // at most the bytes that were queued.
     let acked = info.word(120).wrapping_sub(u64::from(client));
     if acked > written || written - acked < queued {
         return Err(Errno::EPROTO);
@@ -89,7 +93,7 @@ pub fn written(fd: i32, client: bool) -> Result<u64, Errno> {
     Ok(written)
 }
 
-/// What the program has read of a connection.
+/// How much the program has read of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Received {
     /// Bytes since the connection began.
@@ -98,14 +102,15 @@ pub struct Received {
     pub open: bool,
 }
 
-/// How much the program has read. `Err(ENOTCONN)` after a reset.
+/// Counts how much the program has read. `Err(ENOTCONN)` after a reset.
 pub fn received(fd: i32) -> Result<Received, Errno> {
-    // Bytes may arrive between the two calls: what was received must be the same before and after.
+    // Bytes may arrive between the two calls: the count of received bytes must be the same before
+    // and after.
     let mut info = TcpInfo::of(fd)?;
     loop {
         let waiting = sys::ioctl_int(fd, libc::FIONREAD)? as u64;
         let again = TcpInfo::of(fd)?;
-        // bytes_received counts a FIN, which FIONREAD leaves out.
+        // bytes_received counts a FIN, and FIONREAD does not.
         let fin = match again.0[0] {
             ESTABLISHED | FIN_WAIT1 | FIN_WAIT2 => 0,
             CLOSE_WAIT | LAST_ACK | CLOSING => 1,
@@ -120,13 +125,26 @@ pub fn received(fd: i32) -> Result<Received, Errno> {
     }
 }
 
-/// Whether the kernel has an error to tell: the connection was reset.
+/// Counts the bytes that have come since the connection began, read or not. `reset`: it was, and
+/// the kernel has told so already, which it does once.
+pub fn come(fd: i32, reset: bool) -> Result<u64, Errno> {
+    let info = TcpInfo::of(fd)?;
+    let ended = match info.0[0] {
+        ESTABLISHED | FIN_WAIT1 | FIN_WAIT2 => false,
+        CLOSE_WAIT | LAST_ACK | CLOSING => true,
+        CLOSE => !reset && !has_error(fd),
+        _ => return Err(Errno::ENOTCONN),
+    };
+    Ok(info.word(128).wrapping_sub(u64::from(ended)))
+}
+
+/// Whether the kernel has an error to report: the connection was reset.
 fn has_error(fd: i32) -> bool {
     let mut poll = [libc::pollfd { fd, events: 0, revents: 0 }];
     sys::ppoll(&mut poll, Some(0)).unwrap_or(0) > 0 && poll[0].revents & libc::POLLERR != 0
 }
 
-/// Of tcpi_state.
+/// A value of tcpi_state.
 const ESTABLISHED: u8 = 1;
 const FIN_WAIT1: u8 = 4;
 const FIN_WAIT2: u8 = 5;

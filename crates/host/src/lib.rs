@@ -1,7 +1,9 @@
-//! Facts of a host that crates on several floors share: the addresses of a connection's end ([`addr`]), what the kernel knows of it ([`diag`]), and where Virtual Interfaces
-//! wait for others ([`place`]).
+//! Facts about a host that several crates need: the addresses of a connection's end ([`addr`]),
+//! what the kernel knows of it ([`diag`]), and where Virtual Interfaces wait for others
+//! ([`place`]).
 //!
-//! This code runs inside other people's programs: no allocation, no std input or output; system calls by `fabric::sys`.
+//! This code runs inside other people's programs: no allocation, no std input or output; system
+//! calls by `fabric::sys`.
 
 pub mod addr;
 pub mod diag;

@@ -1,47 +1,31 @@
-//! The abstract UNIX sockets at which Virtual Interfaces of a host wait for others. Their names are what the crate `via`, which listens there, and the agent, which connects
-//! there for those who come from other hosts, agree on.
+//! The abstract UNIX sockets at which Virtual Interfaces of a host wait for others. The crate `via`
+//! listens there, and the agent connects there for programs of other hosts; both use these names.
 
-use core::fmt::{self, Write as _};
+use fabric::text::Text;
 
-/// The most bytes of what a place is called among the places of a user.
+/// The most bytes that the name of a place may have among the places of a user.
 pub const LONGEST: usize = 86;
 
-/// What an agent says with the connection that it hands over.
+/// The message by which an agent hands a connection over.
 pub const HANDED_OVER: &[u8; 8] = b"VIA-FAR\x01";
 
-/// The most bytes of a name: of an address of a UNIX socket, without the zero that makes it abstract.
+/// The most bytes of the address of a UNIX socket, without the zero that makes it abstract.
 const NAME: usize = 107;
 
-/// The abstract name of a place: users do not meet each other.
-pub struct Name {
-    bytes: [u8; NAME],
-    len: usize,
-}
+/// The abstract name of a place. Each user has places of its own.
+pub struct Name(Text<{ NAME + 1 }>);
 
 impl Name {
-    /// That of a user's place. None if that is called by more than [`LONGEST`] bytes.
+    /// The name of a user's place. None if `place` has more than [`LONGEST`] bytes.
     pub fn of(uid: u32, place: &[u8]) -> Option<Name> {
-        let mut name = Name { bytes: [0; NAME], len: 0 };
-        write!(name, "shunt-via-{uid}-").ok()?;
-        (place.len() <= LONGEST && name.push(place)).then_some(name)
-    }
-
-    fn push(&mut self, more: &[u8]) -> bool {
-        let Some(to) = self.bytes.get_mut(self.len..self.len + more.len()) else { return false };
-        to.copy_from_slice(more);
-        self.len += more.len();
-        true
+        let mut name = Text::of(format_args!("shunt-via-{uid}-"));
+        name.push(place);
+        (place.len() <= LONGEST).then_some(Name(name))
     }
 
     /// Its bytes.
     pub fn as_bytes(&self) -> &[u8] {
-        &self.bytes[..self.len]
-    }
-}
-
-impl fmt::Write for Name {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        if self.push(text.as_bytes()) { Ok(()) } else { Err(fmt::Error) }
+        self.0.bytes()
     }
 }
 

@@ -1,5 +1,6 @@
-//! Streams in a library that a program loads with dlopen() and knows nothing else of, as Python does with extension modules:
-//! tests/python.rs loads it with ctypes. Handles are addresses; -1 and null are errors.
+//! Streams in a library that a program loads with dlopen() and does not know otherwise, as Python
+//! does with extension modules: tests/python.rs loads it with ctypes. Handles are addresses; -1 and
+//! null are errors.
 
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::io::{Read, Write};
@@ -11,7 +12,7 @@ fn boxed<T>(made: std::io::Result<T>) -> *mut T {
     made.map_or(ptr::null_mut(), |made| Box::into_raw(Box::new(made)))
 }
 
-/// Where libshunt.so is; what came of it, in words.
+/// Loads the libshunt.so at this path; returns the status in words.
 ///
 /// # Safety
 /// `path` is a C string.
@@ -23,7 +24,7 @@ pub unsafe extern "C" fn extension_load(path: *const c_char) -> *mut c_char {
     CString::new(said).map_or(ptr::null_mut(), CString::into_raw)
 }
 
-/// A listener on a free port, which goes to `port`.
+/// A listener on a free port, whose number is written to `port`.
 ///
 /// # Safety
 /// `port` is valid for a write.

@@ -1,4 +1,4 @@
-//! Addresses, as std and as the kernel have them.
+//! Conversion between std's addresses and the kernel's.
 
 use std::ffi::c_int;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
@@ -28,12 +28,12 @@ impl Address {
         self.storage.ss_family.into()
     }
 
-    /// What a call that reads it gets.
+    /// The arguments of a call that reads it.
     pub fn as_ptr(&self) -> (*const sockaddr, socklen_t) {
         ((&raw const self.storage).cast(), self.len)
     }
 
-    /// What a call that writes it gets.
+    /// The arguments of a call that writes it.
     pub fn as_mut_ptr(&mut self) -> (*mut sockaddr, *mut socklen_t) {
         ((&raw mut self.storage).cast(), &raw mut self.len)
     }
@@ -42,13 +42,15 @@ impl Address {
     pub fn to_std(&self) -> io::Result<SocketAddr> {
         match self.family() {
             libc::AF_INET if self.len as usize >= V4 => {
-                // SAFETY: the family says that it is a sockaddr_in, which is smaller than the storage.
+                // SAFETY: the family says that it is a sockaddr_in, which is smaller than the
+                // storage.
                 let v4 = unsafe { &*(&raw const self.storage).cast::<sockaddr_in>() };
                 let ip = Ipv4Addr::from(v4.sin_addr.s_addr.to_ne_bytes());
                 Ok(SocketAddr::V4(SocketAddrV4::new(ip, u16::from_be(v4.sin_port))))
             }
             libc::AF_INET6 if self.len as usize >= V6 => {
-                // SAFETY: the family says that it is a sockaddr_in6, which is smaller than the storage.
+                // SAFETY: the family says that it is a sockaddr_in6, which is smaller than the
+                // storage.
                 let v6 = unsafe { &*(&raw const self.storage).cast::<sockaddr_in6>() };
                 let (ip, port) = (Ipv6Addr::from(v6.sin6_addr.s6_addr), u16::from_be(v6.sin6_port));
                 Ok(SocketAddr::V6(SocketAddrV6::new(ip, port, v6.sin6_flowinfo, v6.sin6_scope_id)))

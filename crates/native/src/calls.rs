@@ -1,4 +1,5 @@
-//! The functions that carry a socket's calls: libshunt.so's, the program's own if it runs under Shunt, or libc's.
+//! The functions that carry out a socket's calls: libshunt.so's, the program's own if it runs under
+//! Shunt, or libc's.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::mem;
@@ -11,12 +12,13 @@ use libc::{msghdr, nfds_t, pollfd, sockaddr, socklen_t};
 pub struct Handle(pub *mut c_void);
 
 impl Handle {
-    /// What the program itself sees.
+    /// The symbols that the program itself sees.
     pub const PROGRAM: Handle = Handle(libc::RTLD_DEFAULT);
 
     /// The address of a symbol.
     pub fn find(self, name: &CStr) -> Option<*mut c_void> {
-        // SAFETY: the name ends with a zero; the handle is one of dlopen's that is never closed, or RTLD_DEFAULT.
+        // SAFETY: the name ends with a zero; the handle is one of dlopen's that is never closed, or
+        // RTLD_DEFAULT.
         let found = unsafe { libc::dlsym(self.0, name.as_ptr()) };
         (!found.is_null()).then_some(found)
     }
@@ -24,18 +26,19 @@ impl Handle {
 
 macro_rules! calls {
     ($($name:ident = $symbol:literal: fn($($arg:ty),*) -> $ret:ty;)*) => {
-        /// One function for each call. They may unwind: a thread may be cancelled (pthread_cancel) where it waits.
+        /// One function for each call. They may unwind: a thread may be cancelled (pthread_cancel)
+        /// where it waits.
         #[derive(Clone, Copy)]
         pub struct Calls {
             $(pub $name: unsafe extern "C-unwind" fn($($arg),*) -> $ret,)*
-            /// Which way a connection goes (`shunt_path`): libshunt.so's alone.
+            /// Reports the path of a connection (`shunt_path`): only libshunt.so has it.
             pub path: Option<unsafe extern "C-unwind" fn(c_int) -> c_int>,
-            /// To be told of each socket that is made (`shunt_is_new`), likewise.
+            /// Receives each socket that is made (`shunt_is_new`): only libshunt.so has it.
             pub is_new: Option<unsafe extern "C-unwind" fn(c_int)>,
         }
 
         impl Calls {
-            /// All of them, as `handle` has them; the name of the first that is not there.
+            /// All functions, looked up in `handle`; or the name of the first that is missing.
             pub fn find(handle: Handle) -> Result<Calls, &'static CStr> {
                 let path = handle.find(c"shunt_path").map(|at| {
                     // SAFETY: this is the function that shunt.h declares.
@@ -48,7 +51,8 @@ macro_rules! calls {
                 Ok(Calls {
                     $($name: {
                         let at = handle.find($symbol).ok_or($symbol)?;
-                        // SAFETY: libc's function of this name has this type, and so has a hook of it.
+                        // SAFETY: libc's function of this name has this type, and so has a hook of
+                        // it.
                         unsafe { mem::transmute::<*mut c_void, unsafe extern "C-unwind" fn($($arg),*) -> $ret>(at) }
                     },)*
                     path,
@@ -72,18 +76,18 @@ calls! {
     close = c"close": fn(c_int) -> c_int;
 }
 
-/// libc's own, also where somebody stands before them.
+/// libc's own functions, also where another library stands in front of them.
 pub fn libc() -> &'static Calls {
     static LIBC: OnceLock<Calls> = OnceLock::new();
     LIBC.get_or_init(|| {
         // SAFETY: the name is a C string; nothing is loaded that is not there.
         let handle = unsafe { libc::dlopen(c"libc.so.6".as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD) };
-        // No handle is RTLD_DEFAULT: a libc of another name.
+        // There is no handle: a libc of another name.
         Calls::find(Handle(handle)).unwrap_or(LINKED)
     })
 }
 
-/// As this program was linked: where there is no dynamic linker, libc's.
+/// The functions that this program is linked with: libc's, where there is no dynamic linker.
 const LINKED: Calls = Calls {
     connect: linked::connect,
     accept4: linked::accept4,

@@ -1,5 +1,5 @@
-//! What a copy of libshunt.so says of itself, read from its file: to ask it after dlopen() would be too late, as its constructor has run
-//! by then. Whatever is not as expected is an error, never a panic.
+//! Symbols of a copy of libshunt.so, read from its file. Asking it after dlopen() would be too
+//! late, as its constructor has run by then. Everything unexpected is an error, never a panic.
 
 use std::fs;
 use std::path::Path;
@@ -7,12 +7,12 @@ use std::path::Path;
 use object::read::elf::ElfFile64;
 use object::{Architecture, LittleEndian, Object as _, ObjectKind, ObjectSection as _, ObjectSymbol as _};
 
-/// What stands in a library's table of symbols.
+/// The dynamic symbols of a library.
 pub struct Image {
     bytes: Vec<u8>,
 }
 
-/// What files for this machine say that they are for.
+/// The architecture in files for this machine.
 const MACHINE: Architecture = if cfg!(target_arch = "x86_64") {
     Architecture::X86_64
 } else if cfg!(target_arch = "aarch64") {
@@ -22,7 +22,7 @@ const MACHINE: Architecture = if cfg!(target_arch = "x86_64") {
 };
 
 impl Image {
-    /// Reads a shared library for this machine; in words what else it is.
+    /// Reads a shared library for this machine. The error says what the file is instead.
     pub fn read(path: &Path) -> Result<Image, String> {
         let bytes = fs::read(path).map_err(|error| error.to_string())?;
         Image::parse(bytes).ok_or_else(|| "is no shared library for this machine".to_string())
@@ -39,7 +39,7 @@ impl Image {
         ElfFile64::parse(&*self.bytes).ok()
     }
 
-    /// The C string that a symbol stands for.
+    /// The C string at a symbol.
     pub fn text(&self, name: &str) -> Option<&str> {
         let file = self.file()?;
         let symbol = file.dynamic_symbols().find(|symbol| symbol.name() == Ok(name))?;
@@ -48,7 +48,7 @@ impl Image {
         std::str::from_utf8(text.strip_suffix(b"\0")?).ok()
     }
 
-    /// Whether it defines a symbol.
+    /// Whether the library defines a symbol.
     pub fn defines(&self, name: &str) -> bool {
         self.file().is_some_and(|file| {
             file.dynamic_symbols().any(|symbol| symbol.name() == Ok(name) && !symbol.is_undefined())
@@ -60,7 +60,7 @@ impl Image {
 mod tests {
     use super::*;
 
-    /// The libc that this test runs with: a shared library that is there.
+    /// The libc that this test runs with: a shared library that certainly exists.
     fn libc_file() -> Vec<u8> {
         let maps = fs::read_to_string("/proc/self/maps").unwrap();
         let line = maps.lines().find(|line| line.contains("libc.so.6")).unwrap();

@@ -1,5 +1,6 @@
-//! Finding libshunt.so, and deciding, once per process, who carries the calls. What a file is, is read before it is loaded, as its
-//! constructor cannot be taken back; and a process never gets two of them, whoever loads the second.
+//! Finds libshunt.so, and decides, once for a process, which functions carry out the calls. A file
+//! is examined before it is loaded, as its constructor cannot be undone. A process never gets two
+//! libraries, whichever part of it loads the second.
 
 use std::ffi::{CStr, CString, OsStr, OsString, c_int, c_void};
 use std::os::unix::ffi::OsStrExt as _;
@@ -11,14 +12,14 @@ use crate::calls::{self, Calls, Handle};
 use crate::elf::Image;
 use crate::path::Path;
 
-/// Who carries the calls on sockets with [`crate::Path::Auto`].
+/// The functions that carry out the calls on sockets with [`crate::Path::Auto`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Status {
     /// The program runs under Shunt (`shunt run`): its own calls are Shunt's.
     Preloaded,
     /// This libshunt.so, loaded for these sockets alone.
     Loaded(PathBuf),
-    /// Nobody but the kernel, for this reason.
+    /// The kernel alone, for this reason.
     Tcp(String),
 }
 
@@ -32,13 +33,13 @@ impl fmt::Display for Status {
     }
 }
 
-/// Who carries the calls; decides it, if nothing has been decided yet.
+/// The functions that carry out the calls. Decides that, if it is not decided yet.
 pub fn status() -> Status {
     decided(None).status.clone()
 }
 
-/// Decides who carries the calls, with `path` as the first place where libshunt.so is looked for: to be called before the first socket is made.
-/// What was decided before stays so, and is what is returned.
+/// Decides who carries out the calls; libshunt.so is first looked for at `path`. Call this before
+/// the first socket is made. An earlier decision stands, and is returned.
 pub fn load(path: &path::Path) -> Status {
     decided(Some(path)).status.clone()
 }
@@ -81,7 +82,8 @@ fn decide(first: Option<&path::Path>) -> Result<(Status, Calls), String> {
     let mut tried = Vec::new();
     for path in places(first) {
         match check(&path).and_then(|()| open(&path)) {
-            // Another thread, by another copy of this crate, may have loaded another file just now: both take the first.
+            // Another thread may have loaded another file just now, through another copy of this
+            // crate: both use the first.
             Ok(()) => return take(&already_there().unwrap_or(path)),
             Err(why) => tried.push(format!("{} {why}", path.display())),
         }
@@ -96,10 +98,11 @@ fn lacks(name: &CStr) -> String {
     format!("{} is not among its functions", name.to_string_lossy())
 }
 
-/// Where it may be, in the order in which it is looked for: as the `shunt` command does, after what was named.
+/// The places where it may be, in order: the one that was named, then those of the `shunt` command.
 fn places(first: Option<&path::Path>) -> Vec<PathBuf> {
     let mut places: Vec<PathBuf> = first.map(PathBuf::from).into_iter().collect();
-    // A program that runs with more rights than its user (setuid) takes nothing that the user names.
+    // A program that runs with more rights than its user (setuid) ignores paths that the user
+    // names.
     // SAFETY: asks the kernel's vector that came with the process.
     if unsafe { libc::getauxval(libc::AT_SECURE) } == 0 {
         places.extend(env::var_os("SHUNT_LIB").filter(|named| !named.is_empty()).map(PathBuf::from));
@@ -115,7 +118,8 @@ fn places(first: Option<&path::Path>) -> Vec<PathBuf> {
     places
 }
 
-/// Whether a file is the library, of this version, and one that can be a guest (`shunt_is_new` came with that).
+/// Whether a file is the library, has this version, and can be a guest (`shunt_is_new` was added
+/// for that).
 fn check(path: &path::Path) -> Result<(), String> {
     let image = Image::read(path)?;
     match image.text("SHUNT_VERSION") {
@@ -163,7 +167,8 @@ fn dlopen(path: &path::Path, flags: c_int) -> Result<Handle, String> {
     Err(why.unwrap_or_else(|| "cannot be loaded".to_string()))
 }
 
-/// The file of the libshunt.so that was loaded first, by whomever, if there is one. Wheels put a hash behind the name.
+/// The file of the libshunt.so that was loaded first, by any part of the process, if there is one.
+/// Wheels put a hash behind the name.
 fn already_there() -> Option<PathBuf> {
     let mut names: Vec<OsString> = Vec::new();
     // SAFETY: `each` gets what dl_iterate_phdr was given, which is `names`.
@@ -176,7 +181,8 @@ fn already_there() -> Option<PathBuf> {
 
 /// Notes the name of a library if it may be Shunt's.
 unsafe extern "C" fn each(info: *mut libc::dl_phdr_info, _size: usize, names: *mut c_void) -> c_int {
-    // SAFETY: the loader passes a valid structure, with a C string or null, and what the caller has given.
+    // SAFETY: the loader passes a valid structure, with a C string or null, and what the caller has
+    // given.
     let (name, names) = unsafe { ((*info).dlpi_name, &mut *names.cast::<Vec<OsString>>()) };
     if ptr::eq(name, ptr::null()) {
         return 0;

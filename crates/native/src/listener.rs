@@ -1,4 +1,4 @@
-//! Where streams come in.
+//! Listening sockets.
 
 use std::fmt;
 use std::io;
@@ -16,17 +16,18 @@ pub struct Listener {
     open: Arc<Open>,
 }
 
-/// Connections that may wait to be accepted; the kernel takes what it allows (net.core.somaxconn).
+/// Connections that may wait to be accepted; the kernel limits it (net.core.somaxconn).
 const BACKLOG: i32 = 4096;
 
 impl Listener {
-    /// Listens on the first of these addresses that can be had. Port 0: one that is free.
+    /// Listens on the first of these addresses that is free. Port 0: any free port.
     pub fn bind(address: impl ToSocketAddrs, path: Path) -> io::Result<Listener> {
         each_address(address, |address| {
             let address = Address::from(address);
             let open = Open::new(address.family(), path, false)?;
             let listener = Listener { open };
-            // As std does: what a server that has just ended left behind does not keep its port.
+            // As std does: connections left by a server that has just ended do not keep the port
+            // busy.
             listener.open.set(libc::SOL_SOCKET, libc::SO_REUSEADDR, 1i32)?;
             let (fd, (at, len)) = (listener.open.fd()?, address.as_ptr());
             // SAFETY: the address is valid for its length.
@@ -37,7 +38,7 @@ impl Listener {
         })
     }
 
-    /// Waits for a connection; who has made it.
+    /// Waits for a connection. Returns it with the address of the other end.
     pub fn accept(&self) -> io::Result<(Stream, SocketAddr)> {
         loop {
             let mut address = Address::empty();
@@ -47,7 +48,8 @@ impl Listener {
             let fd = unsafe { accept4(own, place, len, libc::SOCK_CLOEXEC) };
             match cvt(fd) {
                 Ok(fd) => {
-                    // A child that another thread's fork() makes just here keeps it open until it ends, or executes something.
+                    // If another thread calls fork() just here, the child keeps the descriptor open
+                    // until it ends, or calls exec().
                     let stream = Stream::of(Open::enter(fd, self.open.calls, true));
                     return Ok((stream, address.to_std()?));
                 }
@@ -57,13 +59,14 @@ impl Listener {
         }
     }
 
-    /// Waits until a connection is there to be accepted, for `timeout` at most. False if none has come. A signal handler ends it
-    /// ([`io::ErrorKind::Interrupted`]), which it does not end [`Listener::accept`].
+    /// Waits until a connection is there to be accepted, for `timeout` at most. False if none has
+    /// come. A signal handler ends the wait ([`io::ErrorKind::Interrupted`]); [`Listener::accept`]
+    /// goes on waiting.
     pub fn poll_acceptable(&self, timeout: Option<Duration>) -> io::Result<bool> {
         self.open.poll(libc::POLLIN, millis(timeout))
     }
 
-    /// Where it listens.
+    /// The address where it listens.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.open.address(libc::getsockname)
     }

@@ -1,6 +1,7 @@
-//! A socket that is open, and the list of all of them. The list is there for two things: in a child of fork() streams are closed, so that the
-//! parent's connections end when the parent says so; and a number that comes a second time shows that somebody has closed what was
-//! not his, so that no stream reads or writes another one's bytes.
+//! An open socket, and the list of all of them. The list has two purposes. In a child of fork()
+//! streams are closed, so that the parent's connections end when the parent closes them. And if a
+//! number comes a second time, other code has closed a stream's descriptor: the list shows that, so
+//! that no stream reads or writes another one's bytes.
 
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
@@ -15,15 +16,15 @@ use crate::calls::Calls;
 use crate::library;
 use crate::path::Path;
 
-/// A socket that is open.
+/// An open socket.
 pub struct Open {
     fd: c_int,
     pub calls: &'static Calls,
-    /// Whether it is a connection: closed in a child.
+    /// Whether it is a connection, which is closed in a child.
     stream: bool,
-    /// The kernel's name for the socket: tells it from another one with its number.
+    /// The kernel's cookie of the socket: tells it from another one with the same number.
     cookie: u64,
-    /// The number is not ours any more.
+    /// Whether the number is not ours any more.
     lost: AtomicBool,
 }
 
@@ -42,7 +43,7 @@ impl Open {
         Ok(Open::enter(fd, calls, stream))
     }
 
-    /// Enters a socket that was just made, or accepted.
+    /// Puts a socket that was just made, or accepted, into the list.
     pub fn enter(fd: c_int, calls: &'static Calls, stream: bool) -> Arc<Open> {
         watch_forks();
         let cookie = cookie(fd).unwrap_or(0);
@@ -56,7 +57,7 @@ impl Open {
     /// Its number, if that is still ours.
     #[inline]
     pub fn fd(&self) -> io::Result<c_int> {
-        // Pairs with who takes the number away: nothing else hangs on it.
+        // Pairs with the store when the number is lost: nothing else depends on it.
         match self.lost.load(Ordering::Acquire) {
             false => Ok(self.fd),
             true => Err(io::Error::from_raw_os_error(libc::EBADF)),
@@ -91,7 +92,7 @@ impl Open {
         address.to_std()
     }
 
-    /// Waits until one of `events` is there, `millis` at most (-1: for ever). False if none is.
+    /// Waits until one of `events` occurs, `millis` at most (-1: for ever). False if none does.
     pub fn poll(&self, events: i16, millis: c_int) -> io::Result<bool> {
         let mut poll = libc::pollfd { fd: self.fd()?, events, revents: 0 };
         // SAFETY: one entry, which is valid.
@@ -102,20 +103,21 @@ impl Open {
         Ok(count > 0)
     }
 
-    /// Closes it. Not by Drop: the list holds it, too.
+    /// Closes it. Drop does not do that, as the list holds the socket, too.
     pub fn close(self: &Arc<Open>) {
         if self.lost.load(Ordering::Acquire) {
             return;
         }
         self.shut_down();
         let mut all = lock();
-        // While it was being closed it was in the list, for a fork() in between; now the number may be another one's already.
+        // It stays in the list while it is being closed, for a fork() in between. Now the number
+        // may be another one's already.
         if all.get(&self.fd).is_some_and(|open| Arc::ptr_eq(open, self)) {
             all.remove(&self.fd);
         }
     }
 
-    /// Closes the number, unless somebody has, and it stands for something else by now.
+    /// Closes the descriptor, unless other code has, and the number belongs to another file now.
     fn shut_down(&self) {
         if self.cookie == 0 || cookie(self.fd) == Some(self.cookie) {
             // SAFETY: it is ours, and nobody uses it any more.
@@ -137,7 +139,7 @@ fn option<T: Default>(fd: c_int, name: c_int) -> io::Result<T> {
     Ok(value)
 }
 
-/// What a call returned, or errno.
+/// The result of a call, or errno.
 pub fn cvt<T: PartialOrd + Default>(result: T) -> io::Result<T> {
     if result < T::default() { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
@@ -150,17 +152,20 @@ fn lock() -> MutexGuard<'static, Opens> {
     OPENS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The list's lock, while a fork() is made.
+/// The list's guard, kept while a fork() is made.
 struct Frozen(cell::UnsafeCell<Option<MutexGuard<'static, Opens>>>);
-// SAFETY: written and read only by the one thread that makes the fork(), and its child; libc makes one at a time.
+// SAFETY: written and read only by the one thread that makes the fork(), and its child; libc makes
+// one at a time.
 unsafe impl Sync for Frozen {}
 static FROZEN: Frozen = Frozen(cell::UnsafeCell::new(None));
 
-/// Once: hears of forks. After the library, so that in the child the library knows of its new process before.
+/// Registers the handlers for fork(), once. The library registers before, so that in the child it
+/// knows of the new process first.
 fn watch_forks() {
     static WATCHED: Once = Once::new();
     WATCHED.call_once(|| {
-        // SAFETY: the three functions live as long as this code does: libc forgets them if it is unloaded.
+        // SAFETY: the three functions live as long as this code does: libc forgets them if it is
+        // unloaded.
         unsafe { libc::pthread_atfork(Some(before), Some(after), Some(child)) };
     });
 }
@@ -179,7 +184,8 @@ unsafe extern "C" fn after() {
 unsafe extern "C" fn child() {
     // SAFETY: as `Frozen` says.
     let Some(opens) = (unsafe { (*FROZEN.0.get()).take() }) else { return };
-    // They stay in the list: to take them out would free memory, and malloc's own handler may not have run yet.
+    // They stay in the list: removing them would free memory, and malloc's own handler may not have
+    // run yet.
     for open in opens.values().filter(|open| open.stream) {
         open.shut_down();
         open.lost.store(true, Ordering::Release);

@@ -1,4 +1,4 @@
-//! What a program chooses for a socket: through memory where that can be, or by TCP.
+//! The path that a program chooses for a socket: through memory where that is possible, or by TCP.
 
 /// Which way a socket's bytes may go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -11,15 +11,15 @@ use crate::address::Address;
 use crate::open::{Open, cvt};
 use crate::path::Path;
 
-/// A connection. `&Stream` reads and writes, too: one thread may read while others write, each write as a whole as far as the socket
-/// takes it in one piece.
+/// A connection. `&Stream` reads and writes, too: one thread may read while others write. A write
+/// stays in one piece as far as the socket takes it in one piece.
 pub struct Stream {
     open: Arc<Open>,
 }
 
-/// What shunt_path tells of a connection that goes through memory both ways.
+/// The value of shunt_path for a connection that goes through memory both ways.
 const BOTH_WAYS: c_int = 3;
-/// Pieces that one call takes.
+/// Buffers that one call takes.
 const IOV_MAX: usize = 1024;
 
 impl Stream {
@@ -27,7 +27,7 @@ impl Stream {
         Stream { open }
     }
 
-    /// Connects to the first of these addresses that answers; each gets `timeout`.
+    /// Connects to the first of these addresses that answers. `timeout` holds for each of them.
     pub fn connect(address: impl ToSocketAddrs, path: Path, timeout: Option<Duration>) -> io::Result<Stream> {
         if timeout == Some(Duration::ZERO) {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "a timeout of zero"));
@@ -35,7 +35,7 @@ impl Stream {
         each_address(address, |address| connect(address, path, timeout))
     }
 
-    /// Whose the other end is.
+    /// The address of the other end.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         self.open.address(libc::getpeername)
     }
@@ -45,7 +45,8 @@ impl Stream {
         self.open.address(libc::getsockname)
     }
 
-    /// Whether what is written, and what is read, goes through memory just now. It begins by TCP, and may go back to it.
+    /// Whether both directions go through memory at this moment. A stream begins by TCP, and may go
+    /// back to it.
     pub fn is_promoted(&self) -> bool {
         match (self.open.calls.path, self.open.fd()) {
             // SAFETY: takes any number.
@@ -65,12 +66,13 @@ impl Stream {
         cvt(unsafe { (self.open.calls.shutdown)(self.open.fd()?, how) }).map(drop)
     }
 
-    /// Whether small pieces go at once (TCP_NODELAY): means something as long as they go by TCP.
+    /// Whether small pieces are sent at once (TCP_NODELAY). This matters as long as they go by TCP.
     pub fn set_nodelay(&self, nodelay: bool) -> io::Result<()> {
         self.open.set(libc::IPPROTO_TCP, libc::TCP_NODELAY, c_int::from(nodelay))
     }
 
-    /// How long a read waits; it fails with [`io::ErrorKind::WouldBlock`] then. `None`: for ever. Zero is an error, as std has it.
+    /// How long a read waits; it fails with [`io::ErrorKind::WouldBlock`] then. `None`: for ever.
+    /// Zero is an error, as std has it.
     pub fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
         self.set_timeout(libc::SO_RCVTIMEO, timeout)
     }
@@ -80,13 +82,15 @@ impl Stream {
         self.set_timeout(libc::SO_SNDTIMEO, timeout)
     }
 
-    /// Waits until a read would not wait: bytes are there, the end, or an error. False if nothing is within `timeout` (`None`: for ever). A
-    /// signal handler ends it with [`io::ErrorKind::Interrupted`].
+    /// Waits until a read would not block: there are bytes, the end, or an error. False if
+    /// `timeout` has passed before (`None`: for ever). A signal handler ends it with
+    /// [`io::ErrorKind::Interrupted`].
     pub fn poll_readable(&self, timeout: Option<Duration>) -> io::Result<bool> {
         self.open.poll(libc::POLLIN, millis(timeout))
     }
 
-    /// Reads what is there, without waiting: [`io::ErrorKind::WouldBlock`] if nothing is; 0 is the end.
+    /// Reads what is there, without waiting: [`io::ErrorKind::WouldBlock`] if there is nothing; 0
+    /// is the end.
     #[inline]
     pub fn read_now(&self, to: &mut [u8]) -> io::Result<usize> {
         let place = to.as_mut_ptr().cast::<c_void>();
@@ -109,7 +113,7 @@ fn connect(address: &SocketAddr, path: Path, timeout: Option<Duration>) -> io::R
     let stream = Stream::of(Open::new(address.family(), path, true)?);
     let (calls, fd, (at, len)) = (stream.open.calls, stream.open.fd()?, address.as_ptr());
     if timeout.is_some() {
-        // It counts for connect(), too: the socket need not become a non-blocking one.
+        // It holds for connect(), too, so the socket need not become a non-blocking one.
         stream.set_write_timeout(timeout)?;
     }
     // SAFETY: the address is valid for its length.
@@ -125,7 +129,8 @@ fn connect(address: &SocketAddr, path: Path, timeout: Option<Duration>) -> io::R
     Ok(stream)
 }
 
-/// Waits for a connection that goes on being made after a signal handler has ended connect().
+/// Waits for a connection that is still being made after a signal handler has interrupted
+/// connect().
 fn wait(stream: &Stream, start: Instant, timeout: Option<Duration>) -> io::Result<()> {
     loop {
         let left = timeout.map(|timeout| timeout.saturating_sub(start.elapsed()));
@@ -157,12 +162,12 @@ pub(crate) fn each_address<T>(
     Err(failed.unwrap_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "no address")))
 }
 
-/// For poll(): rounded up, so that it never returns before its time. -1: for ever.
+/// The timeout for poll(), rounded up, so that it never returns too early. -1: for ever.
 pub(crate) fn millis(timeout: Option<Duration>) -> c_int {
     timeout.map_or(-1, |time| c_int::try_from(time.as_nanos().div_ceil(1_000_000)).unwrap_or(c_int::MAX))
 }
 
-/// For options. Rounded up, as zero is for ever.
+/// The timeout for options, rounded up, as zero means for ever.
 fn timeval(timeout: Option<Duration>) -> libc::timeval {
     let micros = timeout.map_or(0, |time| time.as_nanos().div_ceil(1000));
     libc::timeval {

@@ -1,5 +1,5 @@
-//! What a process may do beside its streams, none of which knows of them: fork(), start programs, become another program, close what is not
-//! its own, load other copies of the library.
+//! Things that a process does beside its streams, and that know nothing of them: fork(), start
+//! programs, exec(), close other descriptors, load other copies of the library.
 
 use std::ffi::CString;
 use std::fs::{self, File, OpenOptions};
@@ -33,7 +33,8 @@ fn role() {
     }
 }
 
-/// Takes one connection after the other: round trips, then checks what comes until the end, and says how much that was, and how it ended.
+/// Accepts one connection after the other. Makes round trips, then checks all bytes until the end,
+/// and reports how many they were, and how the stream ended.
 fn serve(path: Path) {
     let listener = Listener::bind("127.0.0.1:0", path).unwrap();
     say(listener.local_addr().unwrap().port());
@@ -59,7 +60,7 @@ fn serve(path: Path) {
 
 const SENT: usize = 500_000;
 
-/// What [`serve`] expects.
+/// The bytes that [`serve`] expects.
 fn send_all(mut stream: &Stream) {
     let mut bytes = vec![0; SENT];
     Bytes::new(1).fill(&mut bytes);
@@ -96,7 +97,7 @@ fn children_leave_their_parents_streams_alone() {
         // The first is the child's own stream, while the parent's is open.
         assert_eq!(server.next(), all("the end"));
         assert_eq!(player.next(), "dropped");
-        // Its children live on: the peer sees the end all the same.
+        // Its children live on; the peer sees the end all the same.
         assert_eq!(server.next(), all("the end"));
         player.go_on();
     });
@@ -109,7 +110,8 @@ fn forks(port: u16, path: Path) {
         command.arg("1000").stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap()
     };
     let mut by_fork = Command::new("sleep");
-    // SAFETY: nothing is done between fork and exec; that there is something only keeps std from using posix_spawn.
+    // SAFETY: nothing is done between fork and exec; that there is something only keeps std from
+    // using posix_spawn.
     unsafe { by_fork.pre_exec(|| Ok(())) };
     let mut programs = [spawn(&mut Command::new("sleep")), spawn(&mut by_fork)];
     let half = SENT / 2;
@@ -122,7 +124,7 @@ fn forks(port: u16, path: Path) {
         // Where the test fails nothing stays behind.
         // SAFETY: asks for a signal, no more.
         unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
-        // What it inherited is closed; what it tries leaves no trace.
+        // The inherited stream is closed, and its attempts leave no trace.
         assert_eq!(stream.write(b"from the child").unwrap_err().raw_os_error(), Some(libc::EBADF));
         assert_eq!(stream.read(&mut [0]).unwrap_err().raw_os_error(), Some(libc::EBADF));
         drop(stream);
@@ -167,11 +169,13 @@ fn execs(port: u16, path: Path) {
 
 #[test]
 fn who_closes_what_is_not_his_gets_no_bytes_of_ours() {
-    // Under Shunt close_range() spares what is Shunt's; here it is a system call that nobody sees.
+    // Under Shunt close_range() spares Shunt's descriptors; here it is a system call that nobody
+    // intercepts.
     for with in [&[][..], &[("NATIVE_TCP", "1")]] {
         let server = Player::new("serve", with);
         let player = Player::new(&format!("closes {}", server.next()), with);
-        // The first stream: whatever of it came, came right (`serve` checks it), and then an end.
+        // The first stream: all bytes that came were right (`serve` checks them), and then came an
+        // end.
         let first = server.next();
         assert!(first.starts_with("0 bytes, "), "{first}");
         assert_eq!(server.next(), all("the end"));
@@ -197,22 +201,22 @@ fn closes(port: u16, path: Path) {
     let file_high = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_DUPFD_CLOEXEC, 500) };
     assert!(file_high >= 500);
     drop(file);
-    // All numbers get a file of ours, but the stream's.
+    // All numbers but the stream's now belong to a file of ours.
     for &fd in &others {
         // SAFETY: these numbers are free.
         assert_eq!(unsafe { libc::dup2(file_high, fd) }, fd);
     }
-    // That gets another stream.
+    // That number is given to another stream.
     let second = dial(port, path);
     assert_eq!(numbers_of_connections(port), [number]);
     for result in [stream.write(b"wrong").map(drop), stream.read(&mut [0]).map(drop)] {
         assert_eq!(result.unwrap_err().raw_os_error(), Some(libc::EBADF));
     }
-    // It does not close what its number stands for now.
+    // Dropping it does not close the file that has its number now.
     drop(stream);
     send_all(&second);
     drop(second);
-    // Peers that have gone, links that are cleared away, a child: nothing of that touches the files.
+    // Peers that have gone, links that are freed, a child: none of that touches the files.
     let third = dial(port, path);
     send_all(&third);
     drop(third);
@@ -248,7 +252,7 @@ fn a_process_has_one_library_only() {
 
 fn copies(port: u16, path: Path) {
     let preloaded = env::var_os("LD_PRELOAD").is_some();
-    // Somebody else has loaded a copy, under the name that a wheel would give it.
+    // Another part of the process has loaded a copy, under the name that a wheel would give it.
     let scratch = Scratch::new("libshunt-copies");
     fs::create_dir_all(&scratch.0).unwrap();
     let [theirs, ours] = ["libshunt-0123abcd.so", "libshunt.so"].map(|name| scratch.0.join(name));
@@ -281,7 +285,8 @@ fn what_the_library_calls_of_itself_is_its_own() {
     assert_eq!(report.count(at::PROMOTED), 2);
 }
 
-/// shunt_recv_zc() calls recv(): it must get the hook, also where libc comes first in the order of names.
+/// shunt_recv_zc() calls recv(): it must get the hook, also where libc comes first in the order of
+/// names.
 fn lends() {
     let listener = Listener::bind("127.0.0.1:0", Path::Auto).unwrap();
     let to = listener.local_addr().unwrap();
@@ -293,12 +298,13 @@ fn lends() {
     });
     let (mut stream, from) = listener.accept().unwrap();
     answer_warm(&stream);
-    // A process that talks to itself does so in memory, too.
+    // A process that is connected to itself uses memory, too.
     assert!(stream.is_promoted() && stream.poll_readable(None).unwrap());
     let Status::Loaded(path) = native::status() else { panic!("{}", native::status()) };
     let name = CString::new(path.to_str().unwrap()).unwrap();
     let mut data = std::ptr::null();
-    // SAFETY: the library is loaded, and this is the function that shunt.h declares; what is lent is not taken meanwhile.
+    // SAFETY: the library is loaded, and this is the function that shunt.h declares; what is lent
+    // is not taken meanwhile.
     unsafe {
         let library = libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD);
         let recv = libc::dlsym(library, c"shunt_recv_zc".as_ptr());
@@ -387,7 +393,7 @@ fn the_library_is_found_where_it_is_installed() {
     }
 }
 
-/// The library, saying that it is another version.
+/// The library, with another version written into it.
 fn with_version(library: &[u8], version: &str) -> Vec<u8> {
     let (from, to) = (format!("{}\0", env!("CARGO_PKG_VERSION")), format!("{version}\0"));
     assert_eq!(from.len(), to.len());

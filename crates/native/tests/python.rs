@@ -1,5 +1,5 @@
-//! Streams in a process that knows nothing of Shunt and has loaded them by dlopen(): Python, with what Python does (python.py): its own
-//! sockets, subprocesses, forks, threads, signals.
+//! Streams in a process that knows nothing of Shunt and has loaded them by dlopen(): Python, which
+//! uses its own sockets, subprocesses, forks, threads and signals beside them (python.py).
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -28,7 +28,7 @@ fn python(role: &str, with: &[(&str, &str)]) -> Player {
     let extension = target.join("debug/examples/libextension.so");
     let script = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/python.py");
     let mut command = Command::new("python3");
-    // The path of the library is said to `load`: nothing else names it.
+    // Only `load` gets the path of the library: nothing else names it.
     command.arg(script).arg(extension).arg(library()).args(role.split(' '));
     Player::spawn(&mut command, &[with, &[("SHUNT_LIB", "")]].concat())
 }
@@ -51,6 +51,7 @@ fn python_has_streams_and_does_not_notice() {
     assert_eq!(client.next(), "ok");
     client.ends_well();
     server.ends_well();
-    // Two ends of the parents' stream, and two of the one that a forked child made; Python's own sockets are none of them.
+    // Two ends of the parent's stream, and two of the stream that a forked child made; Python's own
+    // sockets do not count.
     assert_eq!((report.count(at::TRACKED), report.count(at::PROMOTED)), (4, 4));
 }

@@ -1,4 +1,5 @@
-//! Streams between two processes, each end of which is a `native::Stream`: what goes through them, and what they say of their way.
+//! Streams between two processes, each end of which is a `native::Stream`: the bytes that they
+//! carry, and the path that they report.
 
 use std::io::{ErrorKind, IoSlice, IoSliceMut, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -39,7 +40,7 @@ fn role() {
         }
         _ => unreachable!("no such role"),
     };
-    // Now: later a writer that finds its reader stalled, as it may on a busy machine, leaves memory.
+    // Asked now: later a writer whose reader stalls, as it may on a busy machine, goes back to tcp.
     say(if stream.is_promoted() { "promoted" } else { "by tcp" });
     match words[0].as_str() {
         "both" => both_ways(&stream, dials),
@@ -51,7 +52,7 @@ fn role() {
     }
 }
 
-/// Both ends of a role, with these variables: what each says of its way.
+/// Runs both ends of a role with these variables; returns the path that each reports.
 fn run(role: &str, listens: &[(&str, &str)], dials: &[(&str, &str)]) -> [String; 2] {
     let listening = Player::new(role, listens);
     let dialling = Player::new(&format!("{role} {}", listening.next()), dials);
@@ -91,7 +92,7 @@ fn bytes_go_both_ways_by_tcp_where_that_is_asked_for() {
     for more in [&[tcp][..], &[tcp, ("LD_PRELOAD", library().to_str().unwrap())]] {
         let report = Scratch::report("tcp");
         let with = [more, &[("SHUNT_REPORT", report.text())]].concat();
-        // At one end it is enough; the other one would go to memory.
+        // It is enough at one end; the other one would move to memory.
         let other_alone = [&[("NATIVE_OTHER_TCP", "1")], &with[1..]].concat();
         for other in [&with[..], &other_alone] {
             assert_eq!(run("both", &with, other), ["by tcp", "by tcp"]);
@@ -234,7 +235,7 @@ extern "C" fn on_signal(_signal: i32) {}
 
 fn waits(mut stream: &Stream, dials: bool) {
     if !dials {
-        // Says nothing until it is asked to.
+        // Sends nothing until the test asks for it.
         let mut byte = [0];
         stream.read_exact(&mut byte).unwrap();
         stream.shutdown(Shutdown::Write).unwrap();
@@ -260,7 +261,7 @@ fn waits(mut stream: &Stream, dials: bool) {
         let this = unsafe { libc::pthread_self() };
         let (done, stop) = std::sync::mpsc::channel::<()>();
         let sender = thread::spawn(move || {
-            // Again and again, as it may come before the call.
+            // Again and again, as the signal may come before the call.
             while stop.recv_timeout(Duration::from_millis(20)).is_err() {
                 // SAFETY: the thread waits for this one to end.
                 unsafe { libc::pthread_kill(this, libc::SIGUSR1) };
@@ -298,7 +299,7 @@ fn who_is_left_by_a_killed_peer_is_told() {
     }
 }
 
-/// The one that listens is killed while it does nothing, with all buffers full or none.
+/// The listening process is killed while it does nothing, with all buffers full or none.
 fn death(mut stream: &Stream, dials: bool) {
     if !dials {
         loop {
@@ -309,7 +310,7 @@ fn death(mut stream: &Stream, dials: bool) {
         say("ready");
         stream.read(&mut [0])
     } else {
-        // Until it does not go on.
+        // Writes until the buffers are full.
         stream.set_write_timeout(Some(Duration::from_millis(200))).unwrap();
         let full = loop {
             if let Err(error) = stream.write(&[7; 1000]) {

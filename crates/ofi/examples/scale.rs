@@ -1,10 +1,12 @@
-//! What grows with the number of hosts: links of a process, introductions of an agent, memory. A simulation in virtual time whose tables are in docs/scale.md:
+//! How the links of a process, the introductions of an agent, and memory grow with the number of
+//! hosts: a simulation in virtual time. docs/scale.md has its tables.
 //!
 //!     cargo run --release -p ofi --example scale [HOSTS...]
 //!
-//! Hosts run the same number of processes. Connections come to each process at a steady rate, go to a peer that the *pattern* chooses, and last as long as they happen to
-//! (exponential). Two processes have a link from their first connection on until none has been between them for a while; making it takes one introduction by the agents of
-//! both hosts. Everything follows from the seed.
+//! All hosts run the same number of processes. Each process opens connections at a steady rate, to
+//! peers that the *pattern* chooses; they last for random times (exponential). Two processes have a
+//! link from their first connection on, until they have had none for a while. Making a link takes
+//! one introduction by the agents of both hosts. Everything follows from the seed.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, HashSet};
@@ -16,17 +18,18 @@ const RATE: f64 = 0.5;
 const LASTS: f64 = 20.0;
 /// A link without connections ends after so many seconds.
 const IDLE: f64 = 60.0;
-/// Seconds that are simulated, and the last of them, in which is counted.
+/// Seconds that are simulated, and the last of them, which are counted.
 const TIME: f64 = 180.0;
 const COUNTED: f64 = 60.0;
 const HOSTS: [u32; 4] = [10, 100, 1000, 10_000];
 
-/// Who talks to whom.
+/// Which processes connect to each other.
 #[derive(Debug, Clone, Copy)]
 enum Pattern {
     /// Each process with the same sixteen others: stages of a pipeline, shards beside replicas.
     Neighbours,
-    /// One process of eight is a server; each of the others asks whatever server, popular ones more often (Zipf, exponent 1).
+    /// One process of eight is a server. Each of the others connects to servers, to popular ones
+    /// more often (Zipf, exponent 1).
     Services,
     /// Each process with any other: a shuffle.
     AllToAll,
@@ -79,14 +82,14 @@ impl Random {
     }
 }
 
-/// What happens when: in microseconds, as those can be compared.
+/// Events, by their time in microseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
     /// The process opens its next connection.
     Opens(u32),
-    /// One between these two ends.
+    /// A connection between these two processes ends.
     Ends(u32, u32),
-    /// The link between these two has had none for a while, perhaps.
+    /// The link between these two processes may have had no connection for a while.
     Idle(u32, u32),
 }
 
@@ -102,10 +105,10 @@ struct World {
     random: Random,
     queue: BinaryHeap<Reverse<(u64, Event)>>,
     links: HashMap<(u32, u32), Link>,
-    /// By host: introductions while it is counted, and of which hosts.
+    /// By host: introductions in the counted time, and the hosts that they were with.
     introductions: Vec<u32>,
     known: Vec<HashSet<u32>>,
-    /// Where the popularity of each server begins, added up.
+    /// The sum of the popularity of all servers before this one.
     popular: Vec<f64>,
 }
 
@@ -148,7 +151,7 @@ impl World {
         self.queue.push(Reverse((time, event)));
     }
 
-    /// A process of another host.
+    /// Chooses a process of another host.
     fn peer(&mut self, of: u32) -> Option<u32> {
         let peer = match self.pattern {
             Pattern::Neighbours => {

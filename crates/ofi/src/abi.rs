@@ -1,11 +1,14 @@
-//! The part of libfabric's binary interface that links use, as its manual pages (fabric(7), fi_getinfo(3), fi_endpoint(3), fi_cm(3), fi_rma(3), fi_msg(3),
-//! fi_cq(3), fi_eq(3), fi_mr(3)) and headers have it since 1.8; later versions add members at the ends of what the library allocates, and functions at
-//! the ends of tables, whose first word is their size. All calls but those in [`crate::library`] are inline functions in C, that is, calls by
-//! these tables: [`size`] of a table must be looked at before a late entry of it is used; the ones here are the first ones.
+//! The part of libfabric's binary interface that links use, as its manual pages (fabric(7),
+//! fi_getinfo(3), fi_endpoint(3), fi_cm(3), fi_rma(3), fi_msg(3), fi_cq(3), fi_eq(3), fi_mr(3)) and
+//! headers have it since 1.8; later versions add members at the ends of what the library allocates,
+//! and functions at the ends of tables, whose first word is their size. All calls but those in
+//! [`crate::library`] are inline functions in C, which call by these tables. Check the [`size`] of
+//! a table before you use a late entry of it; the entries here are the first ones. A test compares
+//! these layouts with the headers that are installed.
 
 use std::ffi::{c_char, c_int, c_void};
 
-/// The version whose rules are asked for: that of Debian 12's libfabric is 1.17, and 2.x keeps to them.
+/// The version whose rules we ask for: Debian 12's libfabric is 1.17, and 2.x still follows them.
 pub const VERSION: u32 = 1 << 16 | 17;
 
 pub const EP_MSG: u32 = 1;
@@ -20,11 +23,11 @@ pub const FENCE: u64 = 1 << 21;
 pub const COMPLETION: u64 = 1 << 24;
 pub const INJECT: u64 = 1 << 25;
 pub const NUMERICHOST: u64 = 1 << 55;
-/// The address that is named is this host's.
+/// The address that is passed is this host's.
 pub const SOURCE: u64 = 1 << 57;
 /// A mode: operations with remote completion data consume a receive buffer.
 pub const RX_CQ_DATA: u64 = 1 << 56;
-/// A mode: operations that complete need [`Context`] of their own.
+/// A mode: operations that complete need a [`Context`] of their own.
 pub const CONTEXT: u64 = 1 << 59;
 pub const CONTEXT2: u64 = 1 << 52;
 
@@ -54,7 +57,7 @@ pub const EVENT_SHUTDOWN: u32 = 3;
 /// Errors of libfabric's own; the others are errno's.
 pub const EAVAIL: isize = 259;
 
-/// What every object begins with.
+/// The beginning of every object.
 #[repr(C)]
 pub struct Fid {
     pub class: usize,
@@ -386,14 +389,15 @@ mod tests {
     use std::mem::offset_of;
     use std::process::{Command, Stdio};
 
-    /// Struct and member as C has them, and where Rust has the member.
+    /// Pairs of a struct and member as C has them, and the place of the member in Rust.
     macro_rules! places {
         ($($c:literal $rust:ident { $($member:literal $field:ident),* $(,)? })*) => {
             [$($(($c, $member, offset_of!($rust, $field)),)*)*]
         };
     }
 
-    /// The compiler says where members are, by the headers of the libfabric that is installed (Debian: libfabric-dev).
+    /// The C compiler prints the places of members, from the headers of the libfabric that is
+    /// installed (Debian: libfabric-dev).
     #[test]
     fn members_are_where_the_headers_have_them() {
         let places = places! {

@@ -1,9 +1,9 @@
-//! What can go wrong.
+//! Errors.
 
 use std::ffi::c_int;
 use std::fmt;
 
-/// Why there is no libfabric; says what to do.
+/// Why there is no libfabric; the text says what to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Missing(pub(crate) String);
 
@@ -15,23 +15,23 @@ impl fmt::Display for Missing {
 
 impl std::error::Error for Missing {}
 
-/// Why a domain or a link cannot be.
+/// Why a domain cannot be opened, or a link cannot be made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Error {
     /// There is no libfabric that can be used.
     Missing(Missing),
-    /// This call of it failed.
+    /// A call of libfabric failed.
     Call {
-        /// Which.
+        /// Which call.
         what: &'static str,
         /// An error number, positive.
         error: c_int,
-        /// What libfabric says of it.
+        /// libfabric's text for it.
         text: String,
     },
-    /// An address that cannot be.
+    /// An impossible address.
     Address,
-    /// Memory for a segment could not be had: the error number.
+    /// There is no memory for a segment: the error number.
     Memory(c_int),
     /// The link is over, and why.
     Over(String),
@@ -42,7 +42,7 @@ impl fmt::Display for Error {
         match self {
             Error::Missing(missing) => missing.fmt(f),
             Error::Call { what, error, text } => write!(f, "{what}: {text} ({error})"),
-            Error::Address => f.write_str("an address that cannot be"),
+            Error::Address => f.write_str("an impossible address"),
             Error::Memory(error) => {
                 write!(f, "no memory for a segment: {}", std::io::Error::from_raw_os_error(*error))
             }

@@ -1,4 +1,4 @@
-//! libfabric, opened when it is first asked for: nothing of Shunt depends on it where it is absent.
+//! libfabric, opened when it is first needed: where it is missing, nothing of Shunt but this fails.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::net::IpAddr;
@@ -8,8 +8,10 @@ use std::{mem, ptr};
 use crate::abi::{self, Fabric, FabricAttr, Info};
 use crate::error::{Error, Missing};
 
-/// The oldest that has what is used (the tcp provider has reliable-connected endpoints that write with completion data since then).
+/// The oldest version that has all that is used: since then the tcp provider has reliable-connected
+/// endpoints that write with completion data.
 const OLDEST: u32 = 1 << 16 | 17;
+#[cfg(not(sim))]
 const NAME: &CStr = c"libfabric.so.1";
 
 type GetInfo =
@@ -20,7 +22,7 @@ type OpenFabric = unsafe extern "C" fn(*mut FabricAttr, *mut *mut Fabric, *mut c
 type StrError = unsafe extern "C" fn(c_int) -> *const c_char;
 type Version = extern "C" fn() -> u32;
 
-/// Its functions that are no inline functions in C.
+/// The functions of libfabric that are no inline functions in C.
 pub struct Library {
     pub(crate) getinfo: GetInfo,
     pub(crate) freeinfo: FreeInfo,
@@ -31,7 +33,7 @@ pub struct Library {
 }
 
 impl Library {
-    /// The one of this process.
+    /// The library of this process.
     pub fn get() -> Result<&'static Library, Missing> {
         static LIBRARY: OnceLock<Result<Library, Missing>> = OnceLock::new();
         LIBRARY.get_or_init(open).as_ref().map_err(Clone::clone)
@@ -42,27 +44,29 @@ impl Library {
         (self.version >> 16, self.version & 0xffff)
     }
 
-    /// What it says of an error, a positive number.
+    /// libfabric's text for an error, a positive number.
     pub(crate) fn text(&self, error: c_int) -> String {
         // SAFETY: it has a text for every number, which stays.
         let text = unsafe { CStr::from_ptr((self.strerror)(error)) };
         text.to_string_lossy().into_owned()
     }
 
-    /// That this call of it failed.
+    /// The error that this call of it failed.
     pub(crate) fn error(&self, what: &'static str, error: c_int) -> Error {
         Error::Call { what, error, text: self.text(error) }
     }
 
-    /// What a call of it has returned: a count, or an error below zero.
+    /// Checks what a call of it has returned: a count, or an error below zero.
     pub(crate) fn check(&self, what: &'static str, result: isize) -> Result<usize, Error> {
         usize::try_from(result).map_err(|_| self.error(what, -result as c_int))
     }
 }
 
-fn open() -> Result<Library, Missing> {
+#[cfg(not(sim))]
+fn handle() -> Result<*mut c_void, Missing> {
     let flags = libc::RTLD_NOW | libc::RTLD_LOCAL | libc::RTLD_NODELETE;
-    // SAFETY: a constant name; what libfabric's constructors do is its own business, as for any program that is linked with it.
+    // SAFETY: a constant name; libfabric's constructors run as in any program that is linked with
+    // it.
     let handle = unsafe { libc::dlopen(NAME.as_ptr(), flags) };
     if handle.is_null() {
         return Err(Missing(format!(
@@ -72,9 +76,30 @@ fn open() -> Result<Library, Missing> {
             OLDEST & 0xffff
         )));
     }
+    Ok(handle)
+}
+
+#[cfg(not(sim))]
+fn symbol(handle: *mut c_void, name: &CStr) -> *mut c_void {
+    // SAFETY: the handle is open and stays so.
+    unsafe { libc::dlsym(handle, name.as_ptr()) }
+}
+
+/// The simulator has the functions.
+#[cfg(sim)]
+fn handle() -> Result<*mut c_void, Missing> {
+    Ok(ptr::null_mut())
+}
+
+#[cfg(sim)]
+fn symbol(_: *mut c_void, name: &CStr) -> *mut c_void {
+    fabric::sim::next(name).cast_mut()
+}
+
+fn open() -> Result<Library, Missing> {
+    let handle = handle()?;
     let find = |name: &CStr| {
-        // SAFETY: the handle is open and stays so.
-        let at = unsafe { libc::dlsym(handle, name.as_ptr()) };
+        let at = symbol(handle, name);
         if at.is_null() { Err(Missing(last_error())) } else { Ok(at) }
     };
     let version = find(c"fi_version")?;
@@ -89,7 +114,8 @@ fn open() -> Result<Library, Missing> {
             OLDEST & 0xffff
         )));
     }
-    // SAFETY: the functions have these types in all versions from the oldest on: their symbols are versioned, and structures only grow at their ends.
+    // SAFETY: the functions have these types in all versions from the oldest on: their symbols are
+    // versioned, and structures only grow at their ends.
     unsafe {
         Ok(Library {
             getinfo: mem::transmute::<*mut c_void, GetInfo>(find(c"fi_getinfo")?),
@@ -112,7 +138,7 @@ fn last_error() -> String {
     unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
 }
 
-/// A list of what there is, freed in the end.
+/// A list of descriptions, which is freed when this is dropped.
 pub(crate) struct Infos(&'static Library, *mut Info);
 
 // SAFETY: the list is only read, and libfabric's own threads have no part in it.
@@ -121,7 +147,8 @@ unsafe impl Send for Infos {}
 unsafe impl Sync for Infos {}
 
 impl Infos {
-    /// What fits the hints, which `wish` writes into an empty description, and is reached by `source`, an address of this host.
+    /// The domains that match the hints, which `wish` writes into an empty description, and that
+    /// `source`, an address of this host, can use.
     pub fn ask(
         library: &'static Library,
         source: Option<IpAddr>,
@@ -141,17 +168,18 @@ impl Infos {
             Some(at) => (at.as_ptr(), c"0".as_ptr(), abi::SOURCE | abi::NUMERICHOST),
             None => (ptr::null(), ptr::null(), 0),
         };
-        // SAFETY: hints are as fi_getinfo() wants them, names C strings or null; it writes the head of a list that is ours to free.
+        // SAFETY: hints are as fi_getinfo() wants them, names C strings or null; it writes the head
+        // of a list that is ours to free.
         let result = unsafe { (library.getinfo)(abi::VERSION, node, service, flags, hints.1, &mut found) };
         if result == 0 { Ok(Infos(library, found)) } else { Err(-result) }
     }
 
-    /// Takes over one that libfabric gave.
+    /// Takes over a description that libfabric gave.
     pub fn given(library: &'static Library, info: *mut Info) -> Infos {
         Infos(library, info)
     }
 
-    /// A copy of one of a list.
+    /// A copy of one description of a list.
     pub fn copy(&self, of: *const Info) -> Result<Infos, Error> {
         // SAFETY: `of` is an element of a list that lives.
         let copy = unsafe { (self.0.dupinfo)(of) };
@@ -162,7 +190,7 @@ impl Infos {
         self.1
     }
 
-    /// Each of the list.
+    /// All descriptions of the list.
     pub fn each(&self) -> impl Iterator<Item = *mut Info> {
         let first = (!self.1.is_null()).then_some(self.1);
         std::iter::successors(first, |&at| {

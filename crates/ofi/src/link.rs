@@ -1,25 +1,34 @@
-//! A link: a reliable-connected endpoint, the segment that the peer writes into, and the way to write into the peer's.
+//! A link: a reliable-connected endpoint, the segment that the peer writes into, and the way to
+//! write into the peer's.
 //!
-//! * **Bytes** are put by messages, if there are few, or by remote writes. These go from the *shadow*, memory as large as the peer's segment, where they lie at the
-//!   offsets that they will have there. So nobody waits for a write to be complete: what has been put is put again at the same place only when the peer has told that it
-//!   has read it, and that it cannot before it has come.
-//! * **Words** are told by messages, together with a few bytes that were put before them, and stored by whoever reads the completion queue at the target: a
-//!   remote write may bring a word in two parts (the tcp provider receives into the target's memory as bytes come), and a reader that saw half of one
-//!   would believe it.
-//! * **Tripwires** are told likewise, after the words: the target looks whether it is armed, so nothing has to be read remotely. Messages and not remote completion
-//!   data, as that has 32 bits with verbs, and consumes a receive buffer there all the same.
-//! * **One message** holds what is told at once: while somebody holds the link ([`Link::hold`]) nothing goes that need not, and a word that nobody waits for
-//!   (`put_word_soon`: how far a ring was read) goes with the next that somebody does, or when the end that told it waits in its turn. That is half of the
-//!   messages of a dialogue.
+//! * **Bytes** go by messages, if they are few, or by remote writes. Writes go from the *shadow*,
+//!   memory as large as the peer's segment, in which bytes lie at the offsets that they will have
+//!   there. So nobody waits for a write to complete: a place in the shadow is written again only
+//!   when the peer has said that it has read the bytes there, and it cannot read them before they
+//!   have arrived.
+//! * **Words** go by messages, together with a few bytes that were put before them. The thread that
+//!   reads the completion queue at the target stores them. A remote write may bring a word in two
+//!   parts (the tcp provider receives into the target's memory as bytes come), and a reader that
+//!   saw half of one would believe it. Up to 4 KB of bytes go in the message of the word behind
+//!   them, which saves half of the system calls with tcp.
+//! * **Stimuli** of tripwires go by messages, too, after the words. The target checks whether the
+//!   tripwire is armed, so nothing has to be read remotely. Messages are used and not remote
+//!   completion data, as that has 32 bits with verbs, and consumes a receive buffer there all the
+//!   same.
+//! * **One message** holds all that is put at once. While a thread holds the link ([`Link::hold`])
+//!   nothing is sent that need not be. A word that nobody waits for (`put_word_soon`: how far a
+//!   ring was read) goes with the next word that somebody waits for, or when the end that put it
+//!   waits itself. That saves half of the messages of a dialogue.
 //!
-//! Rule F1 holds as writes and messages of one endpoint become visible in their order, or are fenced where the provider does not promise it.
+//! Rule F1 holds: writes and messages of one endpoint become visible in their order, or are fenced
+//! where the provider does not promise it.
 
 use std::collections::VecDeque;
 use std::ffi::{c_int, c_void};
-use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::fd::AsRawFd as _;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, TryLockError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use std::{ptr, slice};
 
 use fabric::shm::Map;
@@ -30,6 +39,7 @@ use crate::error::Error;
 use crate::mutex::lock;
 use crate::nic::{self, Asked, Key, Nic, POSTED};
 use crate::wire::{self, BYTES, Batch, Heard, Item, PIECE, SHORT};
+use crate::world::{Instant, OwnedFd};
 
 /// Buffers for messages that the provider reads while they are under way.
 const LONG: usize = 16;
@@ -38,35 +48,38 @@ const MOST: usize = 1 << 32;
 /// Completions that are read at once.
 const BATCH: usize = 16;
 
-/// Who has a link, and wants to know.
+/// The owner of a link, which receives its events.
 pub trait Owner: Send + Sync {
-    /// What the owner calls the link: [`Link::number`].
+    /// The owner's number for the link: [`Link::number`].
     fn number(&self) -> u64 {
         0
     }
-    /// The link stands: both ends can write.
+    /// The link is established: both ends can write.
     fn ready(&self, _link: &Link) {}
-    /// The peer has stimulated the tripwire at `offset`, which held `held` and is disarmed now: whoever sleeps there is to be woken.
+    /// The peer has stimulated the tripwire at `offset`. It held `held` and is disarmed now: its
+    /// sleeper is to be woken.
     fn fired(&self, _link: &Link, _offset: usize, _held: u64) {}
-    /// The peer's owner has called ([`Link::call`]), after all that it had put before is there.
+    /// The peer's owner has called ([`Link::call`]). All that it had put before is there.
     fn called(&self, _link: &Link, _what: u64, _value: u64) {}
     /// The link is over.
     fn over(&self, _link: &Link, _why: &str) {}
-    /// The most bytes that the peer's segment may have: as much memory is taken here.
+    /// The most bytes that the peer's segment may have: the shadow takes as much memory here.
     fn most(&self) -> usize {
         MOST
     }
-    /// A thread waits to send, again and again until it can: there is time for what is not of this link.
+    /// Called again and again while a thread waits to send: time to serve other links.
     fn waits(&self, _link: &Link) {}
-    /// For how long the peer may take nothing while a thread waits to send to it: then the link is over. `None`: for ever.
+    /// How long a thread waits to send to a peer that takes nothing, before the link is over.
+    /// `None`: for ever.
     fn patience(&self) -> Option<Duration> {
         None
     }
-    /// A link that a peer has asked for, and this owner was to have, cannot be made; the peer is refused.
+    /// A link that a peer has asked for, and that was to be this owner's, cannot be made. The peer
+    /// is refused.
     fn failed(&self, _error: &Error) {}
 }
 
-/// What is decided of a link before it is made.
+/// The terms of a link, decided before it is made.
 pub(crate) struct Terms {
     /// Bytes of the own segment.
     pub len: usize,
@@ -75,7 +88,7 @@ pub(crate) struct Terms {
     pub bell: Arc<OwnedFd>,
 }
 
-/// What an owner is told.
+/// An event for an owner.
 enum News {
     Ready,
     Fired(usize, u64),
@@ -83,8 +96,8 @@ enum News {
     Over,
 }
 
-/// What has been told and is not sent yet: a few bytes that were put wait for the word behind them, and what is told while somebody holds the link for the
-/// end of that.
+/// Items that are not sent yet. A few bytes wait for the word behind them; items that are added
+/// while a thread holds the link wait for the end of that.
 struct Outgoing {
     batch: Batch,
     held: usize,
@@ -108,37 +121,39 @@ pub struct Link {
     mine: Registered,
     /// As large as the peer's, for the provider to read from.
     shadow: OnceLock<Registered>,
-    /// Receive buffers, and behind them those that long messages go from.
+    /// Receive buffers, and behind them the buffers of long messages that are sent.
     desk: Registered,
     cookie: OnceLock<Cookie>,
     over: OnceLock<String>,
-    /// Rooms for operations that are under way; those that are free.
+    /// A context for each operation that may be under way; then those that are free.
     rooms: Box<[Context]>,
     free: Mutex<Vec<u32>>,
-    /// Those of long messages that are free.
+    /// Buffers of long messages that are free.
     idle: Mutex<Vec<u32>>,
     /// One thread reads the completion queue at a time.
     reading: Mutex<()>,
-    /// What waits for company. Locked while something is sent: so all that is sent keeps its order.
+    /// Items that wait for company. Locked while something is sent, so everything is sent in order.
     outgoing: Mutex<Outgoing>,
-    /// In it is a word that was told by `put_word_soon`.
+    /// A word of `put_word_soon` is among them.
     owing: AtomicBool,
-    /// What the owner is to be told, when this thread has none of our locks.
+    /// Events for the owner, which are reported when this thread has none of our locks.
     news: Mutex<VecDeque<News>>,
-    /// Somebody who waits reads the completion queue.
+    /// A thread that waits reads the completion queue.
     helped: AtomicBool,
-    /// The port's thread has seen that, and looks whether he has forgotten to say that he has left.
+    /// The port's thread has noticed that, and checks whether that thread has forgotten to call
+    /// `leave`.
     looked_after: AtomicBool,
     /// Wakes the port's thread.
     bell: Arc<OwnedFd>,
 }
 
-// SAFETY: libfabric was asked for FI_THREAD_SAFE; rooms are written by the provider alone; maps are shared memory.
+// SAFETY: libfabric was asked for FI_THREAD_SAFE; only the provider writes the contexts; maps are
+// shared memory.
 unsafe impl Send for Link {}
 // SAFETY: as above.
 unsafe impl Sync for Link {}
 
-/// Memory that the provider knows.
+/// Memory that is registered with the provider.
 struct Registered {
     map: Map,
     mr: *mut Mr,
@@ -149,7 +164,8 @@ impl Registered {
 
     fn new(nic: &Nic, len: usize, access: u64) -> Result<Registered, Error> {
         static KEYS: AtomicU64 = AtomicU64::new(1);
-        // Shared, so that a child of fork() does not make the provider read, or write, pages that are no longer ours.
+        // Shared, so that a child of fork() does not make the provider read, or write, pages that
+        // are no longer ours.
         let base = sys::mmap_common(len).map_err(|errno| Error::Memory(errno.into_raw()))?;
         // SAFETY: it was just mapped, for this, and with so many bytes.
         let mut memory = Registered { map: unsafe { Map::of(base, len) }, mr: ptr::null_mut() };
@@ -173,7 +189,7 @@ impl Registered {
         Ok(memory)
     }
 
-    /// Where providers that use it as that find it.
+    /// Its descriptor, for providers that need one.
     fn descriptor(&self) -> *mut c_void {
         // SAFETY: registered.
         unsafe { (*self.mr).mem_desc }
@@ -183,13 +199,14 @@ impl Registered {
 impl Drop for Registered {
     fn drop(&mut self) {
         nic::close(self.mr.cast());
-        // SAFETY: whoever uses the memory has the link.
+        // SAFETY: all users of the memory keep the link.
         unsafe { self.map.unmap() };
     }
 }
 
 impl Link {
-    /// Of an endpoint that is neither connected nor accepted yet; closed if this fails.
+    /// A link over an endpoint that is neither connected nor accepted yet. The endpoint is closed
+    /// if this fails.
     fn new(nic: &Arc<Nic>, endpoint: *mut Ep, terms: Terms) -> Result<Link, Error> {
         let Terms { len, owner, bell } = terms;
         let count = nic.traits.operations.clamp(8, 256);
@@ -229,7 +246,8 @@ impl Link {
             wait_cond: 0,
             wait_set: ptr::null_mut(),
         };
-        // SAFETY: domain and endpoint are open; the queue is written where it is to be, and closed by Drop, also after an error here.
+        // SAFETY: domain and endpoint are open; the queue is written where it is to be, and closed
+        // by Drop, also after an error here.
         unsafe {
             let ops = (*nic.domain).ops;
             wrong("fi_cq_open", ((*ops).cq_open)(nic.domain, &mut attr, &mut link.queue, ptr::null_mut()))?;
@@ -245,14 +263,15 @@ impl Link {
         Ok(link)
     }
 
-    /// Asks for a link to whoever listens at `address`, with words for its [`crate::Gate`].
+    /// Asks the port at `address` for a link, with words for its [`crate::Gate`].
     pub(crate) fn connect(nic: &Arc<Nic>, address: &[u8], words: &[u8], terms: Terms) -> Result<Link, Error> {
         if address.is_empty() || words.len() > nic::WORDS {
             return Err(Error::Address);
         }
         let info = nic.description(address)?;
         let link = Link::new(nic, nic.endpoint(&info)?, terms)?;
-        // SAFETY: the address is where `description` has put it, with room for what it is; the endpoint is enabled.
+        // SAFETY: the address is where `description` has put it, with room for what it is; the
+        // endpoint is enabled.
         let result = unsafe {
             let cm = (*link.endpoint).cm;
             ((*cm).connect)(link.endpoint, (*info.first()).dest_addr, words.as_ptr().cast(), words.len())
@@ -261,7 +280,7 @@ impl Link {
         Ok(link)
     }
 
-    /// Accepts a request; refuses it if that fails.
+    /// Accepts a request, or refuses it if that fails.
     pub(crate) fn accept(nic: &Arc<Nic>, asked: Asked, terms: Terms) -> Result<Link, Error> {
         let link = Link::new(nic, asked.endpoint()?, terms)?;
         // SAFETY: the endpoint is enabled, and made of the request.
@@ -270,12 +289,12 @@ impl Link {
         Ok(link)
     }
 
-    /// What events name it by.
+    /// Its key in events.
     pub(crate) fn key(&self) -> Key {
         Key::of(self.endpoint.cast())
     }
 
-    /// The connection stands: says hello.
+    /// The connection is established: sends the hello.
     pub(crate) fn connected(&self) {
         // SAFETY: registered.
         let key = unsafe { (*self.mine.mr).key };
@@ -283,7 +302,7 @@ impl Link {
         self.tell(&Item::Hello { base, key, len: self.mine.map.len() as u64 });
     }
 
-    /// What its owner calls it.
+    /// The owner's number for it.
     pub fn number(&self) -> u64 {
         self.owner.number()
     }
@@ -293,13 +312,15 @@ impl Link {
         self.mine.map
     }
 
-    /// Memory as large as the peer's segment, when the link is ready: for [`Link::put_shadowed`]. It stays mapped as long as the link.
+    /// Memory as large as the peer's segment, once the link is ready: for [`Link::put_shadowed`].
+    /// It stays mapped as long as the link.
     pub fn shadow(&self) -> Option<Map> {
         self.cookie.get()?;
         self.shadow.get().map(|shadow| shadow.map)
     }
 
-    /// As `put`, of bytes that have been written into the shadow, at the same offset. They stay there until the peer has told that it has read them.
+    /// As `put`, of bytes that were written into the shadow, at the same offset. They must stay
+    /// there until the peer has said that it has read them.
     pub fn put_shadowed(&self, offset: usize, len: usize) {
         let (Some(cookie), Some(shadow)) = (self.cookie.get(), self.shadow.get()) else { return };
         assert!(offset.checked_add(len).is_some_and(|end| end <= cookie.len));
@@ -309,12 +330,12 @@ impl Link {
         });
     }
 
-    /// Calls the peer's owner: [`Owner::called`], after all that was put before is there.
+    /// Calls the peer's owner ([`Owner::called`]), after all that was put before is there.
     pub fn call(&self, what: u64, value: u64) {
         self.tell(&Item::Call { what, value });
     }
 
-    /// Bytes of the peer's segment, when the link is ready.
+    /// Bytes of the peer's segment, once the link is ready.
     pub fn room(&self) -> Option<usize> {
         self.cookie.get().map(|cookie| cookie.len)
     }
@@ -324,7 +345,7 @@ impl Link {
         self.over.get().map(String::as_str)
     }
 
-    /// It is over.
+    /// Notes that it is over.
     pub(crate) fn end(&self, why: String) {
         self.note_end(why);
         self.tell_news();
@@ -341,12 +362,12 @@ impl Link {
         }
     }
 
-    /// Ends it; the peer is told by the provider.
+    /// Ends it. The provider tells the peer.
     pub fn close(&self) {
         // SAFETY: the endpoint is open.
         unsafe { ((*(*self.endpoint).cm).shutdown)(self.endpoint, 0) };
         self.end("this end has closed it".into());
-        // The port's thread lets go of it.
+        // The port's thread drops it.
         bell::ring(self.bell.as_raw_fd());
     }
 
@@ -358,10 +379,11 @@ impl Link {
         self.queue.cast()
     }
 
-    /// Posts the receive buffer at a place.
+    /// Posts the receive buffer with this number.
     fn post(&self, place: usize) -> Result<(), Error> {
         let room = self.rooms.len() - POSTED + place;
-        // SAFETY: buffer and room are the endpoint's until the message has come; the endpoint is enabled.
+        // SAFETY: buffer and room are the endpoint's until the message has come; the endpoint is
+        // enabled.
         let result = unsafe {
             let at = self.desk.map.base().add(place * BYTES);
             let context = (&raw const self.rooms[room]).cast_mut().cast();
@@ -377,14 +399,15 @@ impl Link {
         self.nic.library.check("fi_recv", result).map(drop)
     }
 
-    /// Which room a completion's context is.
+    /// The number of a completion's context.
     fn place_of(&self, context: *mut c_void) -> Option<usize> {
         let offset = (context as usize).checked_sub(self.rooms.as_ptr() as usize)?;
         let place = offset / size_of::<Context>();
         (place < self.rooms.len()).then_some(place)
     }
 
-    /// Does an operation, again when there was no room for it; not if the link is over. What is fired meanwhile is told later.
+    /// Carries out an operation, again and again while there is no room for it; not if the link is
+    /// over. Events meanwhile are reported later.
     fn operate(&self, what: &'static str, mut operation: impl FnMut() -> isize) {
         let mut since = None;
         while self.over.get().is_none() {
@@ -392,7 +415,7 @@ impl Link {
                 result if result == -(libc::EAGAIN as isize) => {
                     if self.read() == 0 {
                         self.owner.waits(self);
-                        std::hint::spin_loop();
+                        fabric::sync::spin_hint();
                     }
                     if let Some(patience) = self.owner.patience()
                         && since.get_or_insert_with(Instant::now).elapsed() > patience
@@ -410,14 +433,15 @@ impl Link {
         }
     }
 
-    /// While this is there, what is told waits, and goes together when it goes; in its order, as ever. For a moment in which several things are told, and none is
-    /// waited for: others who tell something wait with it.
+    /// Holds the link: while the result lives, items wait, and are sent together afterwards, in
+    /// order. For a moment in which several items are put, and nobody waits for one of them: items
+    /// of other threads wait, too.
     pub fn hold(&self) -> Held<'_> {
         self.take_hold();
         Held(self)
     }
 
-    /// As [`Link::hold`], for who has no place for what it gives: [`Link::let_go`] must follow.
+    /// As [`Link::hold`], for callers that cannot keep its result: [`Link::let_go`] must follow.
     pub fn take_hold(&self) {
         lock(&self.outgoing).held += 1;
     }
@@ -431,7 +455,7 @@ impl Link {
         self.tell_news();
     }
 
-    /// Tells something, with all that waits for company.
+    /// Sends an item, with all that waits for company.
     fn tell(&self, item: &Item) {
         let mut outgoing = lock(&self.outgoing);
         self.add(&mut outgoing, item);
@@ -440,7 +464,7 @@ impl Link {
         self.tell_news();
     }
 
-    /// An item more; the others go before it if there is no room.
+    /// Adds an item. If there is no room, the others are sent first.
     fn add(&self, outgoing: &mut Outgoing, item: &Item) {
         self.add_by(outgoing, |batch| batch.add(item));
     }
@@ -470,10 +494,10 @@ impl Link {
         }
     }
 
-    /// What was told by `put_word_soon`, and has found no company.
+    /// Sends words of `put_word_soon` that have found no company.
     fn pay(&self) {
-        // SeqCst: between this end's `put_word_soon`, which says that it owes and looks whether somebody helps, and `leave`, which says that nobody does and
-        // comes here, one sees the other.
+        // SeqCst: this end's `put_word_soon` sets `owing` and then reads `helped`; `leave` clears
+        // `helped` and then comes here. One of the two sees the other's store.
         if self.owing.load(Ordering::SeqCst) {
             self.send_unless_held(&mut lock(&self.outgoing));
         }
@@ -498,14 +522,15 @@ impl Link {
             });
         }
         self.operate("fi_inject", || {
-            // SAFETY: the endpoint is enabled; the provider has copied the bytes when this returns (`nic::find` sees to it that so many can be).
+            // SAFETY: the endpoint is enabled; the provider has copied the bytes when this returns
+            // (`nic::find` sees to it that so many can be).
             unsafe {
                 ((*(*self.endpoint).msg).inject)(self.endpoint, bytes.as_ptr().cast(), bytes.len(), u64::MAX)
             }
         });
     }
 
-    /// A message that the provider takes from memory that is its own until it is complete.
+    /// Sends a message from a buffer that stays the provider's until the message is complete.
     fn send_long(&self, bytes: &[u8]) {
         let mut place = None;
         self.operate("fi_sendmsg", || {
@@ -532,13 +557,15 @@ impl Link {
                 data: 0,
             };
             let fence = if self.nic.traits.fenced { abi::FENCE } else { 0 };
-            // SAFETY: the endpoint is enabled; what the message points to lives until the call returns, and buffer and room until it is complete.
+            // SAFETY: the endpoint is enabled; what the message points to lives until the call
+            // returns, and buffer and room until it is complete.
             unsafe { ((*(*self.endpoint).msg).sendmsg)(self.endpoint, &message, abi::COMPLETION | fence) }
         });
     }
 
-    /// Looks for what has come, and does it; how much there was. Whoever waits for the peer calls this, and [`Link::leave`] when it goes to sleep, or on: with some
-    /// providers nothing comes otherwise, and the port's thread keeps away meanwhile.
+    /// Handles what has come; returns how much that was. A thread that waits for the peer calls
+    /// this again and again, and [`Link::leave`] when it goes to sleep, or on. With some providers
+    /// nothing arrives otherwise, and the port's thread keeps away meanwhile.
     pub fn help(&self) -> usize {
         if !self.helped.load(Ordering::Relaxed) {
             self.helped.store(true, Ordering::Release);
@@ -546,7 +573,7 @@ impl Link {
         self.progress()
     }
 
-    /// Nobody waits any more who looks by himself.
+    /// The thread that has called `help` stops waiting.
     pub fn leave(&self) {
         // SeqCst: see `pay`.
         if self.helped.swap(false, Ordering::SeqCst) {
@@ -555,7 +582,8 @@ impl Link {
         }
     }
 
-    /// As `is_helped`, for the port's thread: from now on it looks after who helps, or, if nobody does, sleeps until it is rung for.
+    /// As `is_helped`, for the port's thread. From now on it watches the thread that helps or, if
+    /// none does, sleeps until its bell rings.
     pub(crate) fn look_after(&self) -> bool {
         // SeqCst: see `put_word_soon`.
         let helped = self.helped.load(Ordering::SeqCst);
@@ -563,12 +591,13 @@ impl Link {
         helped
     }
 
-    /// Whether somebody helps.
+    /// Whether a thread helps.
     pub(crate) fn is_helped(&self) -> bool {
         self.helped.load(Ordering::Acquire)
     }
 
-    /// As [`Link::help`], for who looks once and does not wait: the port's thread need not keep away.
+    /// As [`Link::help`], for a caller that polls once and does not wait: the port's thread need
+    /// not keep away.
     pub fn progress(&self) -> usize {
         self.pay();
         let did = self.read();
@@ -576,7 +605,7 @@ impl Link {
         did
     }
 
-    /// Tells the owner what has happened; not under a lock, as he may use the link.
+    /// Reports events to the owner; not under a lock, as the owner may use the link.
     fn tell_news(&self) {
         loop {
             let Some(news) = lock(&self.news).pop_front() else { return };
@@ -614,7 +643,8 @@ impl Link {
                 None => lock(&self.idle).push((room - writes) as u32),
                 Some(place) => {
                     if entry.flags & abi::RECV != 0 {
-                        // SAFETY: inside the desk; the buffer was posted, has come back, and is nobody's until it is posted again.
+                        // SAFETY: inside the desk; the buffer was posted, has come back, and is
+                        // nobody's until it is posted again.
                         self.heard(unsafe {
                             let at = self.desk.map.base().add(place * BYTES);
                             slice::from_raw_parts(at, entry.len.min(BYTES))
@@ -629,7 +659,7 @@ impl Link {
         got
     }
 
-    /// An operation has failed: reliable-connected means that the link is over.
+    /// An operation has failed: on a reliable-connected endpoint that means that the link is over.
     fn failed(&self, result: isize) {
         if result != -abi::EAVAIL {
             return self.note_end(self.nic.library.text(-result as c_int));
@@ -643,9 +673,9 @@ impl Link {
         }
     }
 
-    /// Does what the peer has told. One that tells what cannot be has broken the link.
+    /// Carries out a message of the peer. A malformed one ends the link.
     fn heard(&self, bytes: &[u8]) {
-        let wrong = || self.note_end("the peer has said what cannot be".into());
+        let wrong = || self.note_end("the peer has sent a malformed message".into());
         wire::hear(&self.mine.map, bytes, |heard| match heard {
             Heard::Fired(offset, held) => lock(&self.news).push_back(News::Fired(offset, held)),
             Heard::Call { what, value } => lock(&self.news).push_back(News::Called(what, value)),
@@ -672,7 +702,7 @@ impl Link {
         Some(())
     }
 
-    /// A few bytes wait for the word behind them; more go by `write`.
+    /// A few bytes wait for the word behind them; more are sent by `write`.
     fn put_piece(&self, offset: usize, from: *const u8, len: usize, write: impl FnOnce(&Link)) {
         if len == 0 {
             return;
@@ -689,7 +719,7 @@ impl Link {
         self.tell_news();
     }
 
-    /// Writes bytes of the shadow, where they are until they are sent.
+    /// Writes bytes of the shadow, which stay there until they are sent.
     fn write_shadow(&self, cookie: &Cookie, shadow: &Registered, offset: usize, len: usize) {
         let mut room = None;
         self.operate("fi_writemsg", || {
@@ -715,7 +745,8 @@ impl Link {
                 data: 0,
             };
             let fence = if self.nic.traits.fenced { abi::FENCE } else { 0 };
-            // SAFETY: the endpoint is enabled; what the message points to lives until the call returns, and shadow and room until it is complete.
+            // SAFETY: the endpoint is enabled; what the message points to lives until the call
+            // returns, and shadow and room until it is complete.
             unsafe { ((*(*self.endpoint).rma).writemsg)(self.endpoint, &message, abi::COMPLETION | fence) }
         });
     }
@@ -738,7 +769,8 @@ impl Remote for Link {
         self.tell(&Item::Word { offset: offset as u64, value });
     }
 
-    /// Waits for company as long as somebody helps; else the port's thread would have to be woken for it.
+    /// Waits for company as long as a thread helps; else the port's thread would have to be woken
+    /// for it.
     fn put_word_soon(&self, offset: usize, value: u64) {
         let mut outgoing = lock(&self.outgoing);
         self.add(&mut outgoing, &Item::Word { offset: offset as u64, value });
@@ -747,25 +779,26 @@ impl Remote for Link {
         if !self.helped.load(Ordering::SeqCst) {
             self.send_unless_held(&mut outgoing);
         } else if !self.looked_after.load(Ordering::SeqCst) {
-            // SeqCst: the port's thread says that it sleeps for good, and then looks whether something is owed, so this sees the one, or it the other.
+            // SeqCst: the port's thread stores that it sleeps for good, and then checks `owing`.
+            // Either it sees this, or this sees its store.
             bell::ring(self.bell.as_raw_fd());
         }
         drop(outgoing);
         self.tell_news();
     }
 
-    /// What was armed there is looked at by the peer: nothing is left for the caller to do.
+    /// The peer checks whether the tripwire is armed: nothing is left for the caller to do.
     fn stimulate(&self, offset: usize, interest: u64) -> u64 {
         self.tell(&Item::Stimulate { offset: offset as u64, interest });
         0
     }
 
-    /// Not known from here: so it may be.
+    /// Cannot be known here, so it may be.
     fn armed(&self, _offset: usize, _interest: u64) -> bool {
         true
     }
 
-    /// What the word held is not known here: nothing, it says.
+    /// The word's old value is not known here: this returns 0.
     fn or_word(&self, offset: usize, bits: u64) -> u64 {
         self.tell(&Item::Or { offset: offset as u64, bits });
         0
@@ -784,7 +817,7 @@ impl Drop for Held<'_> {
 
 impl Drop for Link {
     fn drop(&mut self) {
-        // In this order: what is under way uses memory and queue.
+        // In this order: operations that are under way use memory and queue.
         nic::close(self.endpoint.cast());
         nic::close(self.queue.cast());
     }

@@ -1,5 +1,5 @@
-//! What can be linked by: the domains that libfabric finds, the one that was opened, and how links are made over it: one end listens, the other connects, and both
-//! say hello (see [`crate::wire`]).
+//! Domains: those that libfabric finds, the one that is open, and how links are made over it. One
+//! end listens, the other connects, and both send a hello (see [`crate::wire`]).
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::net::IpAddr;
@@ -12,30 +12,31 @@ use crate::library::{Infos, Library};
 use crate::mutex::lock;
 use crate::wire::SHORT;
 
-/// The most bytes that one end can say to the other when it asks for a link; some providers have no more.
+/// The most bytes that one end can send with its request for a link; some providers allow no more.
 pub const WORDS: usize = 56;
-/// The most bytes of an address, whatever provider's.
+/// The most bytes of an address, with any provider.
 const ADDRESS: usize = 128;
-/// Receive buffers that are kept posted: so many messages can be under way.
+/// Receive buffers that are kept posted: as many messages can be under way.
 pub(crate) const POSTED: usize = 64;
 /// Operations that can be under way on a link. More cost memory and make it no faster.
 const OPERATIONS: usize = 64;
-/// Providers that are not used: superseded, experimental, or on one host, where there is memory.
+/// Providers that are not used: superseded, experimental, or for one host, where there is shared
+/// memory.
 const NOT_USED: [&str; 5] = ["sockets", "net", "shm", "udp", "lpp"];
-/// The one that runs anywhere, and is no faster than the kernel's TCP.
+/// The provider that runs anywhere, and is no faster than the kernel's TCP.
 pub const LAST: &str = "tcp";
 
 /// A domain that links can be made over.
 pub struct Found {
-    /// What drives it: `verbs`, `tcp`...
+    /// libfabric's provider: `verbs`, `tcp`...
     pub provider: String,
     /// The device, as its provider calls it.
     pub domain: String,
     info: Infos,
 }
 
-/// All domains that have reliable-connected endpoints and remote writes, best first; `provider`: of this one only; `at`: those that can be reached by this
-/// address of the host.
+/// All domains that have reliable-connected endpoints and remote writes, best first. `provider`:
+/// only of this one; `at`: only those that this address of the host can use.
 pub fn find(provider: Option<&str>, at: Option<IpAddr>) -> Result<Vec<Found>, Error> {
     let library = Library::get()?;
     let infos = match Infos::ask(library, at, wish) {
@@ -48,7 +49,8 @@ pub fn find(provider: Option<&str>, at: Option<IpAddr>) -> Result<Vec<Found>, Er
         // SAFETY: an element of a list that lives, with all its attributes.
         .filter(|&at| unsafe { (*(*at).ep_attr).kind } == abi::EP_MSG)
         .map(|at| {
-            // SAFETY: an element of a list that lives; its attributes are there, and names are C strings or null.
+            // SAFETY: an element of a list that lives; its attributes are there, and names are C
+            // strings or null.
             let provider = unsafe { text((*(*at).fabric_attr).prov_name) };
             // SAFETY: as above.
             let domain = unsafe { text((*(*at).domain_attr).name) };
@@ -62,16 +64,17 @@ pub fn find(provider: Option<&str>, at: Option<IpAddr>) -> Result<Vec<Found>, Er
         };
         wanted && Traits::of(&found.info).inject >= SHORT
     });
-    // Stable: as libfabric has them otherwise.
+    // Stable: otherwise in libfabric's order.
     found.sort_by_key(|found| found.provider == LAST);
     Ok(found)
 }
 
-/// What links need, and the modes that they know how to follow.
+/// The features that links need, and the modes that they can follow.
 fn wish(hints: &mut Info) {
     hints.caps = abi::MSG | abi::RMA | abi::WRITE | abi::REMOTE_WRITE | abi::SEND | abi::RECV;
     hints.mode = abi::RX_CQ_DATA | abi::CONTEXT | abi::CONTEXT2;
-    // Which kind of endpoint is not said: verbs, asked for reliable-connected ones, wants an address to be named, too.
+    // This does not ask for a kind of endpoint: verbs, asked for reliable-connected ones, wants an
+    // address, too.
     // SAFETY: fi_allocinfo() gives hints all their parts.
     unsafe {
         (*hints.tx_attr).size = OPERATIONS;
@@ -93,21 +96,21 @@ unsafe fn text(at: *const c_char) -> String {
     unsafe { CStr::from_ptr(at) }.to_string_lossy().into_owned()
 }
 
-/// What the caller of [`Nic::event`] is told.
+/// An event, for the caller of [`Nic::event`].
 #[derive(Debug)]
 pub enum Event {
-    /// Somebody asks for a link, with these words: to be accepted or refused.
+    /// A peer asks for a link, with these words: accept it or refuse it.
     Asked(Asked, Vec<u8>),
-    /// The link whose endpoint this is stands.
+    /// The link with this endpoint is established.
     Connected(Key),
-    /// It is over.
+    /// The link is over.
     Over(Key, String),
-    /// The device has been taken away, and with it all links.
+    /// The device was removed, and with it all links.
     Gone(String),
 }
 
-/// Names an endpoint.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+/// Identifies an endpoint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Key(usize);
 
 impl Key {
@@ -129,7 +132,8 @@ impl std::fmt::Debug for Asked {
 }
 
 impl Asked {
-    /// An endpoint for it, by which it is answered: whoever closes that refuses it, too. Where none can be had the request is refused here.
+    /// An endpoint that answers the request. Closing it refuses the request. If there can be no
+    /// endpoint, the request is refused here.
     pub(crate) fn endpoint(mut self) -> Result<*mut Ep, Error> {
         let info = self.info.as_ref().expect("this takes it, and self");
         let endpoint = self.nic.endpoint(info)?;
@@ -139,7 +143,7 @@ impl Asked {
 }
 
 impl Drop for Asked {
-    /// One that nobody accepts is refused.
+    /// A request that nobody accepts is refused.
     fn drop(&mut self) {
         if let Some(info) = &self.info {
             // SAFETY: the request is open, and the passive endpoint lives as long as the domain.
@@ -165,10 +169,10 @@ pub struct Nic {
     pub(crate) traits: Traits,
 }
 
-/// What is peculiar to the provider.
+/// Properties of the provider.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Traits {
-    /// Registered memory is named by its address there, not by an offset.
+    /// Registered memory is addressed by its address in the process, not by an offset.
     pub by_address: bool,
     /// The provider chooses keys.
     pub own_keys: bool,
@@ -180,7 +184,8 @@ pub(crate) struct Traits {
     pub operations: usize,
 }
 
-// SAFETY: libfabric was asked for FI_THREAD_SAFE, so all calls on its objects may be made by any thread.
+// SAFETY: libfabric was asked for FI_THREAD_SAFE, so all calls on its objects may be made by any
+// thread.
 unsafe impl Send for Nic {}
 // SAFETY: as above.
 unsafe impl Sync for Nic {}
@@ -203,8 +208,8 @@ impl Nic {
         };
         let at = nic.info.first();
         let wrong = |what, result: c_int| library.check(what, result as isize).map(drop);
-        // SAFETY: `at` is a description from fi_getinfo(); each object is opened from one that is open, is written where it is to be, and closed by
-        // Drop, also after an error here.
+        // SAFETY: `at` is a description from fi_getinfo(); each object is opened from one that is
+        // open, is written where it is to be, and closed by Drop, also after an error here.
         unsafe {
             wrong("fi_fabric", (library.fabric)((*at).fabric_attr, &mut nic.fabric, ptr::null_mut()))?;
             let mut attr = EqAttr {
@@ -230,17 +235,19 @@ impl Nic {
         Ok(Arc::new(nic))
     }
 
-    /// Where it listens, in the provider's own form.
+    /// The address where it listens, in the provider's own form.
     pub fn address(&self) -> &[u8] {
         &self.address
     }
 
-    /// A description for an endpoint that connects to this address, which verbs wants to know from the beginning.
+    /// A description for an endpoint that connects to this address, which verbs wants to know from
+    /// the beginning.
     pub(crate) fn description(&self, to: &[u8]) -> Result<Infos, Error> {
         let info = self.info.copy(self.info.first())?;
-        // SAFETY: the copy is ours; fi_freeinfo() frees its parts by free(), an older destination included.
+        // SAFETY: the copy is ours; fi_freeinfo() frees its parts by free(), an older destination
+        // included.
         unsafe {
-            // Providers read as much as the kind of address that it says it is.
+            // Providers read as many bytes as this kind of address has.
             let at = libc::calloc(1, to.len().max(ADDRESS));
             if at.is_null() {
                 return Err(Error::Memory(libc::ENOMEM));
@@ -277,7 +284,8 @@ impl Nic {
         unsafe { descriptor(self.library, &raw mut (*self.eq).fid) }
     }
 
-    /// Whether its descriptor, and those of these completion queues, tell of everything that comes from now on; else there may be something already.
+    /// Whether its descriptor, and those of these completion queues, will become readable for
+    /// everything that comes from now on. Else something may be there already.
     pub(crate) fn may_sleep(&self, queues: impl Iterator<Item = *mut Fid>) -> bool {
         // SAFETY: all are open.
         unsafe {
@@ -328,7 +336,7 @@ impl Nic {
     }
 }
 
-/// The descriptor to wait with for a queue.
+/// The descriptor that becomes readable when something is in a queue.
 ///
 /// # Safety
 /// The queue is open and was opened with FI_WAIT_FD.

@@ -1,13 +1,13 @@
-//! A port: a domain with its links, and the thread that serves them. The thread accepts, notices ends, and, as long as nobody who waits does it himself
-//! ([`Link::help`]), does what peers tell.
+//! A port: an open domain with its links, and the thread that serves them. The thread accepts links
+//! and notices their ends. As long as no waiting thread helps ([`Link::help`]), it carries out the
+//! messages of peers.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
+use std::os::fd::{AsRawFd as _, FromRawFd as _};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
-use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use fabric::{bell, sys};
 
@@ -15,33 +15,38 @@ use crate::error::Error;
 use crate::link::{Link, Owner, Terms};
 use crate::mutex::lock;
 use crate::nic::{Asked, Event, Found, Key, Nic};
+use crate::world::{Builder, Instant, JoinHandle, OwnedFd, os};
 
-/// What is decided of a request for a link: the bytes of our segment that the peer may write, and who has the link; `None`: it is refused.
+/// The answer to a request for a link: the bytes of our segment that the peer may write, and the
+/// owner of the link. `None`: it is refused.
 pub type Answer = Option<(usize, Arc<dyn Owner>)>;
 
-/// Decides, from the words that came with it.
+/// Decides about a request by the words that came with it.
 pub type Gate = Box<dyn Fn(&[u8]) -> Answer + Send>;
 
-/// What else the port's thread is to do for the owner of the port, which has no thread of its own.
-pub trait Errands: Send {
-    /// Does what there is to do; how much there was. Called again and again, from the port's thread alone.
+/// Other work that the port's thread does for the owner of the port, which has no thread of its
+/// own.
+pub trait PortWork: Send {
+    /// Does the work that there is; returns how much that was. Only the port's thread calls it,
+    /// again and again.
     fn run(&mut self) -> usize;
-    /// Whether there is nothing to do, and whoever gives it something from now on rings the port's bell ([`Port::bell`]).
+    /// Whether there is no work. From then on whoever adds work must ring the port's bell
+    /// ([`Port::bell`]).
     fn may_sleep(&mut self) -> bool;
-    /// A descriptor that is readable when there is something to do, besides.
+    /// Another descriptor, which is readable when there is work.
     fn descriptor(&self) -> Option<i32>;
-    /// The device has been taken away: links are over, and there will be none.
+    /// The device was removed: links are over, and there will be no more.
     fn gone(&mut self, _why: &str) {}
-    /// After how long there is something to do although nobody rings.
+    /// After how long there is work although nobody rings.
     fn patience(&self) -> Option<Duration> {
         None
     }
 }
 
-/// None.
-struct NoErrands;
+/// No work.
+struct NoWork;
 
-impl Errands for NoErrands {
+impl PortWork for NoWork {
     fn run(&mut self) -> usize {
         0
     }
@@ -53,13 +58,14 @@ impl Errands for NoErrands {
     }
 }
 
-/// How long the thread leaves links alone that somebody helps: he may forget to say that he has left.
+/// How long the thread leaves a link alone that another thread helps: that one may forget to call
+/// `leave`.
 const HELPED: Duration = Duration::from_millis(10);
 
 struct Shared {
     nic: Arc<Nic>,
-    links: Mutex<HashMap<Key, Weak<Link>>>,
-    /// Those that were accepted: they live until they are over.
+    links: Mutex<BTreeMap<Key, Weak<Link>>>,
+    /// Accepted links: they live until they are over.
     accepted: Mutex<Vec<Arc<Link>>>,
     bell: Arc<OwnedFd>,
     ending: AtomicBool,
@@ -72,21 +78,22 @@ pub struct Port {
 }
 
 impl Port {
-    /// Opens a domain, and serves requests for links by `gate`.
+    /// Opens a domain; `gate` decides about requests for links.
     pub fn open(found: &Found, gate: Gate) -> Result<Port, Error> {
-        Port::open_with(found, gate, |_| NoErrands)
+        Port::open_with(found, gate, |_| NoWork)
     }
 
-    /// As [`Port::open`]; its thread runs errands as well.
-    pub fn open_with<E: Errands + 'static>(
+    /// As [`Port::open`]; its thread does `work` as well.
+    pub fn open_with<E: PortWork + 'static>(
         found: &Found,
         gate: Gate,
-        errands: impl FnOnce(&Port) -> E,
+        work: impl FnOnce(&Port) -> E,
     ) -> Result<Port, Error> {
         let nic = Nic::open(found)?;
-        // By libc's function, as libfabric makes its own: whoever keeps these out of a program's way keeps this one.
+        // By libc's function, as libfabric makes its own: Shunt's hooks hide these from the
+        // program, and so this one.
         // SAFETY: it takes no pointer.
-        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+        let fd = unsafe { os::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
         if fd < 0 {
             return Err(Error::Memory(io::Error::last_os_error().raw_os_error().unwrap_or(libc::EMFILE)));
         }
@@ -102,12 +109,11 @@ impl Port {
         let descriptor = shared.nic.descriptor()?;
         let served = Arc::clone(&shared);
         let mut port = Port { shared, thread: None };
-        let mut errands = errands(&port);
+        let mut work = work(&port);
         // Signals are for the program's own threads.
         let blocked = sys::block_signals(u64::MAX);
-        let thread = thread::Builder::new()
-            .name("shunt-ofi".into())
-            .spawn(move || served.serve(descriptor, &gate, &mut errands));
+        let thread =
+            Builder::new().name("shunt-ofi".into()).spawn(move || served.serve(descriptor, &gate, &mut work));
         sys::block_signals(blocked);
         let thread = thread.map_err(|error| Error::Memory(error.raw_os_error().unwrap_or(libc::EAGAIN)))?;
         port.thread = Some(thread);
@@ -119,7 +125,7 @@ impl Port {
         self.shared.bell.as_raw_fd()
     }
 
-    /// Where it can be reached, in the provider's own form.
+    /// Its address, in the provider's own form.
     pub fn address(&self) -> &[u8] {
         self.shared.nic.address()
     }
@@ -129,7 +135,8 @@ impl Port {
         self.caller().links()
     }
 
-    /// Asks for a link with who listens at `address`, with at most [`crate::WORDS`] words for its gate. It is ready when [`Owner::ready`] was called.
+    /// Asks the port at `address` for a link, with at most [`crate::WORDS`] words for its gate. The
+    /// link is ready when [`Owner::ready`] was called.
     pub fn connect(
         &self,
         address: &[u8],
@@ -140,13 +147,13 @@ impl Port {
         self.caller().connect(address, words, len, owner)
     }
 
-    /// The same, for its thread's errands.
+    /// A handle for its thread's work.
     pub fn caller(&self) -> Caller {
         Caller(Arc::clone(&self.shared))
     }
 }
 
-/// A port, for its thread's errands: it does not keep it open.
+/// A port, for its thread's work: this does not keep it open.
 #[derive(Clone)]
 pub struct Caller(Arc<Shared>);
 
@@ -197,7 +204,7 @@ impl Drop for Port {
 }
 
 impl Shared {
-    fn links(&self) -> MutexGuard<'_, HashMap<Key, Weak<Link>>> {
+    fn links(&self) -> MutexGuard<'_, BTreeMap<Key, Weak<Link>>> {
         lock(&self.links)
     }
 
@@ -205,7 +212,7 @@ impl Shared {
         self.links().get(&key)?.upgrade()
     }
 
-    /// Those that are not over; the others are forgotten.
+    /// Drops the links that are over; returns the others.
     fn living(&self) -> Vec<Arc<Link>> {
         let mut living = Vec::new();
         self.links().retain(|_, link| match link.upgrade() {
@@ -219,12 +226,12 @@ impl Shared {
         living
     }
 
-    fn serve(&self, descriptor: i32, gate: &Gate, errands: &mut dyn Errands) {
+    fn serve(&self, descriptor: i32, gate: &Gate, work: &mut dyn PortWork) {
         let mut looked = Instant::now();
         while !self.ending.load(Ordering::Acquire) {
-            let mut done = errands.run();
+            let mut done = work.run();
             while let Some(event) = self.nic.event() {
-                self.happened(event, gate, errands);
+                self.happened(event, gate, work);
                 done += 1;
             }
             let (helped, mut living): (Vec<_>, Vec<_>) =
@@ -234,22 +241,21 @@ impl Shared {
                 looked = Instant::now();
                 done += helped.iter().map(|link| link.progress()).sum::<usize>();
             }
-            if done > 0 || !self.nic.may_sleep(living.iter().map(|link| link.queue())) || !errands.may_sleep()
-            {
+            if done > 0 || !self.nic.may_sleep(living.iter().map(|link| link.queue())) || !work.may_sleep() {
                 continue;
             }
             living.retain(|link| !link.is_helped());
             let helped_again = (!helped.is_empty()).then_some(HELPED);
-            let limit = [errands.patience(), helped_again].into_iter().flatten().min();
+            let limit = [work.patience(), helped_again].into_iter().flatten().min();
             let limit = limit.map_or(-1, |limit| limit.as_millis().max(1) as i32);
             let watched = [self.bell.as_raw_fd(), descriptor].into_iter();
             let mut watched: Vec<libc::pollfd> = watched
-                .chain(errands.descriptor())
+                .chain(work.descriptor())
                 .chain(living.iter().map(|link| link.descriptor()))
                 .map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 })
                 .collect();
             // SAFETY: an array of so many.
-            let got = unsafe { libc::poll(watched.as_mut_ptr(), watched.len() as libc::nfds_t, limit) };
+            let got = unsafe { os::poll(watched.as_mut_ptr(), watched.len() as libc::nfds_t, limit) };
             let error = io::Error::last_os_error();
             if got < 0 && error.raw_os_error() != Some(libc::EINTR) {
                 // Nobody would serve them any more.
@@ -259,7 +265,7 @@ impl Shared {
         }
     }
 
-    fn happened(&self, event: Event, gate: &Gate, errands: &mut dyn Errands) {
+    fn happened(&self, event: Event, gate: &Gate, work: &mut dyn PortWork) {
         match event {
             Event::Asked(asked, words) => self.asked(asked, gate(&words)),
             Event::Connected(key) => {
@@ -269,14 +275,14 @@ impl Shared {
             }
             Event::Over(key, why) => {
                 if let Some(link) = self.link(key) {
-                    // What came before the end is done first.
+                    // Messages from before the end are carried out first.
                     while link.progress() > 0 {}
                     link.end(why);
                 }
             }
             Event::Gone(why) => {
                 self.living().iter().for_each(|link| link.end(why.clone()));
-                errands.gone(&why);
+                work.gone(&why);
             }
         }
     }

@@ -1,42 +1,50 @@
-//! The messages of a link, beside the writes: each holds one or several things that one end tells the other, in their order, and consumes one of the receive
-//! buffers that the other end keeps posted. A message costs as much as a long one, so what is told at once goes together ([`Batch`]). A link begins with one
-//! [`Item::Hello`] from each end. Rule F2: what comes is checked before it is used ([`hear`]).
+//! The messages of a link, beside the writes. Each holds one or several items, in order, and
+//! consumes one of the receive buffers that the other end keeps posted. A short message costs as
+//! much as a long one, so items that are put at once go together ([`Batch`]). A link begins with
+//! one [`Item::Hello`] from each end. Rule F2: everything that comes is checked before it is used
+//! ([`hear`]).
 
 use std::ptr;
 
 use fabric::shm::Map;
 use fabric::{Local as _, Mapped as _, Remote as _};
 
-/// The most bytes for the receiver's segment in one item. To copy them once more costs less than a remote write beside the message, up to here.
+/// The most bytes for the receiver's segment in one item. Up to here copying them once more costs
+/// less than a remote write beside the message.
 pub const PIECE: usize = 4096;
-/// The most bytes of a message: a piece, the word behind it, a stimulus, and another word (what has been read) fit.
+/// The most bytes of a message. A piece, the word behind it, a stimulus, and another word (how far
+/// a ring was read) fit.
 pub const BYTES: usize = PIECE + 64;
-/// A message of so many bytes goes from memory that is free again at once, with any provider (tcp has no more): 64 bytes with what belongs to them.
+/// With any provider, messages up to this size are sent from memory that is free again at once (tcp
+/// allows no more). They hold 64 bytes and the items that belong to them.
 pub const SHORT: usize = 128;
-/// The kinds of items: the last byte of their first word. Above it are 16 bits of length, of a piece, and then the offset.
+/// The kinds of items: the last byte of their first word. Above it are 16 bits of length (of a
+/// piece), and then the offset.
 const WORD: u64 = 1;
 const PUT: u64 = 2;
 const OR: u64 = 3;
 const STIMULATE: u64 = 4;
 const CALL: u64 = 5;
 const HELLO: u64 = 0x5348_4f46_4903_0006; // "SHOFI", the version of the messages, and a kind
-/// No segment has so many bytes: an offset that does not fit is told as this one, and is wrong there as well.
+/// An offset that does not fit is sent as this one. No segment is so long, so the receiver rejects
+/// it, too.
 const FAR: u64 = (1 << 40) - 1;
 
-/// What one end tells the other.
+/// An item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Item<'a> {
-    /// The cookie of the sender's segment: where it begins, the key that carries the right to write it, its bytes.
+    /// The cookie of the sender's segment: its beginning, the key with the right to write it, its
+    /// length.
     Hello { base: u64, key: u64, len: u64 },
-    /// A word of the receiver's segment is to be this.
+    /// Sets a word of the receiver's segment.
     Word { offset: u64, value: u64 },
-    /// These bytes are to be there: at least one, and at most [`PIECE`].
+    /// Writes these bytes there: at least one, and at most [`PIECE`].
     Put { offset: u64, bytes: &'a [u8] },
-    /// Bits of a word of it are to be set.
+    /// Sets bits of a word there.
     Or { offset: u64, bits: u64 },
-    /// The tripwire there is stimulated, for any of `interest`.
+    /// Stimulates the tripwire there for any of `interest`.
     Stimulate { offset: u64, interest: u64 },
-    /// For the owner of the link: what these mean is not the fabric's business.
+    /// For the owner of the link, which defines the meaning.
     Call { what: u64, value: u64 },
 }
 
@@ -48,14 +56,14 @@ pub struct Batch {
 }
 
 impl Default for Batch {
-    /// One that holds nothing.
+    /// An empty message.
     fn default() -> Batch {
         Batch { bytes: Box::new([0; BYTES]), len: 0 }
     }
 }
 
 impl Batch {
-    /// Adds an item; whether there was room for it. There is in an empty one.
+    /// Adds an item. Returns whether there was room for it; there is in an empty message.
     #[must_use]
     pub fn add(&mut self, item: &Item) -> bool {
         match *item {
@@ -69,7 +77,7 @@ impl Batch {
         }
     }
 
-    /// As `add`, of [`Item::Put`], with bytes that somebody may be writing.
+    /// As `add`, of [`Item::Put`], with bytes that another thread may be writing.
     ///
     /// # Safety
     /// `from` must be valid for `len` bytes of reads.
@@ -88,7 +96,7 @@ impl Batch {
         true
     }
 
-    /// Takes out what it holds.
+    /// Empties it.
     pub fn clear(&mut self) {
         self.len = 0;
     }
@@ -102,7 +110,7 @@ impl Batch {
         true
     }
 
-    /// As it goes.
+    /// Its bytes.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
     }
@@ -118,7 +126,7 @@ fn head(kind: u64, offset: u64) -> u64 {
     kind | offset.min(FAR) << 24
 }
 
-/// The first item of what has come, and what is behind it; nothing if there is none that can be.
+/// The first item of a message, and the bytes behind it. None if there is no valid one.
 pub fn parse(bytes: &[u8]) -> Option<(Item<'_>, &[u8])> {
     fn word(bytes: &[u8]) -> Option<(u64, &[u8])> {
         let (word, rest) = bytes.split_first_chunk::<8>()?;
@@ -149,20 +157,21 @@ pub fn parse(bytes: &[u8]) -> Option<(Item<'_>, &[u8])> {
     })
 }
 
-/// What an item has come to, where that is more than a change of the own segment.
+/// The effect of an item, where that is more than a change of the own segment.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Heard {
-    /// The tripwire at this offset held this, and is disarmed: whoever sleeps there is to be woken.
+    /// The tripwire at this offset held this word, and is disarmed: its sleeper is to be woken.
     Fired(usize, u64),
-    /// The peer has said hello.
+    /// The peer's hello.
     Hello { base: u64, key: u64, len: u64 },
     /// The peer calls the owner of the link.
     Call { what: u64, value: u64 },
-    /// It cannot be: the peer breaks the rules. Nothing behind it is done.
+    /// The item is malformed: the peer breaks the rules. Nothing behind it is carried out.
     Wrong,
 }
 
-/// Does what a message says to the own segment, in its order, and tells what else there is.
+/// Carries out the items of a message on the own segment, in order, and calls `tell` with all other
+/// effects.
 pub fn hear(mine: &Map, mut bytes: &[u8], mut tell: impl FnMut(Heard)) {
     // Nobody sends an empty one, so the loop is entered.
     loop {
@@ -205,7 +214,7 @@ fn hear_one(mine: &Map, item: &Item) -> Result<Option<Heard>, Wrong> {
     Ok(None)
 }
 
-/// The offset, if so many bytes there are inside the segment.
+/// The offset, if so many bytes from it on lie in the segment.
 fn inside(mine: &Map, offset: u64, len: usize) -> Result<usize, Wrong> {
     let offset = usize::try_from(offset).map_err(|_| Wrong)?;
     let end = offset.checked_add(len).ok_or(Wrong)?;

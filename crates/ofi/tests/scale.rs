@@ -1,4 +1,4 @@
-//! docs/scale.md says what the simulation gives.
+//! docs/scale.md has the results of the simulation.
 
 use std::path::Path;
 use std::process::Command;
@@ -9,11 +9,11 @@ fn the_tables_are_what_is_simulated() {
     let example = own.parent().and_then(Path::parent).expect("target/PROFILE/deps").join("examples/scale");
     let output = Command::new(example).args(["10", "100"]).output().expect("cargo test builds examples");
     assert!(output.status.success());
-    let told = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/scale.md"))
+    let events = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/scale.md"))
         .expect("it is there");
     let rows = String::from_utf8(output.stdout).expect("it is text");
     assert_eq!(rows.lines().count(), 8, "{rows}");
     for row in rows.lines() {
-        assert!(told.contains(row), "docs/scale.md lacks:\n{row}");
+        assert!(events.contains(row), "docs/scale.md lacks:\n{row}");
     }
 }

@@ -1,4 +1,4 @@
-//! What an option may be set to.
+//! The kinds of values that options have.
 
 use core::fmt;
 
@@ -19,7 +19,7 @@ pub enum Kind {
         min: u32,
         /// The largest number allowed.
         max: u32,
-        /// What is counted, in the plural, for the help.
+        /// The things that are counted, in the plural, for the help.
         unit: &'static str,
         /// Whether `auto` is allowed.
         auto: bool,
@@ -39,7 +39,7 @@ pub enum Kind {
 pub struct Choice {
     /// The word.
     pub name: &'static str,
-    /// What it stands for, in one line.
+    /// Its meaning, in one line.
     pub help: &'static str,
 }
 
@@ -62,7 +62,7 @@ pub enum Value {
     Networks(Networks),
 }
 
-/// What a value must be, to end a sentence with.
+/// Says what a value must be, as the end of a sentence.
 impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {

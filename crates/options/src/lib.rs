@@ -1,14 +1,16 @@
 //! The options of Shunt: one table, from which everything that names an option is made.
 //!
-//! [`TABLE`] says what an option is called, what it may be set to and what it does. The environment (`SHUNT_*`), the
-//! configuration files, the flags of `shunt run`, the help, the man page and the shell completions all come from it.
+//! [`TABLE`] has the name, the allowed values and the effect of each option. The environment
+//! (`SHUNT_*`), the configuration files, the flags of `shunt run`, the help, the man page and the
+//! shell completions are all made from it.
 //!
-//! Two very different programs read it. The command `shunt` is ordinary Rust. `libshunt.so` reads its options inside a
-//! foreign program, possibly before the first constructor has run; so nothing in this crate allocates, prints, or touches
-//! the operating system. Whoever calls [`from_environ`] brings the environment and the content of the files, and gets told
-//! of every name or value that is not understood, through a callback: a mistake is never passed over in silence.
+//! Two very different programs read it. The command `shunt` is ordinary Rust. `libshunt.so` reads
+//! its options inside a foreign program, possibly before the first constructor has run; so nothing
+//! in this crate allocates, prints, or touches the operating system. The caller of [`from_environ`]
+//! passes the environment and the contents of the files, and a callback that receives every name or
+//! value that is not understood: no mistake is passed over in silence.
 //!
-//! [`rules`] is a small language of its own, for one of the options: who is accelerated.
+//! [`rules`] is a small language for one of the options: which connections are accelerated.
 //!
 //! To add an option: one field in [`Options`] and one entry in [`TABLE`].
 #![no_std]

@@ -1,4 +1,4 @@
-//! A list of networks: those whose hosts count as one cluster.
+//! A list of networks whose hosts count as one cluster.
 
 use core::net::{IpAddr, Ipv6Addr};
 
@@ -16,7 +16,8 @@ impl Networks {
     /// None.
     pub const NONE: Networks = Networks { list: [(0, 0); MOST], len: 0 };
 
-    /// `ADDRESS[/BITS]`, separated by commas or spaces; `None` if that is not what it is, or too many, or none.
+    /// Parses `ADDRESS[/BITS]`, separated by commas or spaces. `None` if the text is something
+    /// else, has too many networks, or none.
     pub fn parse(text: &[u8]) -> Option<Networks> {
         let mut networks = Networks::NONE;
         let words = text.split(|byte| matches!(byte, b',' | b' ' | b'\t')).filter(|word| !word.is_empty());

@@ -1,4 +1,4 @@
-//! The one parser of values.
+//! The parser of values.
 
 use crate::kind::{Choice, Kind, Value};
 use crate::networks::Networks;
@@ -8,7 +8,7 @@ use crate::settings::RuleSource;
 use crate::text::{LongText, Text};
 
 impl Kind {
-    /// Reads one value. Spaces count: whoever reads files trims first.
+    /// Reads one value. Spaces are part of it: callers that read files trim first.
     pub fn parse<'a>(&self, value: &'a [u8]) -> Result<Value, Fault<'a>> {
         if value.is_empty() {
             return Err(Fault::Empty(*self));
@@ -51,7 +51,7 @@ impl Kind {
 
     fn inline<'a>(&self, value: &'a [u8]) -> Result<LongText, Fault<'a>> {
         if !value.iter().any(u8::is_ascii_whitespace) {
-            // No rule is a single word: rather a path that is not absolute.
+            // No rule is a single word: this is rather a path that is not absolute.
             return Err(Fault::Value(*self));
         }
         if value.len() > LongText::MAX {
@@ -68,7 +68,8 @@ fn word(choices: &[Choice], value: &[u8]) -> Option<Value> {
     choices.iter().position(|choice| choice.name.as_bytes() == value).map(Value::Choice)
 }
 
-/// A number in decimal digits and nothing else; saturates, as everything that large is out of range anyway.
+/// A number in decimal digits and nothing else. It saturates: a number that large is out of range
+/// anyway.
 fn digits(value: &[u8]) -> Option<u64> {
     value.iter().try_fold(0u64, |number, &byte| {
         byte.is_ascii_digit().then(|| number.saturating_mul(10).saturating_add(u64::from(byte - b'0')))

@@ -1,4 +1,5 @@
-//! What can be wrong with an option, and how that is said: where it stands, what it says, what would be right.
+//! Mistakes in options, and their messages: where the mistake is, what is written there, and what
+//! would be right.
 
 use core::fmt;
 
@@ -7,7 +8,8 @@ use crate::rules::RuleFault;
 use crate::table::{Opt, TABLE};
 use crate::text::{LongText, Shown, Text};
 
-/// Something in the environment or in a file that was not understood. The option keeps the value it had before.
+/// Something in the environment or in a file that was not understood. The option keeps the value it
+/// had before.
 #[derive(Clone, Copy, Debug)]
 pub struct Problem<'a> {
     /// Where it stands.
@@ -16,7 +18,7 @@ pub struct Problem<'a> {
     pub name: &'a [u8],
     /// The value as written; empty if there is none.
     pub value: &'a [u8],
-    /// What is wrong.
+    /// The mistake.
     pub fault: Fault<'a>,
 }
 
@@ -36,7 +38,7 @@ pub enum Source {
     Flag,
 }
 
-/// What is wrong with a name or a value.
+/// A mistake in a name or a value.
 #[derive(Clone, Copy, Debug)]
 pub enum Fault<'a> {
     /// There is no option of this name.
@@ -49,7 +51,7 @@ pub enum Fault<'a> {
     TooLong,
     /// Rules longer than [`LongText::MAX`].
     TooManyRules,
-    /// A rule that is none.
+    /// A line that is not a valid rule.
     Rule(RuleFault<'a>),
     /// A line that is neither a comment nor `name = value`.
     Syntax,
@@ -60,7 +62,8 @@ pub enum Fault<'a> {
 }
 
 impl Problem<'_> {
-    /// For whoever reads the files: this one is there, or was named by `SHUNT_CONFIG`, and cannot be read, for this `errno`.
+    /// For callers that read the files: this file exists, or `SHUNT_CONFIG` names it, and it cannot
+    /// be read because of `errno`.
     pub fn unreadable(path: &Text, errno: i32) -> Problem<'_> {
         Problem { source: Source::Env, name: path.as_bytes(), value: b"", fault: Fault::Unreadable(errno) }
     }
@@ -105,7 +108,7 @@ impl fmt::Display for Problem<'_> {
     }
 }
 
-/// The option that someone probably meant by `name`, spelled as it is spelled at `source`.
+/// The option that `name` was probably meant to be, spelled as options are spelled at `source`.
 fn suggestion(source: Source, name: &[u8]) -> Option<&'static str> {
     let prefix = if source == Source::Env { "SHUNT_" } else { "" };
     let written = name.strip_prefix(prefix.as_bytes()).unwrap_or(name);
@@ -122,7 +125,8 @@ fn suggestion(source: Source, name: &[u8]) -> Option<&'static str> {
     nearest.map(|(_, known)| known)
 }
 
-/// How many letters must be added, dropped or replaced to make one name of the other; large if either is long.
+/// How many letters must be added, dropped or replaced to turn one name into the other; large if
+/// either name is long.
 fn distance(a: &[u8], b: &[u8]) -> usize {
     const LONGEST: usize = 40;
     if a.len() > LONGEST || b.len() > LONGEST {

@@ -1,5 +1,6 @@
-//! Reading options from the environment and from configuration files, in their order of precedence: environment, the
-//! user's file, the system's file, the defaults. (A flag of `shunt run` is put in the environment of the program.)
+//! Reading options from the environment and from configuration files, in their order of precedence:
+//! environment, the user's file, the system's file, the defaults. (`shunt run` puts its flags into
+//! the environment of the program.)
 
 use crate::kind::Kind;
 use crate::problem::{Fault, Problem, Source};
@@ -10,7 +11,7 @@ use crate::text::{Text, without_comment};
 /// The paths of the configuration files to read, the weakest first; see [`config_files`].
 pub type ConfigFiles = [Option<Text>; 2];
 
-/// What the system's administrator sets.
+/// The file of the system's administrator.
 const SYSTEM_FILE: Text = Text::new(b"/etc/shunt.conf").unwrap();
 const SYSTEM_RULES: Text = Text::new(b"/etc/shunt.rules").unwrap();
 
@@ -19,14 +20,16 @@ pub fn find(name: &str) -> Option<&'static Opt> {
     TABLE.iter().find(|opt| opt.name == name)
 }
 
-/// Which files to read: the system's, then the user's (`$XDG_CONFIG_HOME/shunt.conf`, or `~/.config/shunt.conf`). If
-/// `SHUNT_CONFIG` is set, that one instead of both: it must exist, so report it with [`Problem::unreadable`] if not.
+/// Which files to read: the system's, then the user's (`$XDG_CONFIG_HOME/shunt.conf`, or
+/// `~/.config/shunt.conf`). If `SHUNT_CONFIG` is set, only the file that it names. That file must
+/// exist: report it with [`Problem::unreadable`] if it does not.
 pub fn config_files<'a>(env: impl Iterator<Item = &'a [u8]>) -> ConfigFiles {
     Environment::collect(env, &mut |_| ()).files()
 }
 
-/// Where to look for rules if [`Options::rules`] names no place: the first of these files that is there has them all. They
-/// lie beside the configuration files, the user's before the system's; there are none if `SHUNT_CONFIG` is set.
+/// Where rules are if [`Options::rules`] names no place: the first of these files that exists has
+/// them all. They lie beside the configuration files, the user's before the system's. There are
+/// none if `SHUNT_CONFIG` is set.
 pub fn rule_files<'a>(env: impl Iterator<Item = &'a [u8]>) -> [Option<Text>; 2] {
     let env = Environment::collect(env, &mut |_| ());
     if env.value("config").is_some() {
@@ -35,9 +38,10 @@ pub fn rule_files<'a>(env: impl Iterator<Item = &'a [u8]>) -> [Option<Text>; 2] 
     [env.user_file(b"/shunt.rules", b"/.config/shunt.rules"), Some(SYSTEM_RULES)]
 }
 
-/// All options. `env` gives `NAME=VALUE` strings; `files` is the content of each of [`config_files`], in that order, empty
-/// for one that does not exist. Whatever is not understood goes to `problem` and changes nothing,
-/// but for rules: [`RuleSource::Wrong`].
+/// All options. `env` gives `NAME=VALUE` strings; `files` is the content of each of
+/// [`config_files`], in that order, empty for one that does not exist. A setting that is not
+/// understood goes to `problem` and changes nothing; only wrong rules count, as
+/// [`RuleSource::Wrong`].
 pub fn from_environ<'a>(
     env: impl Iterator<Item = &'a [u8]>,
     files: &[&[u8]],
@@ -57,7 +61,7 @@ pub fn from_environ<'a>(
     options
 }
 
-/// Variables of the command and of the Python package, which say nothing to the library.
+/// Variables of the command and of the Python package, which mean nothing to the library.
 const NOT_OPTIONS: [&[u8]; 5] = [
     b"SHUNT_BENCH_PYTHON",
     b"SHUNT_ETHER_HOST",
@@ -66,7 +70,7 @@ const NOT_OPTIONS: [&[u8]; 5] = [
     b"SHUNT_PYTHON",
 ];
 
-/// What matters of an environment, picked out in one pass.
+/// The parts of an environment that matter here, picked out in one pass.
 struct Environment<'a> {
     values: [Option<&'a [u8]>; TABLE.len()],
     config_home: Option<&'a [u8]>,
@@ -104,7 +108,7 @@ impl<'a> Environment<'a> {
         [Some(SYSTEM_FILE), self.user_file(b"/shunt.conf", b"/.config/shunt.conf")]
     }
 
-    /// What the option of this name is set to.
+    /// The value of the option with this name.
     fn value(&self, name: &str) -> Option<&'a [u8]> {
         TABLE.iter().position(|opt| opt.name == name).and_then(|i| self.values[i])
     }

@@ -1,13 +1,14 @@
-//! The language of rules: which ends of connections may use memory, and which stay on TCP. One rule a line in a file, or
-//! between semicolons in the value of an option; the first that matches decides, and where none does, memory may be used.
+//! The language of rules: which ends of connections may use memory, and which stay on TCP. One rule
+//! a line in a file, or between semicolons in the value of an option; the first that matches
+//! decides. If none does, memory may be used.
 //!
 //! ```text
 //! use shunt|tcp  client|server|*  PROGRAM  ADDR[/BITS]:PORT[-PORT]
 //! ```
 //!
-//! The end that called connect() is a client, and its rules are about the peer's address; the end that accept() gave is a
-//! server, and its rules are about its own. IPv4 addresses are kept as IPv6 has them (`::ffff:a.b.c.d`), so an IPv4
-//! connection through an IPv6 socket is one of IPv4.
+//! The end that called connect() is a client, and its rules are about the peer's address; the end
+//! that accept() gave is a server, and its rules are about its own. IPv4 addresses are kept as IPv6
+//! has them (`::ffff:a.b.c.d`), so an IPv4 connection through an IPv6 socket is one of IPv4.
 
 use core::fmt;
 use core::net::{Ipv4Addr, Ipv6Addr};
@@ -17,7 +18,8 @@ use core::str::FromStr;
 use crate::settings::PathMode;
 use crate::text::{Shown, Text, without_comment};
 
-/// The rules in the content of a file, one a line; what is not understood in its place.
+/// The rules in the content of a file, one a line. A line that is not understood gives an error in
+/// its place.
 pub fn in_file(content: &[u8]) -> Rules<'_> {
     Rules {
         rest: Some(content.strip_prefix(b"\xef\xbb\xbf").unwrap_or(content)),
@@ -46,15 +48,15 @@ pub struct Rule<'a> {
     pub number: u32,
     /// As it is written, without the comment.
     pub text: &'a [u8],
-    /// What it says of which ends, in the programs that it is for.
+    /// The ends that it is about, in the programs that it is for.
     pub ends: Ends,
     program: &'a [u8],
 }
 
-/// What a rule says, and of which ends of connections.
+/// The path that a rule allows, and the ends of connections that it is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ends {
-    /// What it says of them.
+    /// The path that it allows them.
     pub path: PathMode,
     /// `None`: both.
     role: Option<Role>,
@@ -80,23 +82,23 @@ struct Net {
     bits: u32,
 }
 
-/// A line that is no rule.
+/// A line that is not a valid rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RuleFault<'a> {
     /// As [`Rule::number`].
     pub number: u32,
-    /// What should stand where `got` does.
+    /// The word that should stand where `got` does.
     pub expected: Expected,
     /// The word that was not understood; empty if there is none.
     pub got: &'a [u8],
 }
 
-/// What is missing in a line that is no rule.
+/// The word that is missing in a line that is not a valid rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expected {
     /// The word with which each rule begins.
     Use,
-    /// What it says.
+    /// The path: `shunt` or `tcp`.
     Path,
     /// A [`Role`].
     Role,
@@ -126,13 +128,13 @@ pub const FILE_MAX: usize = 1 << 20;
 /// Why the rules cannot be used: then every connection stays on TCP.
 #[derive(Clone, Copy, Debug)]
 pub enum Unusable<'a> {
-    /// The option's value is not understood; whoever read the options has been told why.
+    /// The option's value is not understood; the reader of the options has reported why.
     Value,
-    /// This file has a line that is no rule.
+    /// This file has a line that is not a valid rule.
     Line(&'a Text, RuleFault<'a>),
     /// This file cannot be read; the error number says why.
     Unreadable(&'a Text, i32),
-    /// This is a pipe or a terminal: what one process reads there, another does not find any more.
+    /// This is a pipe or a terminal: after one process has read it, no other finds its content.
     NoFile(&'a Text),
     /// This file is longer than [`FILE_MAX`].
     TooLong(&'a Text),
@@ -160,14 +162,14 @@ impl<'a> Iterator for Rules<'a> {
 }
 
 impl Rule<'_> {
-    /// Whether it is for programs of this name.
+    /// Whether the rule is for programs of this name.
     pub fn is_for(&self, program: &[u8]) -> bool {
         matches(self.program, program)
     }
 }
 
 impl Ends {
-    /// Whether an end of this role is among them, with the address that counts for its role.
+    /// Whether the rule is about an end of this role, with the address that counts for the role.
     pub fn include(&self, role: Role, ip: &[u8; 16], port: u16) -> bool {
         self.role.is_none_or(|only| only == role)
             && (self.first_port..=self.last_port).contains(&port)
@@ -182,7 +184,7 @@ pub fn program_name(path: &[u8]) -> &[u8] {
 
 impl Net {
     fn has(&self, ip: u128) -> bool {
-        // [::]/0 would have IPv4 addresses, too: they are in a corner of IPv6's.
+        // [::]/0 does not match IPv4 addresses, although they are a corner of IPv6's.
         same_bits(self.ip, ip, self.bits) && (self.bits >= IPV4.bits || !same_bits(IPV4.ip, ip, IPV4.bits))
     }
 }
@@ -290,10 +292,10 @@ fn number(word: &[u8]) -> Option<u32> {
     digits.then(|| core::str::from_utf8(word).ok()?.parse().ok()).flatten()
 }
 
-/// Whether `name` is one of those that `pattern` stands for: `*` is any bytes or none, `?` is any byte.
+/// Whether `pattern` matches `name`: `*` is any bytes or none, `?` is any byte.
 fn matches(pattern: &[u8], name: &[u8]) -> bool {
     let (mut p, mut n) = (0, 0);
-    // Behind the last `*`, and how much of the name is left to what follows it.
+    // The pattern behind the last `*`, and the rest of the name that is left to match it.
     let mut star = None;
     while n < name.len() {
         match pattern.get(p) {

@@ -1,8 +1,8 @@
-//! The settings that are more than a number or a switch: the types of the fields of [`crate::Options`].
+//! The types of options that are more than a number or a switch: of fields of [`crate::Options`].
 
 use crate::text::{LongText, Text};
 
-/// What to give up for latency: see the help of the option.
+/// How much to give up for latency: see the help of the option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Profile {
@@ -29,7 +29,7 @@ pub enum Stream {
     Via,
 }
 
-/// By what bytes go between hosts.
+/// The network that carries bytes between hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Fabric {
@@ -43,7 +43,7 @@ pub enum Fabric {
 }
 
 impl Fabric {
-    /// The name of libfabric's provider; `None`: the best that there is, but `tcp`.
+    /// The name of libfabric's provider. `None`: the best that there is, but not `tcp`.
     pub const fn provider(self) -> Option<&'static str> {
         match self {
             Fabric::Auto => None,
@@ -66,7 +66,7 @@ pub enum RuleSource {
     Inline(LongText),
     /// In this file.
     File(Text),
-    /// Nowhere: the option was set to something that is not understood. Everything stays on TCP.
+    /// Nowhere: the option's value is not understood. Everything stays on TCP.
     Wrong,
 }
 

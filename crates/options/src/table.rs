@@ -8,7 +8,7 @@ use crate::text::Text;
 /// Everything that can be set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// What to give up for latency.
+    /// How much to give up for latency.
     pub profile: Profile,
     /// Whether to promote at all.
     pub path: PathMode,
@@ -22,13 +22,13 @@ pub struct Options {
     pub via_piggyback: bool,
     /// Whether small messages go together.
     pub via_combine: bool,
-    /// Who may be promoted.
+    /// The connections that may be promoted.
     pub rules: RuleSource,
     /// Socket calls on a connection before it is posted.
     pub promote_after: u32,
-    /// Calls a second that make a connection worth moving; `None` leaves it to the profile.
+    /// Calls a second that make a connection worth moving. `None`: the profile decides.
     pub promote_rate: Option<u32>,
-    /// The longest spin in microseconds; `None` leaves it to the profile.
+    /// The longest spin in microseconds. `None`: the profile decides.
     pub spin_us: Option<u32>,
     /// Wake by eventfd where possible.
     pub bells: bool,
@@ -40,7 +40,7 @@ pub struct Options {
     pub board: Text,
     /// The networks whose hosts count as this one's cluster.
     pub cluster: Networks,
-    /// By what bytes go between hosts.
+    /// The network that carries bytes between hosts.
     pub fabric: Fabric,
     /// The file with the cluster's key.
     pub cluster_key: Option<Text>,
@@ -54,14 +54,14 @@ pub struct Options {
     pub config: Option<Text>,
     /// The library that `shunt run` preloads.
     pub lib: Option<Text>,
-    /// Whether whoever sleeps looks now and then whether it is owed a wake-up. Internal.
+    /// Whether sleeping calls check now and then that they have missed no wake-up. Internal.
     pub check_sleepers: bool,
     /// The counters that `shunt run --stats` and `--require` read. Internal.
     pub report: Option<Text>,
 }
 
 impl Options {
-    /// What holds where nothing is set; [`TABLE`] says the same in words.
+    /// The values of options that are not set; [`TABLE`] has the same in words.
     pub const DEFAULT: Options = Options {
         profile: Profile::Balanced,
         path: PathMode::Auto,
@@ -90,7 +90,8 @@ impl Options {
         report: None,
     };
 
-    /// Calls a second that make a connection worth moving; 0: it is, however seldom it is used.
+    /// Calls a second that make a connection worth moving. 0: it always is, however seldom it is
+    /// used.
     pub fn calls_per_second(&self) -> u32 {
         let by_profile = match self.profile {
             Profile::Safe | Profile::Balanced => 500,
@@ -123,11 +124,11 @@ pub struct Opt {
     pub default: &'static str,
     /// Where it may be set.
     pub scope: Scope,
-    /// What it does, in one line.
+    /// Its effect, in one line.
     pub short: &'static str,
-    /// What one has to know to set it: a paragraph or more, for the man page.
+    /// All that one has to know to set it: a paragraph or more, for the man page.
     pub long: &'static str,
-    /// Puts a value of its kind in its place.
+    /// Stores a value of its kind in `Options`.
     pub set: fn(&mut Options, Value),
 }
 
@@ -143,7 +144,7 @@ pub enum Scope {
 }
 
 impl Opt {
-    /// Whether users are told of it.
+    /// Whether help shows it to users.
     pub fn is_public(&self) -> bool {
         self.scope != Scope::Internal
     }
@@ -212,7 +213,7 @@ problem has to do with Shunt, and what its hooks alone cost.",
         scope: Scope::Anywhere,
         short: "How the bytes go in memory",
         long: "With via, connections are carried as SOVIA and SocketVIA carried sockets, by descriptors and credits over Virtual \
-Interfaces: to compare the two on one machine. The end that offers the way decides. A connection whose window is full of small messages \
+Interfaces: to compare the two on one machine. The end that makes the offer decides. A connection whose window is full of small messages \
 goes on by a ring.",
         set: |options, value| {
             if let Value::Choice(i) = value {
@@ -227,8 +228,8 @@ goes on by a ring.",
         default: "32",
         scope: Scope::Anywhere,
         short: "Messages that may be under way, with stream = via",
-        long: "SOVIA's window w: so many messages, of 8 KB at most, a writer may be ahead of its reader. With 1 each waits until the \
-one before it was acknowledged. The end that offers the way decides for both.",
+        long: "SOVIA's window w: the number of messages, of 8 KB at most, that a writer may be ahead of its reader. With 1 each waits until the \
+one before it was acknowledged. The end that makes the offer decides for both.",
         set: |options, value| {
             if let Value::Number(n) = value {
                 options.via_window = n;
@@ -514,7 +515,7 @@ An absolute path appends to that file, which is made if it is missing.",
             Choice { name: "error", help: "what does not work at all" },
             Choice {
                 name: "warn",
-                help: "and what is set wrongly or stays on TCP for a reason that can be mended",
+                help: "and what is set wrongly or stays on TCP for a reason that can be removed",
             },
             Choice {
                 name: "info",
@@ -569,7 +570,7 @@ not set; either may be missing. A file named here must exist. /dev/null reads no
         default: "off",
         scope: Scope::Internal,
         short: "End a program that has missed a wake-up",
-        long: "For tests: whoever has slept for a second looks whether what it waits for is there, and ends the program if so.",
+        long: "For tests: a call that has slept for a second checks whether what it waits for is there already, and ends the program if so.",
         set: |options, value| {
             if let Value::Switch(on) = value {
                 options.check_sleepers = on;

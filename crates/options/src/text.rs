@@ -1,10 +1,12 @@
-//! A short byte string that lives where it is declared. Paths and names of options are kept in it, as the library can
-//! neither allocate nor borrow from an environment that the program may change under it.
+//! A short byte string that lives where it is declared. Paths and names of options are kept in it,
+//! as the library can neither allocate nor borrow from an environment that the program may change
+//! under it.
 
 use core::ffi::CStr;
 use core::fmt::{self, Write};
 
-/// Fewer than `N` bytes without a NUL; always followed by one, so that it can go straight to a system call.
+/// Fewer than `N` bytes without a NUL; always followed by one, so that it can go straight to a
+/// system call.
 #[derive(Clone, Copy)]
 pub struct Bytes<const N: usize> {
     bytes: [u8; N],
@@ -49,7 +51,7 @@ impl<const N: usize> Bytes<N> {
 
     /// The content, as C wants it.
     pub fn as_c_str(&self) -> &CStr {
-        // Never empty-handed: the last byte is never written, so there is always a NUL.
+        // Never fails: the last byte is never written, so there is always a NUL.
         CStr::from_bytes_until_nul(&self.bytes).unwrap_or_default()
     }
 }
@@ -94,7 +96,7 @@ impl fmt::Display for Shown<'_> {
     }
 }
 
-/// Shows them: one line, no control characters, not endless.
+/// Shows them in one line, without control characters, and shortened.
 fn show(bytes: &[u8], f: &mut fmt::Formatter<'_>) -> fmt::Result {
     let mut left = Text::MAX;
     for chunk in bytes.utf8_chunks() {
@@ -112,7 +114,7 @@ fn show(bytes: &[u8], f: &mut fmt::Formatter<'_>) -> fmt::Result {
     Ok(())
 }
 
-/// A `#` opens a comment at the start of a line or after a space: a path may hold one.
+/// A `#` begins a comment at the start of a line or after a space: a path may contain one.
 pub(crate) fn without_comment(line: &[u8]) -> &[u8] {
     let opens = |&i: &usize| line[i] == b'#' && (i == 0 || line[i - 1].is_ascii_whitespace());
     &line[..(0..line.len()).find(opens).unwrap_or(line.len())]

@@ -1,8 +1,8 @@
-//! What is read from environment and files, and what is said about everything that is not understood.
+//! Reading the environment and files, and the messages about everything that is not understood.
 
 use options::*;
 
-/// Reads, and collects what was complained about.
+/// Reads, and collects the messages.
 fn read(env: &[&str], files: &[&str]) -> (Options, Vec<String>) {
     let mut problems = Vec::new();
     let files: Vec<&[u8]> = files.iter().map(|file| file.as_bytes()).collect();
@@ -197,7 +197,8 @@ fn the_files_to_read_follow_the_environment() {
     );
 }
 
-/// Every prefix and every single-byte change of a sound file is read without panic, and with at least one result.
+/// Every prefix and every single-byte change of a valid file is read without panic, and gives at
+/// least one result.
 #[test]
 fn no_input_breaks_the_parser() {
     let sound = b"# c\nprofile = safe\nspin-us = 12\nboard = /tmp/x # y\n".to_vec();

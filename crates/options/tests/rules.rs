@@ -1,4 +1,5 @@
-//! The language of rules: what each rule matches, which of several decides, and what is said about a line that is none.
+//! The language of rules: what each rule matches, which of several decides, and the messages about
+//! invalid lines.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -6,7 +7,7 @@ use options::rules::{FILE_MAX, Unusable, in_file, inline, program_name};
 use options::*;
 use proptest::prelude::*;
 
-/// What the rules say of an end; `None` if none of them matches.
+/// The path that the rules give an end; `None` if none of them matches.
 fn verdict(rules: &str, role: Role, program: &str, ip: &str, port: u16) -> Option<&'static str> {
     let ip = bits_of(ip.parse().unwrap());
     in_file(rules.as_bytes())
@@ -23,7 +24,7 @@ fn bits_of(ip: IpAddr) -> [u8; 16] {
     }
 }
 
-/// What is said about a line.
+/// The message about a line.
 fn complaint(line: &str) -> String {
     in_file(line.as_bytes()).next().unwrap().unwrap_err().to_string()
 }
@@ -254,7 +255,7 @@ fn where_rules_usually_are() {
 
 // ---- any input ----
 
-/// As [`options::rules`] has it, but by the definition.
+/// The same as [`options::rules`], written after the definition.
 fn glob(pattern: &[u8], name: &[u8]) -> bool {
     match (pattern, name) {
         ([], []) => true,
@@ -275,7 +276,7 @@ proptest! {
 
     #[test]
     fn an_address_matches_if_its_first_bits_do(net: u32, ip: u32, bits in 0..=32u32, same in 0..=32u32) {
-        // One that shares `same` bits or more, so that both outcomes are frequent.
+        // An address that shares `same` bits or more, so that both outcomes are frequent.
         let ip = if same == 0 { ip } else { net & u32::MAX << (32 - same) | ip.checked_shr(same).unwrap_or(0) };
         let place = format!("{}/{bits}:*", Ipv4Addr::from(net));
         let alike = bits == 0 || (net ^ ip) >> (32 - bits) == 0;

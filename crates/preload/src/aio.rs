@@ -1,9 +1,10 @@
-//! Linux's asynchronous input and output (io_submit): the kernel reads, writes and polls by itself, so the connections that are named in
-//! what is submitted go back to tcp first. It comes by syscall(), or by libaio, which makes the system call itself: the hook is for its function.
+//! Linux's asynchronous input and output (io_submit): the kernel reads, writes and polls by itself,
+//! so the connections that are named in what is submitted go back to tcp first. It comes by
+//! syscall(), or by libaio, which makes the system call itself: the hook is for its function.
 
 use core::ffi::{c_int, c_long, c_void};
 use sockets::reason::Reason;
-use sockets::{epoll, faults, process, real, relay, table};
+use sockets::{epoll, errno, faults, process, relay, table};
 
 use crate::next::hooks;
 
@@ -26,7 +27,7 @@ pub unsafe fn submitting(count: c_long, requests: *const *const c_void) {
     if faults::low(requests) || !process::active() {
         return;
     }
-    let errno = real::errno();
+    let errno = errno::get();
     for index in 0..usize::try_from(count).unwrap_or(0) {
         // SAFETY: the program vouches for `count` pointers to requests.
         let request = unsafe { (*requests.add(index)).cast::<Request>() };
@@ -42,7 +43,7 @@ pub unsafe fn submitting(count: c_long, requests: *const *const c_void) {
             epoll::settle();
         }
     }
-    real::set_errno(errno);
+    errno::set(errno);
 }
 
 hooks! {

@@ -1,5 +1,5 @@
-//! Second names that libc exports for the same functions. No header declares them, but libraries that were written against an older
-//! libc, or want to pass macros and interposers by, call them.
+//! Second names that libc exports for the same functions. No header declares them, but libraries
+//! that were written against an older libc, or want to pass macros and interposers by, call them.
 
 use core::ffi::{c_int, c_void};
 use libc::{fd_set, nfds_t, pollfd, size_t, sockaddr, socklen_t, ssize_t, timeval};

@@ -34,7 +34,8 @@ impl Content {
 
     /// The bytes.
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: `len` bytes of the mapping, which lives as long as self, were read and are not written any more.
+        // SAFETY: `len` bytes of the mapping, which lives as long as self, were read and are not
+        // written any more.
         unsafe { core::slice::from_raw_parts(self.at, self.len) }
     }
 }

@@ -1,8 +1,9 @@
-//! Libraries that take libc's functions before ours: loaded with RTLD_DEEPBIND, or into a namespace with a libc of its own (dlmopen).
-//! What they do with a descriptor cannot be seen, so connections go back to tcp before one is loaded.
+//! Libraries that take libc's functions before ours: loaded with RTLD_DEEPBIND, or into a namespace
+//! with a libc of its own (dlmopen). What they do with a descriptor cannot be seen, so connections
+//! go back to tcp before one is loaded.
 //!
-//! dlopen() asks who called it, to search that library's own path. So the hooks look at the flags and then jump: the caller is what
-//! it was.
+//! dlopen() asks who called it, to search that library's own path. So the hooks look at the flags
+//! and then jump: the caller is what it was.
 
 use core::arch::naked_asm;
 use core::ffi::c_int;

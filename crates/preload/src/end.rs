@@ -1,4 +1,5 @@
-//! The end of a process that does not close its descriptors: connections that it shares with others get its holds back.
+//! The end of a process that does not close its descriptors: connections that it shares with others
+//! get its holds back.
 
 use core::ffi::c_int;
 use sockets::{fork, process, report, table};

@@ -1,6 +1,8 @@
-//! The environment that the next image, or a child, gets: our library and options in it where the program has dropped them, but not where
-//! that would be seen. Nothing is put into an environment that the program has made empty, and nothing is left of a library that is not there
-//! for who starts next (after chroot()): the dynamic linker would complain about it on the program's output.
+//! The environment that the next image, or a child, gets: our library and options in it where the
+//! program has dropped them, but not where that would be seen. Nothing is put into an environment
+//! that the program has made empty, and nothing is left of a library that is not there for who
+//! starts next (after chroot()): the dynamic linker would complain about it on the program's
+//! output.
 
 use core::ffi::{CStr, c_char};
 use fabric::sys;
@@ -34,7 +36,8 @@ unsafe fn is_empty(env: Strings) -> bool {
     env.is_null() || unsafe { (*env).is_null() }
 }
 
-/// Takes our library out of the program's own environment if it is not there for its children: for those that libc starts by itself, with that one.
+/// Takes our library out of the program's own environment if it is not there for its children: for
+/// those that libc starts by itself, with that one.
 ///
 /// # Safety
 /// `env` is null or an array of C strings that ends with null, which nobody else uses meanwhile.
@@ -73,7 +76,8 @@ fn library() -> &'static [u8] {
     &inherited::preload_entry()[NAME.len()..]
 }
 
-/// Whether it is one of the variables by which an image of ours tells the next one what it must know.
+/// Whether it is one of the variables by which an image of ours tells the next one what it must
+/// know.
 fn is_for_us(entry: &[u8]) -> bool {
     entry.starts_with(kept::NAME) || entry.starts_with(names::NAME)
 }
@@ -98,7 +102,8 @@ fn without(value: &[u8]) -> impl Iterator<Item = &[u8]> {
 unsafe fn write_without(to: *mut u8, value: &[u8]) -> usize {
     let mut len = 0;
     for item in without(value) {
-        // SAFETY: all items with one byte between them are no longer than the value, and each is written no later than where it lies.
+        // SAFETY: all items with one byte between them are no longer than the value, and each is
+        // written no later than where it lies.
         unsafe {
             if len > 0 {
                 *to.add(len) = b':';
@@ -119,8 +124,8 @@ pub struct Environment {
 }
 
 impl Environment {
-    /// As `env`, with our library and options in it where the program has dropped them, and with the variable that says which connections
-    /// are `kept`.
+    /// As `env`, with our library and options in it where the program has dropped them, and with
+    /// the variable that says which connections are `kept`.
     ///
     /// # Safety
     /// `env` is null or an array of C strings that ends with null.
@@ -211,7 +216,8 @@ impl Environment {
     unsafe fn without_us(env: Strings) -> Environment {
         let as_it_is = Environment { strings: env, mapped: (core::ptr::null_mut(), 0) };
         let (mut count, mut text) = (0, 0);
-        // SAFETY: the caller vouches for the array; the new one has room for all of it, and for each text that is written anew.
+        // SAFETY: the caller vouches for the array; the new one has room for all of it, and for
+        // each text that is written anew.
         unsafe {
             let entry = |index: usize| CStr::from_ptr(*env.add(index)).to_bytes();
             let ours = |index| entry(index).strip_prefix(NAME).filter(|value| has(value, library()));

@@ -1,19 +1,21 @@
-//! exec, spawn and the passing of descriptors: a connection that may reach a process which knows nothing of rings goes back to tcp
-//! first, unread bytes and all. And a program that is started by an accelerated one is accelerated, too.
+//! exec, spawn and the passing of descriptors: a connection that may reach a process which knows
+//! nothing of rings goes back to tcp first, unread bytes and all. And a program that is started by
+//! an accelerated one is accelerated, too.
 
 use core::ffi::{c_char, c_int, c_void};
 use fabric::sys;
 use libc::FILE;
 use sockets::reason::Reason;
 use sockets::table::{self, Entry};
-use sockets::{fork, handover, process, real, relay};
+use sockets::{errno, fork, handover, process, relay};
 
 use crate::environment::{self, Environment, Strings};
 use crate::kept::Kept;
 use crate::next::hooks;
 
-/// Hands connections over that the next image will hold: those without close-on-exec. `leaves`: it takes this one's place, and, if it is
-/// accelerated, those that are named in what is returned go on in it.
+/// Hands connections over that the next image will hold: those without close-on-exec. `leaves`: it
+/// takes this one's place, and, if it is accelerated, those that are named in what is returned go
+/// on in it.
 fn handing_over(leaves: bool, accelerated: bool) -> Kept {
     if !process::active() {
         return Kept::NONE;
@@ -30,8 +32,8 @@ fn handing_over(leaves: bool, accelerated: bool) -> Kept {
     kept
 }
 
-/// exec(): another image, of a file or, if that has no name, of a descriptor, takes this one's place, if `exec` does not return. `exec`
-/// gets its environment.
+/// exec(): another image, of a file or, if that has no name, of a descriptor, takes this one's
+/// place, if `exec` does not return. `exec` gets its environment.
 ///
 /// # Safety
 /// `file` is null or a C string, `env` is null or an array of such that ends with null.
@@ -43,18 +45,18 @@ unsafe fn instead(file: *const c_char, fd: c_int, env: Strings, exec: impl Fn(St
     let with = unsafe { Environment::new(env, kept.variable(file, fd)) };
     let left = (process::active() && !process::borrowed()).then(fork::leave_by_exec);
     let mut result = exec(with.strings);
-    if result < 0 && real::errno() == libc::E2BIG && !kept.is_empty() {
+    if result < 0 && errno::get() == libc::E2BIG && !kept.is_empty() {
         // Our variable may be what is too much.
         // SAFETY: as above.
         let without = unsafe { Environment::new(env, None) };
         result = exec(without.strings);
     }
-    let errno = real::errno();
+    let errno = errno::get();
     if let Some(left) = left {
         left.stay();
         kept.stay();
     }
-    real::set_errno(errno);
+    errno::set(errno);
     result
 }
 

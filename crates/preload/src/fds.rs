@@ -1,4 +1,5 @@
-//! The life of descriptors: connect, accept, dup in all forms, close in all forms, shutdown, fcntl, ioctl.
+//! The life of descriptors: connect, accept, dup in all forms, close in all forms, shutdown, fcntl,
+//! ioctl.
 
 use core::ffi::{c_int, c_uint, c_ulong, c_void};
 use fabric::sys;
@@ -10,8 +11,8 @@ use sockets::reason::Reason;
 use sockets::table::{self, Entry};
 use sockets::taken::{self, Taken};
 use sockets::{
-    close as ending, demote, descriptors, epoll, faults, fork, handover, io, lifecycle, low_water, narrow,
-    process, real, relay, rendezvous, thread,
+    close as ending, demote, descriptors, epoll, errno, faults, fork, handover, io, lifecycle, low_water,
+    process, relay, rendezvous, small_buffers, thread,
 };
 
 use crate::next::hooks;
@@ -21,7 +22,7 @@ pub fn closing(fd: c_int) -> bool {
     match table::entry(fd) {
         Entry::None => true,
         Entry::Own => {
-            real::set_errno(libc::EBADF);
+            errno::set(libc::EBADF);
             false
         }
         // A child of vfork() closes a number of its own; what we know is its parent's.
@@ -51,9 +52,9 @@ fn duplicated(from: c_int, to: c_int) {
         return;
     }
     if matches!(table::entry(from), Entry::None) {
-        let errno = real::errno();
+        let errno = errno::get();
         lifecycle::track_unconnected(from);
-        real::set_errno(errno);
+        errno::set(errno);
     }
     let steady = rendezvous::steady();
     match table::entry(from) {
@@ -82,17 +83,17 @@ pub fn got_from_process(from: c_int, theirs: c_int, got: c_int) -> c_int {
     if got < 0 || !process::active() || process::borrowed() {
         return got;
     }
-    let errno = real::errno();
+    let errno = errno::get();
     match taken::taken(from, theirs, got) {
         Taken::Kernel => {}
         Taken::Own => duplicated(theirs, got),
         Taken::Refused => {
             sys::close(got);
-            real::set_errno(libc::EPERM);
+            errno::set(libc::EPERM);
             return -1;
         }
     }
-    real::set_errno(errno);
+    errno::set(errno);
     got
 }
 
@@ -146,7 +147,8 @@ unsafe fn given_away(request: c_ulong, arg: *mut c_void) {
         None => return,
         Some(Place::Argument) => arg.addr() as c_int,
         Some(Place::Pointed) if faults::low(arg) => return,
-        // SAFETY: the request has the program's argument point to a structure that begins with the number.
+        // SAFETY: the request has the program's argument point to a structure that begins with the
+        // number.
         Some(Place::Pointed) => unsafe { arg.cast::<c_int>().read_unaligned() },
     };
     if let Some(conn) = table::conn(fd) {
@@ -162,7 +164,7 @@ unsafe fn fcntl_with(fd: c_int, command: c_int, arg: usize, next: impl Fn() -> c
         };
     }
     if table::is_own(fd) {
-        real::set_errno(libc::EBADF);
+        errno::set(libc::EBADF);
         return -1;
     }
     let result = next();
@@ -185,11 +187,11 @@ hooks! {
     fn connect(next; fd: c_int, to: *const sockaddr, len: socklen_t) -> c_int {
         let known = table::conn(fd);
         let result = next(fd, to, len);
-        let begun = result == 0 || matches!(real::errno(), libc::EINPROGRESS | libc::EINTR);
+        let begun = result == 0 || matches!(errno::get(), libc::EINPROGRESS | libc::EINTR);
         if begun && known.is_none() && process::active() {
-            let errno = real::errno();
+            let errno = errno::get();
             lifecycle::track(fd, true, family(to));
-            real::set_errno(errno);
+            errno::set(errno);
         }
         if let Some(conn) = known
             && result == 0
@@ -203,7 +205,8 @@ hooks! {
         result
     }
     fn listen(next; fd: c_int, backlog: c_int) -> c_int {
-        // Followed since it was duplicated, or became a member of an epoll set: it will never be a connection.
+        // Followed since it was duplicated, or became a member of an epoll set: it will never be a
+        // connection.
         if table::conn(fd).is_some_and(|conn| !conn.is_managed()) {
             closing(fd);
         }
@@ -240,7 +243,8 @@ hooks! {
         if first > last {
             return next(first, last, flags);
         }
-        // With CLOSE_RANGE_UNSHARE the table of descriptors becomes ours alone; the ranges then follow one by one.
+        // With CLOSE_RANGE_UNSHARE the table of descriptors becomes ours alone; the ranges then
+        // follow one by one.
         close_range_around(first, last, flags, |from, to| next(from, to, flags))
     }
     fn closefrom(next; first: c_int) {
@@ -252,7 +256,7 @@ hooks! {
             return descriptors::for_library(|| next(fd));
         }
         if table::is_own(fd) {
-            real::set_errno(libc::EBADF);
+            errno::set(libc::EBADF);
             return -1;
         }
         let got = next(fd);
@@ -348,8 +352,9 @@ hooks! {
             // Before the kernel knows: some hold for what waits unread, too.
             relay::hand_over(conn, fd, Reason::Option, false);
             if (level, name) == (libc::SOL_SOCKET, libc::SO_PEEK_OFF) && conn.is_managed() {
-                // Looks of ours would move what is the program's. Kernels before 6.9 have no such option for tcp, and say so.
-                real::set_errno(libc::EOPNOTSUPP);
+                // Looks of ours would move what is the program's. Kernels before 6.9 have no such
+                // option for tcp, and say so.
+                errno::set(libc::EOPNOTSUPP);
                 return -1;
             }
         }
@@ -360,7 +365,7 @@ hooks! {
         }
         let result = next(fd, level, name, value, len);
         if result == 0 && (level, name) == (libc::SOL_SOCKET, libc::SO_RCVBUF) {
-            narrow::receive_buffer_set(conn, fd);
+            small_buffers::receive_buffer_set(conn, fd);
         }
         result
     }

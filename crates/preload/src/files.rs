@@ -1,13 +1,14 @@
-//! read, write, send, recv and their kin: each becomes an array of buffers and flags, and goes to `sockets::io`.
+//! read, write, send, recv and their kin: each becomes an array of buffers and flags, and goes to
+//! `sockets::io`.
 
 use core::ffi::{c_int, c_void};
 use fabric::sys;
 use libc::{iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t, timespec};
 use sockets::conn::{Conn, InKernel, flag};
 use sockets::interface::flags::{receiving_by_tcp, sending_by_tcp};
-use sockets::io::{self, Way};
+use sockets::io::{self, Outcome};
 use sockets::reason::Reason;
-use sockets::{demote, faults, real, relay, table};
+use sockets::{demote, errno, faults, relay, table};
 
 use crate::next::{answer, hooks};
 
@@ -33,7 +34,7 @@ fn carry(
     iov: &[iovec],
     flags: c_int,
     only_by_tcp: c_int,
-    way: fn(&'static Conn, i32, &[iovec], i32) -> Way,
+    call: fn(&'static Conn, i32, &[iovec], i32) -> Outcome,
     next: impl FnOnce() -> ssize_t,
 ) -> ssize_t {
     let Some(conn) = table::conn(fd) else { return next() };
@@ -45,9 +46,9 @@ fn carry(
         return next();
     }
     loop {
-        match way(conn, fd, iov, flags) {
-            Way::Done(result) => return answer(result),
-            Way::Kernel => {
+        match call(conn, fd, iov, flags) {
+            Outcome::Done(result) => return answer(result),
+            Outcome::Kernel => {
                 if conn.enter_kernel() {
                     let _in_kernel = InKernel(conn);
                     return next();
@@ -68,7 +69,8 @@ fn leave_for_flags(conn: &'static Conn, fd: c_int) {
     relay::hand_over(conn, fd, Reason::RawCall, false);
 }
 
-/// What preadv2() and pwritev2() may ask for without a difference to a socket, or what we follow (RWF_NOWAIT).
+/// What preadv2() and pwritev2() may ask for without a difference to a socket, or what we follow
+/// (RWF_NOWAIT).
 const KNOWN_FLAGS: c_int =
     libc::RWF_NOWAIT | libc::RWF_HIPRI | libc::RWF_DSYNC | libc::RWF_SYNC | libc::RWF_APPEND;
 
@@ -81,7 +83,8 @@ fn unknown_flags(fd: c_int, flags: c_int) {
     }
 }
 
-/// The program's SIGPIPE: the kernel sends it when we call the kernel; flags say whether it wants it.
+/// The program's SIGPIPE: the kernel sends it when we call the kernel; flags say whether it wants
+/// it.
 #[inline(always)]
 pub fn send_out(fd: c_int, iov: &[iovec], flags: c_int, next: impl FnOnce() -> ssize_t) -> ssize_t {
     carry(fd, iov, flags, sending_by_tcp(flags), io::send, || {
@@ -99,10 +102,11 @@ pub fn send_out(fd: c_int, iov: &[iovec], flags: c_int, next: impl FnOnce() -> s
 /// Whether there was no room, or too little, for what the kernel was to send.
 #[inline(always)]
 pub fn is_short(sent: ssize_t, wanted: usize) -> bool {
-    if sent < 0 { real::errno() == libc::EAGAIN } else { (sent as usize) < wanted }
+    if sent < 0 { errno::get() == libc::EAGAIN } else { (sent as usize) < wanted }
 }
 
-/// Whoever waits for room by edges is owed one: should the connection move meanwhile, the kernel's would not be told.
+/// Whoever waits for room by edges is owed one: should the connection move meanwhile, the kernel's
+/// would not be told.
 #[cold]
 pub fn owe_room(conn: &Conn) {
     conn.set(flag::TX_FULL);
@@ -266,7 +270,8 @@ hooks! {
     }
 }
 
-/// recvmmsg(), as the kernel does it: it waits for each message, or only for the first, and looks at the time after each.
+/// recvmmsg(), as the kernel does it: it waits for each message, or only for the first, and looks
+/// at the time after each.
 ///
 /// # Safety
 /// As for recvmmsg.
@@ -283,7 +288,7 @@ unsafe fn receive_messages(
     let nanos = match &time {
         None => u64::MAX,
         Some(time) if time.tv_sec < 0 || !(0..1_000_000_000).contains(&time.tv_nsec) => {
-            real::set_errno(libc::EINVAL);
+            errno::set(libc::EINVAL);
             return -1;
         }
         Some(time) => (time.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(time.tv_nsec as u64),
@@ -301,7 +306,7 @@ unsafe fn receive_messages(
             got
         };
         if got < 0 {
-            let errno = real::errno();
+            let errno = errno::get();
             if done > 0 && errno == libc::ECONNRESET {
                 // For the next call: it is told once.
                 io::keep_error(conn, fd, errno);
@@ -333,7 +338,7 @@ unsafe extern "C-unwind" fn shunt_write_all(fd: c_int, buffer: *const u8, len: s
         // SAFETY: inside the caller's buffer.
         let sent = unsafe { write(fd, buffer.add(done).cast(), len - done) };
         if sent < 0 {
-            if real::errno() == libc::EINTR {
+            if errno::get() == libc::EINTR {
                 continue;
             }
             return -1;

@@ -1,8 +1,9 @@
-//! Children with a copy of our memory that are made past fork(), and therefore past its pthread_atfork handlers: _Fork(), clone()
-//! without CLONE_VM, and both by syscall(). fork() itself runs the handlers (see `start`), and ends in none of these symbols.
+//! Children with a copy of our memory that are made past fork(), and therefore past its
+//! pthread_atfork handlers: _Fork(), clone() without CLONE_VM, and both by syscall(). fork() itself
+//! runs the handlers (see `start`), and ends in none of these symbols.
 
 use core::ffi::{c_int, c_long, c_void};
-use sockets::{fork, process, real};
+use sockets::{errno, fork, process};
 
 use crate::next::hooks;
 use crate::rights;
@@ -17,13 +18,13 @@ pub fn around(flags: usize, make: impl FnOnce() -> c_long) -> c_long {
     }
     fork::prepare();
     let pid = make();
-    let errno = real::errno();
+    let errno = errno::get();
     if pid == 0 {
         fork::child()
     } else {
         fork::parent()
     }
-    real::set_errno(errno);
+    errno::set(errno);
     pid
 }
 
@@ -32,8 +33,8 @@ pub fn copies(flags: usize) -> bool {
     flags & libc::CLONE_VM as usize == 0
 }
 
-/// After unshare() or setns() with these flags: children may be in another PID namespace from now on. A process does not enter one itself. For
-/// setns() no flags leave it to the descriptor.
+/// After unshare() or setns() with these flags: children may be in another PID namespace from now
+/// on. A process does not enter one itself. For setns() no flags leave it to the descriptor.
 pub fn entered(result: c_long, flags: c_int) {
     if result == 0 && flags & libc::CLONE_NEWPID != 0 && !process::ended() && !process::borrowed() {
         fork::children_part();

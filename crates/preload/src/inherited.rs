@@ -1,4 +1,5 @@
-//! What programs that this process starts are given: our entry of LD_PRELOAD, and the SHUNT_* variables, as they were when it began.
+//! What programs that this process starts are given: our entry of LD_PRELOAD, and the SHUNT_*
+//! variables, as they were when it began.
 
 use core::cell::UnsafeCell;
 use core::ffi::{CStr, c_char};
@@ -25,7 +26,8 @@ pub fn preload_entry() -> &'static [u8] {
     unsafe { &(&*PRELOAD.0.get())[..len] }
 }
 
-/// Whether the library can be preloaded into a program that this process starts now: not where its path leads nowhere, after chroot() or a change of user.
+/// Whether the library can be preloaded into a program that this process starts now: not where its
+/// path leads nowhere, after chroot() or a change of user.
 pub fn library_is_there() -> bool {
     let entry = preload_entry();
     let Some(path) = entry.strip_prefix(b"LD_PRELOAD=") else { return true };
@@ -45,8 +47,8 @@ pub fn library_is_there() -> bool {
     true
 }
 
-/// Where copies of the program's SHUNT_* variables are, and how many: a program that clears the environment of one that it starts does
-/// not change what was said of both.
+/// Where copies of the program's SHUNT_* variables are, and how many: a program that clears the
+/// environment of one that it starts does not change what was said of both.
 static OPTIONS: [AtomicUsize; OPTIONS_MAX] = [const { AtomicUsize::new(0) }; OPTIONS_MAX];
 
 static OPTIONS_LEN: AtomicUsize = AtomicUsize::new(0);

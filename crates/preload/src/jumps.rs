@@ -1,13 +1,13 @@
-//! Jumps (longjmp and its kin): those out of a signal handler may leave a call of ours in the middle, of which the kernel's would have
-//! come to its end first.
+//! Jumps (longjmp and its kin): those out of a signal handler may leave a call of ours in the
+//! middle, of which the kernel's would have come to its end first.
 
 use core::ffi::c_int;
 use sockets::jumps;
 
 use crate::next::hooks;
 
-/// Where glibc keeps the stack pointer of the place that is jumped to, among the words of a jmp_buf; it is mangled there with a word of
-/// the thread's own.
+/// Where glibc keeps the stack pointer of the place that is jumped to, among the words of a
+/// jmp_buf; it is mangled there with a word of the thread's own.
 const STACK: usize = 6;
 
 /// # Safety

@@ -1,10 +1,11 @@
-//! The connections that a program keeps over exec(). They go back to tcp for it; the next image, if it has our library, follows them
-//! again, so that they can be in memory once more. It learns of them by a variable in its environment, [`NAME`], which it takes out before
-//! the program can see it.
+//! The connections that a program keeps over exec(). They go back to tcp for it; the next image, if
+//! it has our library, follows them again, so that they can be in memory once more. It learns of
+//! them by a variable in its environment, [`NAME`], which it takes out before the program can see
+//! it.
 //!
-//! Only such as nobody else can have: if another process wrote to one by tcp, what it sends would stand among what is in memory. So the
-//! variable names the process, and the program: what a program without our library passes on to its children, or to the next image,
-//! counts for neither.
+//! Only such as nobody else can have: if another process wrote to one by tcp, what it sends would
+//! stand among what is in memory. So the variable names the process, and the program: what a
+//! program without our library passes on to its children, or to the next image, counts for neither.
 
 use core::ffi::{CStr, c_char, c_int};
 use core::fmt::{self, Write};
@@ -14,7 +15,8 @@ use sockets::conn::{Conn, flag};
 use sockets::table::{self, Entry};
 use sockets::{faults, lifecycle, process};
 
-/// "SHUNT_KEPT=PID FD:ROLE:COOKIE ... /PROGRAM": numbers are decimal, the role is c or s, or C or S if an epoll set has it.
+/// "SHUNT_KEPT=PID FD:ROLE:COOKIE ... /PROGRAM": numbers are decimal, the role is c or s, or C or S
+/// if an epoll set has it.
 pub const NAME: &[u8] = b"SHUNT_KEPT=";
 /// More than so many stay on tcp: one variable may have 128 KB.
 const MOST: usize = 1024;
@@ -71,9 +73,11 @@ impl Kept {
         self.count == 0
     }
 
-    /// Hands a connection over that stays open, by `hand_over`; notes it if the next image can have it for itself.
+    /// Hands a connection over that stays open, by `hand_over`; notes it if the next image can have
+    /// it for itself.
     pub fn hand_over(&mut self, conn: &'static Conn, fd: c_int, hand_over: impl FnOnce() -> bool) {
-        // A set that the next image has, and does not know, would never tell of one that is in memory.
+        // A set that the next image has, and does not know, would never tell of one that is in
+        // memory.
         let in_set = conn.epolls.load(Ordering::Acquire) != 0;
         let alone = self.room != 0
             && self.count < MOST
@@ -98,7 +102,8 @@ impl Kept {
         }
     }
 
-    /// The variable, for the program in `file` (or, if that has no name, of descriptor `fd`); `None` if nothing is kept.
+    /// The variable, for the program in `file` (or, if that has no name, of descriptor `fd`);
+    /// `None` if nothing is kept.
     ///
     /// # Safety
     /// `file` is null or a C string, as far as the kernel will not refuse it.
@@ -121,7 +126,8 @@ impl Kept {
         written.is_ok().then_some(self.at.cast_const().cast())
     }
 
-    /// exec() has failed: what was kept is followed again, but for what a set of the kernel's has by now.
+    /// exec() has failed: what was kept is followed again, but for what a set of the kernel's has
+    /// by now.
     pub fn stay(&self) {
         if self.count == 0 {
             return;
@@ -176,7 +182,8 @@ fn base_name(file: &[u8]) -> &[u8] {
     file.rsplit(|&byte| byte == b'/').next().unwrap_or_default()
 }
 
-/// Takes the variable out of the environment of a program that begins; what it says, for [`follow`].
+/// Takes the variable out of the environment of a program that begins; what it says, for
+/// [`follow`].
 ///
 /// # Safety
 /// `env` is null or an array of C strings that ends with null, and that nobody reads meanwhile.
@@ -214,15 +221,16 @@ pub unsafe fn take_out(env: *const *const c_char, name: &[u8]) -> Option<&'stati
     found
 }
 
-/// Follows the connections that the image before this one has left to it. `program`: as exec() was told ([`libc::AT_EXECFN`]).
+/// Follows the connections that the image before this one has left to it. `program`: as exec() was
+/// told ([`libc::AT_EXECFN`]).
 pub fn follow(variable: &[u8], program: &[u8]) {
     for kept in connections(variable, process::pid(), program) {
         lifecycle::track(kept.fd, kept.client, None);
     }
 }
 
-/// Which connections a variable names, if it is for this program, and if they are still what they were. It comes from outside: nothing in it
-/// is believed.
+/// Which connections a variable names, if it is for this program, and if they are still what they
+/// were. It comes from outside: nothing in it is believed.
 fn connections(variable: &[u8], pid: u32, program: &[u8]) -> impl Iterator<Item = Named> {
     let text = variable.strip_prefix(NAME).unwrap_or_default();
     let slash = text.iter().position(|&byte| byte == b'/').unwrap_or(0);

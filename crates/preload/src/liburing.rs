@@ -1,7 +1,9 @@
-//! Rings of liburing, where it is a library of its own. It makes its system calls itself, but all that is submitted goes through functions of
-//! it, and lies in the ring when they are called. Many programs use a ring for their files only: databases do. So a ring that has no wishes which
-//! we do not know costs nobody his connections, as long as only reads, writes and the like are submitted, of what is no connection.
-//! Before anything else is submitted, or done by a function that we cannot look behind, the process goes back to tcp with all connections.
+//! Rings of liburing, where it is a library of its own. It makes its system calls itself, but all
+//! that is submitted goes through functions of it, and lies in the ring when they are called. Many
+//! programs use a ring for their files only: databases do. So a ring that has no wishes which we do
+//! not know costs nobody his connections, as long as only reads, writes and the like are submitted,
+//! of what is no connection. Before anything else is submitted, or done by a function that we
+//! cannot look behind, the process goes back to tcp with all connections.
 
 use core::cell::Cell;
 use core::ffi::{c_int, c_uint, c_void};
@@ -49,12 +51,14 @@ struct Request {
 
 const _: () = assert!(core::mem::offset_of!(Ring, fd) == 204 && size_of::<Request>() == 64);
 
-/// What the kernel may be asked for with a ring that we look after: IOPOLL, CQSIZE, CLAMP, SUBMIT_ALL, COOP_TASKRUN, TASKRUN_FLAG,
-/// SINGLE_ISSUER, DEFER_TASKRUN, NO_SQARRAY. Not SQPOLL, with which nothing need be called, nor larger entries.
+/// What the kernel may be asked for with a ring that we look after: IOPOLL, CQSIZE, CLAMP,
+/// SUBMIT_ALL, COOP_TASKRUN, TASKRUN_FLAG, SINGLE_ISSUER, DEFER_TASKRUN, NO_SQARRAY. Not SQPOLL,
+/// with which nothing need be called, nor larger entries.
 const KNOWN_WISHES: u32 = 0x1 | 0x8 | 0x10 | 0x80 | 0x100 | 0x200 | 0x1000 | 0x2000 | 0x1_0000;
 
-/// Requests about files, buffers and time, by number: NOP, READV, WRITEV, FSYNC, READ_FIXED, WRITE_FIXED, SYNC_FILE_RANGE, TIMEOUT, TIMEOUT_REMOVE,
-/// ASYNC_CANCEL, LINK_TIMEOUT, FALLOCATE, READ, WRITE, FADVISE, MADVISE, FTRUNCATE.
+/// Requests about files, buffers and time, by number: NOP, READV, WRITEV, FSYNC, READ_FIXED,
+/// WRITE_FIXED, SYNC_FILE_RANGE, TIMEOUT, TIMEOUT_REMOVE, ASYNC_CANCEL, LINK_TIMEOUT, FALLOCATE,
+/// READ, WRITE, FADVISE, MADVISE, FTRUNCATE.
 const FILES_ONLY: u64 = {
     let numbers = [0, 1, 2, 3, 4, 5, 8, 11, 12, 14, 15, 17, 22, 23, 24, 25, 55];
     let (mut bits, mut index) = (0, 0);
@@ -65,11 +69,13 @@ const FILES_ONLY: u64 = {
     bits
 };
 
-/// The request has the number of a registered file, and those were looked at when they were registered.
+/// The request has the number of a registered file, and those were looked at when they were
+/// registered.
 const FIXED_FILE: u8 = 1;
 
 thread_local! {
-    /// Whether this thread is in a function of liburing that makes a ring. Some call others of them.
+    /// Whether this thread is in a function of liburing that makes a ring. Some call others of
+    /// them.
     static MAKING: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -96,10 +102,11 @@ unsafe fn made_with(wishes: u32, ring: *const c_void) {
 
 /// Before what has been put in a ring is submitted.
 unsafe fn submitting(ring: *const c_void) {
-    if process::barred() != 0 || !process::active() {
+    if process::barred().is_some() || !process::active() {
         return;
     }
-    // SAFETY: the program's ring, which liburing is going to read as well; it has made it, or its memory.
+    // SAFETY: the program's ring, which liburing is going to read as well; it has made it, or its
+    // memory.
     let followed = unsafe { ring.cast::<Ring>().as_ref().is_none_or(|ring| only_files(&ring.submission)) };
     if !followed {
         step_aside(Reason::IoUring);
@@ -126,9 +133,10 @@ fn is_followed(request: &Request) -> bool {
     known && (request.flags & FIXED_FILE != 0 || table::conn(request.fd).is_none())
 }
 
-/// Before files are registered with a ring: a socket among them is one that is going to be used by it.
+/// Before files are registered with a ring: a socket among them is one that is going to be used by
+/// it.
 unsafe fn registering(files: *const c_int, count: c_uint) {
-    if process::barred() != 0 || !process::active() || faults::low(files) {
+    if process::barred().is_some() || !process::active() || faults::low(files) {
         return;
     }
     // SAFETY: the program vouches for `count` numbers.

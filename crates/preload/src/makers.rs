@@ -1,5 +1,6 @@
-//! What makes descriptors that are nothing to follow. Those that a library makes in a thread of ours (libfabric, and what it drives devices by) are kept out of the program's
-//! way as our own are: it gets the numbers that it counts on, and may close all that it knows.
+//! What makes descriptors that are nothing to follow. Those that a library makes in a thread of
+//! ours (libfabric, and what it drives devices by) are kept out of the program's way as our own
+//! are: it gets the numbers that it counts on, and may close all that it knows.
 
 use core::ffi::{c_char, c_int, c_uint};
 use sockets::{descriptors, thread};

@@ -1,5 +1,6 @@
-//! getsockname() and getpeername(). The kernel answers, but for the ports of a connection that goes on by a relay with others ([`sockets::names`]). The next image, and children
-//! that are started, learn of those by a variable, [`NAME`], which is taken out before the program can see it.
+//! getsockname() and getpeername(). The kernel answers, but for the ports of a connection that goes
+//! on by a relay with others ([`sockets::names`]). The next image, and children that are started,
+//! learn of those by a variable, [`NAME`], which is taken out before the program can see it.
 
 use core::ffi::{CStr, c_char, c_int};
 use core::fmt::{self, Write};
@@ -55,8 +56,9 @@ impl Write for Text<'_> {
     }
 }
 
-/// Notes what the image before this one, or our parent, has left in the variable. It comes from outside; the worst that it can say is which ports a socket of this
-/// program's has, to this program alone.
+/// Notes what the image before this one, or our parent, has left in the variable. It comes from
+/// outside; the worst that it can say is which ports a socket of this program's has, to this
+/// program alone.
 pub fn learn(variable: &CStr) {
     let text = variable.to_bytes().strip_prefix(NAME).unwrap_or_default();
     for word in text.split(|&byte| byte == b' ') {

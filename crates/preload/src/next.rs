@@ -1,9 +1,10 @@
-//! libc's own functions behind the hooks, found when first needed: another library's constructor may call a hook before ours ran.
+//! libc's own functions behind the hooks, found when first needed: another library's constructor
+//! may call a hook before ours ran.
 
 use core::ffi::{CStr, c_int};
 use fabric::sync::{AtomicUsize, Ordering};
 use fabric::sys::Errno;
-use sockets::real;
+use sockets::errno;
 
 /// The address of the next definition of a symbol.
 pub struct Next {
@@ -24,8 +25,7 @@ impl Next {
 
     #[cold]
     fn find(&self) -> usize {
-        // SAFETY: the name is a C string.
-        let mut at = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) } as usize;
+        let mut at = behind(self.name);
         if at == 0 {
             at = missing as *const () as usize;
         }
@@ -34,9 +34,20 @@ impl Next {
     }
 }
 
+/// libc's function of this name, or the simulator's; 0 if there is none.
+fn behind(name: &CStr) -> usize {
+    #[cfg(sim)]
+    return fabric::sim::next(name) as usize;
+    #[cfg(not(sim))]
+    // SAFETY: the name is a C string.
+    unsafe {
+        libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) as usize
+    }
+}
+
 /// Stands for a function that this libc does not have.
 unsafe extern "C" fn missing() -> c_int {
-    real::set_errno(libc::ENOSYS);
+    errno::set(libc::ENOSYS);
     -1
 }
 
@@ -46,7 +57,7 @@ pub fn answer(result: Result<usize, Errno>) -> isize {
     match result {
         Ok(value) => value as isize,
         Err(errno) => {
-            real::set_errno(errno.into_raw());
+            errno::set(errno.into_raw());
             -1
         }
     }
@@ -61,7 +72,8 @@ macro_rules! hooks {
             static NEXT: $crate::next::Next = $crate::next::Next::new($crate::next::name(
                 concat!(stringify!($name), "\0"),
             ));
-            // SAFETY: libc's function of this name has this type, and the caller keeps its contract, on which the body relies.
+            // SAFETY: libc's function of this name has this type, and the caller keeps its
+            // contract, on which the body relies.
             unsafe {
                 #[allow(unused_variables)]
                 let $next = core::mem::transmute::<usize, unsafe extern "C-unwind" fn($($type),*) $(-> $ret)?>(NEXT.get());

@@ -1,4 +1,5 @@
-//! The options of this process: environment and configuration files, read without libc's or std's help.
+//! The options of this process: environment and configuration files, read without libc's or std's
+//! help.
 
 use core::ffi::{CStr, c_char};
 use options::{Options, Problem};
@@ -25,7 +26,8 @@ pub struct Entries(*const *const c_char);
 
 impl Entries {
     /// # Safety
-    /// `env` is null or an array of C strings that ends with null, all of which outlive what is read here.
+    /// `env` is null or an array of C strings that ends with null, all of which outlive what is
+    /// read here.
     pub unsafe fn new(env: *const *const c_char) -> Entries {
         Entries(env)
     }

@@ -10,7 +10,8 @@ use sockets::{faults, relay, table};
 /// # Safety
 /// `message` is null or a valid msghdr.
 pub unsafe fn passing(message: *const msghdr) {
-    // SAFETY: the caller vouches for the message; the macros walk its control part as the kernel does.
+    // SAFETY: the caller vouches for the message; the macros walk its control part as the kernel
+    // does.
     unsafe {
         if faults::low(message) || (*message).msg_controllen == 0 || faults::low((*message).msg_control) {
             return;

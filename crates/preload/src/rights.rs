@@ -1,7 +1,9 @@
-//! A process that becomes a lesser one: another user, fewer rights, a user namespace of its own. What it shares with others, first of all with a parent
-//! that stays as it is, must not be in its hands then, as it may be taken over: `sockets::renounce`. Its connections go back to tcp before.
+//! A process that becomes a lesser one: another user, fewer rights, a user namespace of its own.
+//! What it shares with others, first of all with a parent that stays as it is, must not be in its
+//! hands then, as it may be taken over: `sockets::renounce`. Its connections go back to tcp before.
 //!
-//! Most do so when they start, with nothing yet to give up. All are followed as any other from then on.
+//! Most do so when they start, with nothing yet to give up. All are followed as any other from then
+//! on.
 
 use core::ffi::{c_char, c_int, c_long};
 use fabric::sys;
@@ -42,7 +44,8 @@ fn ids(now: [u32; 3], new: &[u32]) {
     }
 }
 
-/// Whether these flags of unshare(), setns() or clone() may bring another user namespace; setns() takes any namespace if there are none.
+/// Whether these flags of unshare(), setns() or clone() may bring another user namespace; setns()
+/// takes any namespace if there are none.
 pub fn new_users(flags: c_int) -> bool {
     flags & libc::CLONE_NEWUSER != 0
 }
@@ -102,8 +105,8 @@ hooks! {
     }
 }
 
-/// The same by syscall(): whether the number is one of these calls, before it is made. There they hold for the calling thread alone, and the
-/// process has both then: all the more.
+/// The same by syscall(): whether the number is one of these calls, before it is made. There they
+/// hold for the calling thread alone, and the process has both then: all the more.
 pub fn by_number(number: c_long, a: usize, b: usize, c: usize) {
     let [one, two, three] = [a as u32, b as u32, c as u32];
     match number {

@@ -1,5 +1,5 @@
-//! The rules of this process: from the option, or from the file that it or the environment leads to. If they cannot be used,
-//! every connection stays on tcp.
+//! The rules of this process: from the option, or from the file that it or the environment leads
+//! to. If they cannot be used, every connection stays on tcp.
 
 use core::ffi::{CStr, c_char};
 use fabric::sys::Errno;
@@ -27,7 +27,8 @@ impl Found {
             RuleSource::Wrong => Found::Wrong,
             RuleSource::Usual => {
                 let [user, system] = options::rule_files(env);
-                // Many a daemon runs with the HOME of another user, whose file it is not meant to see.
+                // Many a daemon runs with the HOME of another user, whose file it is not meant to
+                // see.
                 let usual = [(user, Some(Errno::EACCES)), (system, None)];
                 for (path, passed_over) in usual {
                     let Some(path) = path else { continue };

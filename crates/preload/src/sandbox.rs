@@ -1,5 +1,6 @@
-//! A process that locks itself in (seccomp, as sshd, vsftpd and browsers do): from then on a system call that its filter does not
-//! know may end it, and ours are not in its author's list. So its connections go back to tcp first, and then nothing of it is ours.
+//! A process that locks itself in (seccomp, as sshd, vsftpd and browsers do): from then on a system
+//! call that its filter does not know may end it, and ours are not in its author's list. So its
+//! connections go back to tcp first, and then nothing of it is ours.
 
 use core::ffi::{c_int, c_uint};
 use sockets::peering::desk;
@@ -20,7 +21,8 @@ pub fn locking_in(mode: c_uint, filter: usize) {
     end(Reason::Sandboxed);
 }
 
-/// Its connections go back to tcp, from then on every call is libc's, and nothing is shared with anybody.
+/// Its connections go back to tcp, from then on every call is libc's, and nothing is shared with
+/// anybody.
 fn end(reason: Reason) {
     process::bar(reason);
     table::for_each(|fd, entry| {

@@ -1,5 +1,6 @@
-//! Handlers that the program installs: which of them restart calls. Those that a library installs which a thread of ours has opened (PSM, for one, takes SIGTERM) are
-//! not installed: they are the program's to decide.
+//! Handlers that the program installs: which of them restart calls. Those that a library installs
+//! which a thread of ours has opened (PSM, for one, takes SIGTERM) are not installed: they are the
+//! program's to decide.
 
 use core::ffi::c_int;
 use libc::{sigaction as action, sighandler_t};

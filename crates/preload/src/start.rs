@@ -3,17 +3,19 @@
 use core::ffi::{CStr, c_char, c_int, c_void};
 use options::LogLevel;
 use sockets::reason::Reason;
-use sockets::{log, process, real, report};
+use sockets::{log, next, process, report};
 
 use crate::next::Next;
 use crate::options_of::Entries;
 use crate::rules_of::Found;
 use crate::{end, fds, inherited, kept, names, options_of, rules_of, stdio};
 
+#[cfg(not(sim))]
 #[used]
 #[unsafe(link_section = ".init_array")]
 static START: unsafe extern "C" fn(c_int, *const *const c_char, *const *const c_char) = start;
 
+#[cfg(not(sim))]
 #[used]
 #[unsafe(link_section = ".fini_array")]
 static END: unsafe extern "C" fn() = finish;
@@ -21,8 +23,8 @@ static END: unsafe extern "C" fn() = finish;
 unsafe extern "C" fn start(_argc: c_int, argv: *const *const c_char, env: *const *const c_char) {
     // SAFETY: asks for a number.
     if unsafe { libc::getauxval(libc::AT_SECURE) } != 0 {
-        // A program with more rights than who started it (setuid, capabilities), by /etc/ld.so.preload: nothing of what that one says is heard,
-        // and every call is libc's.
+        // A program with more rights than who started it (setuid, capabilities), by
+        // /etc/ld.so.preload: nothing of what that one says is heard, and every call is libc's.
         return;
     }
     // SAFETY: the loader passes the arguments and the environment, arrays that end with null.
@@ -50,16 +52,16 @@ unsafe extern "C" fn start(_argc: c_int, argv: *const *const c_char, env: *const
         }
         process::start(options);
         log::start(&options);
-        real::set(
-            core::mem::transmute::<usize, real::Recv>(RECV.get()),
-            core::mem::transmute::<usize, real::Ppoll>(PPOLL.get()),
-            core::mem::transmute::<usize, real::EpollPwait>(EPOLL_PWAIT.get()),
+        next::set(
+            core::mem::transmute::<usize, next::Recv>(RECV.get()),
+            core::mem::transmute::<usize, next::Ppoll>(PPOLL.get()),
+            core::mem::transmute::<usize, next::EpollPwait>(EPOLL_PWAIT.get()),
         );
         if process::active() && !guest {
             stdio::follow();
         }
         if process::active() {
-            carrier::offer();
+            progress::offer();
         }
         if problems > 0 {
             // The command says which.
@@ -74,14 +76,19 @@ unsafe extern "C" fn start(_argc: c_int, argv: *const *const c_char, env: *const
         {
             kept::follow(kept.to_bytes(), CStr::from_ptr(program).to_bytes());
         }
+        #[cfg(not(sim))]
         libc::pthread_atfork(Some(fds::before_fork), Some(fds::parent_of_fork), Some(fds::child_of_fork));
     }
 }
 
-/// Whether the program's calls come to us: whether what we define is among what the program itself sees, and not only those who have
-/// loaded us (dlopen with RTLD_LOCAL).
+/// Whether the program's calls come to us: whether what we define is among what the program itself
+/// sees, and not only those who have loaded us (dlopen with RTLD_LOCAL).
 fn is_preloaded() -> bool {
-    // SAFETY: no name gives the program itself, with all that was there when it started; closing that only counts.
+    if cfg!(sim) {
+        return true;
+    }
+    // SAFETY: no name gives the program itself, with all that was there when it started; closing
+    // that only counts.
     let version = unsafe {
         let program = libc::dlopen(core::ptr::null(), libc::RTLD_LAZY);
         if program.is_null() {
@@ -112,3 +119,52 @@ unsafe extern "C" fn finish() {
 static RECV: Next = Next::new(c"recv");
 static PPOLL: Next = Next::new(c"ppoll");
 static EPOLL_PWAIT: Next = Next::new(c"epoll_pwait");
+
+/// Begins a simulated process: instead of the constructor, which the loader calls when nothing of
+/// the simulation is there.
+///
+/// # Safety
+/// As for [`fabric::sim::begin`] and for a constructor.
+#[cfg(sim)]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shunt_sim_start(
+    host: *const fabric::seam::Host,
+    argv: *const *const c_char,
+    env: *const *const c_char,
+) {
+    // SAFETY: the caller vouches for all of it.
+    unsafe {
+        fabric::sim::begin(host);
+        start(1, argv, env);
+    }
+}
+
+/// Its counts, as a report has them.
+#[cfg(sim)]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shunt_sim_counts() -> *const u64 {
+    report::counts()
+}
+
+/// What it does about fork(): before it, and after it in the parent and in the child.
+#[cfg(sim)]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shunt_sim_fork(stage: c_int) {
+    // SAFETY: the host calls it where libc calls what pthread_atfork() was given.
+    unsafe {
+        match stage {
+            0 => fds::before_fork(),
+            1 => fds::parent_of_fork(),
+            _ => fds::child_of_fork(),
+        }
+    }
+}
+
+/// Ends it, as the destructor does.
+#[cfg(sim)]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shunt_sim_end() {
+    progress::at_exit();
+    // SAFETY: asks for nothing.
+    unsafe { finish() }
+}

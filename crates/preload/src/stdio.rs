@@ -1,6 +1,7 @@
-//! stdio on a socket. libc's streams call libc's own read, write and close, past our hooks; but through a table of functions, one for
-//! streams of bytes and one for wide ones. At start we put ours in, so that a stream is followed as its descriptor is. libc checks where
-//! the table lies, not what is in it. Where that does not work a descriptor that becomes a stream goes back to tcp.
+//! stdio on a socket. libc's streams call libc's own read, write and close, past our hooks; but
+//! through a table of functions, one for streams of bytes and one for wide ones. At start we put
+//! ours in, so that a stream is followed as its descriptor is. libc checks where the table lies,
+//! not what is in it. Where that does not work a descriptor that becomes a stream goes back to tcp.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 use fabric::sync::{AtomicU32, Ordering};
@@ -46,7 +47,8 @@ fn replace(name: &CStr, known: [(usize, usize); 3], ours: [usize; 3]) -> bool {
         return false;
     }
     for ((slot, _), function) in known.into_iter().zip(ours) {
-        // SAFETY: inside the table, writable now; a word is stored at once, so another thread calls the one function or the other.
+        // SAFETY: inside the table, writable now; a word is stored at once, so another thread calls
+        // the one function or the other.
         unsafe { (&raw mut (*table)[slot]).write_volatile(function) };
     }
     // As the loader leaves it.

@@ -1,10 +1,11 @@
-//! syscall(): some programs make their socket calls through it (libuv closes that way). Those that we hook go to the hooks,
-//! children and io_uring to where they are looked after; everything else is the kernel's.
+//! syscall(): some programs make their socket calls through it (libuv closes that way). Those that
+//! we hook go to the hooks, children and io_uring to where they are looked after; everything else
+//! is the kernel's.
 
 use core::ffi::{c_int, c_long, c_uint};
 use sockets::interface::{self, What};
 use sockets::reason::Reason;
-use sockets::{faults, real, relay, table};
+use sockets::{errno, faults, relay, table};
 
 use crate::next::hooks;
 use crate::{
@@ -141,7 +142,7 @@ hooks! {
                 next(number, a, b, c, d, e, f)
             }
             libc::SYS_io_uring_setup if uring::is_for_set(a as u32, b as *const _) => {
-                real::set_errno(libc::EPERM);
+                errno::set(libc::EPERM);
                 -1
             }
             libc::SYS_io_uring_setup => {
@@ -182,7 +183,8 @@ hooks! {
 const BPF_MAP_UPDATE_ELEM: usize = 2;
 const BPF_MAP_UPDATE_BATCH: usize = 26;
 
-/// A call that is newer than we are: whatever in it may be the number of a connection is taken for one.
+/// A call that is newer than we are: whatever in it may be the number of a connection is taken for
+/// one.
 #[cold]
 fn never_heard_of(arguments: [usize; 6]) {
     for argument in arguments {

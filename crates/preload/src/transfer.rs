@@ -1,17 +1,19 @@
-//! sendfile, splice and their kin. sendfile to a promoted connection reads from the page cache into the ring; the others go back to tcp.
+//! sendfile, splice and their kin. sendfile to a promoted connection reads from the page cache into
+//! the ring; the others go back to tcp.
 
 use core::ffi::{c_int, c_uint, c_void};
 use fabric::sys::{self, Errno};
 use libc::{iovec, loff_t, off_t, size_t, ssize_t};
 use sockets::conn::{Conn, InKernel};
-use sockets::io::{self, File, Way};
+use sockets::io::{self, File, Outcome};
 use sockets::reason::Reason;
-use sockets::{demote, real, relay, table};
+use sockets::{demote, errno, relay, table};
 
 use crate::files::{is_short, owe_room};
 use crate::next::{answer, hooks};
 
-/// Back to tcp for a call between the kernel's own buffers: `reads` if it takes bytes from the connection.
+/// Back to tcp for a call between the kernel's own buffers: `reads` if it takes bytes from the
+/// connection.
 fn by_kernel(fd: c_int, reads: bool) {
     if let Some(conn) = table::conn(fd) {
         if reads {
@@ -22,7 +24,8 @@ fn by_kernel(fd: c_int, reads: bool) {
     }
 }
 
-/// The same for an aiocb, whose first member is the descriptor. False if it still has bytes that only we can read; errno says that nothing has been queued.
+/// The same for an aiocb, whose first member is the descriptor. False if it still has bytes that
+/// only we can read; errno says that nothing has been queued.
 ///
 /// # Safety
 /// `block` is null or a valid aiocb.
@@ -32,13 +35,14 @@ unsafe fn by_kernel_of(block: *const c_void) -> bool {
     by_kernel(fd, true);
     let left = !table::conn(fd).is_some_and(Conn::is_managed);
     if !left {
-        real::set_errno(libc::EAGAIN);
+        errno::set(libc::EAGAIN);
     }
     left
 }
 
-/// From a connection into a pipe, where the connection could not be left to the kernel: bytes of the ring lie before those that it has. A page at a time, which a pipe has room
-/// for or not. `None`: it is the kernel's after all, or an error of the kernel's.
+/// From a connection into a pipe, where the connection could not be left to the kernel: bytes of
+/// the ring lie before those that it has. A page at a time, which a pipe has room for or not.
+/// `None`: it is the kernel's after all, or an error of the kernel's.
 fn by_hand(conn: &'static Conn, from: c_int, out: c_int, len: size_t, flags: c_uint) -> Option<ssize_t> {
     let mut page = [0u8; libc::PIPE_BUF];
     let waits = flags & libc::SPLICE_F_NONBLOCK == 0;
@@ -52,9 +56,9 @@ fn by_hand(conn: &'static Conn, from: c_int, out: c_int, len: size_t, flags: c_u
     let (at, room) = (page.as_mut_ptr(), len.min(page.len()));
     let place = |len| [iovec { iov_base: at.cast(), iov_len: len }];
     let got = match io::recv(conn, from, &place(room), libc::MSG_PEEK) {
-        Way::Done(Ok(got)) if got > 0 => got,
-        Way::Done(result) => return Some(answer(result)),
-        Way::Kernel => return None,
+        Outcome::Done(Ok(got)) if got > 0 => got,
+        Outcome::Done(result) => return Some(answer(result)),
+        Outcome::Kernel => return None,
     };
     // SAFETY: the buffer holds `got` bytes.
     let put = unsafe { crate::files::write(out, at.cast(), got) };
@@ -110,8 +114,8 @@ unsafe fn send_file(
     }
 }
 
-/// Of a file that one call sends by tcp, so much goes at a time, and more as more has gone: else the connection would be as young
-/// after any file as before.
+/// Of a file that one call sends by tcp, so much goes at a time, and more as more has gone: else
+/// the connection would be as young after any file as before.
 const PIECE: usize = 64 << 10;
 
 /// sendfile into the ring.
@@ -143,8 +147,8 @@ unsafe fn copy(
     while done < count {
         let rest = file.rest(done);
         let sent = match io::send_file(conn, out, &rest) {
-            Way::Done(Err(errno)) => answer(Err(errno)),
-            Way::Done(Ok(sent)) if sent > 0 || !rest.is_cold() => sent as ssize_t,
+            Outcome::Done(Err(errno)) => answer(Err(errno)),
+            Outcome::Done(Ok(sent)) if sent > 0 || !rest.is_cold() => sent as ssize_t,
             _ => match by_buffer(out, from, start as u64 + done as u64, count - done) {
                 Some(sent) => sent,
                 None if done == 0 => {

@@ -1,9 +1,11 @@
-//! io_uring. What a ring that is made by syscall() does with a descriptor cannot be seen, so a process that makes one goes back to tcp with
-//! all connections. Rings of liburing, which makes its system calls itself, are in `liburing.rs`.
+//! io_uring. What a ring that is made by syscall() does with a descriptor cannot be seen, so a
+//! process that makes one goes back to tcp with all connections. Rings of liburing, which makes its
+//! system calls itself, are in `liburing.rs`.
 //!
-//! One kind of ring is refused instead, as kernels refuse all of them where an administrator or a container's profile says so: a ring
-//! that an event loop makes beside each of its epoll sets, only to change many members by one system call. Such loops use epoll_ctl()
-//! where they get none, and lose little; their connections would lose far more.
+//! One kind of ring is refused instead, as kernels refuse all of them where an administrator or a
+//! container's profile says so: a ring that an event loop makes beside each of its epoll sets, only
+//! to change many members by one system call. Such loops use epoll_ctl() where they get none, and
+//! lose little; their connections would lose far more.
 
 use core::cell::Cell;
 use core::ffi::c_void;
@@ -11,7 +13,7 @@ use fabric::sys;
 use options::LogLevel;
 use sockets::reason::Reason;
 use sockets::table::{self, Entry};
-use sockets::{faults, log, process, real, relay};
+use sockets::{errno, faults, log, process, relay};
 
 thread_local! {
     /// Whether the last epoll set that this thread has made is still empty.
@@ -43,8 +45,9 @@ struct Parameters {
     reserved: [u32; 3],
 }
 
-/// Whether a ring that a program asks for by syscall() is of the kind that is for an epoll set alone, and is to be refused: of just this size
-/// and without any other wish, right behind the making of a set that has no members yet. Rings for anything else are made in other ways.
+/// Whether a ring that a program asks for by syscall() is of the kind that is for an epoll set
+/// alone, and is to be refused: of just this size and without any other wish, right behind the
+/// making of a set that has no members yet. Rings for anything else are made in other ways.
 ///
 /// # Safety
 /// As for io_uring_setup.
@@ -84,23 +87,24 @@ pub fn made(failed: bool) {
 
 /// Something is asked of a ring by the system call itself.
 pub fn past_us() {
-    if process::barred() == 0 {
+    if process::barred().is_none() {
         step_aside(Reason::IoUring);
     }
 }
 
-/// The process does something that cannot be followed, whichever connection it is about: all of them go back to tcp, for good.
+/// The process does something that cannot be followed, whichever connection it is about: all of
+/// them go back to tcp, for good.
 #[cold]
 pub fn step_aside(reason: Reason) {
     if !process::active() {
         return;
     }
-    let errno = real::errno();
+    let errno = errno::get();
     process::bar(reason);
     table::for_each(|fd, entry| {
         if let Entry::Conn(conn) = entry {
             relay::hand_over(conn, fd, reason, false);
         }
     });
-    real::set_errno(errno);
+    errno::set(errno);
 }

@@ -1,4 +1,5 @@
-//! Gives the variadic hooks of `variadic.c` their public names: a cdylib exports what Rust defines only, so each name is a jump.
+//! Gives the variadic hooks of `variadic.c` their public names: a cdylib exports what Rust defines
+//! only, so each name is a jump.
 
 use core::arch::naked_asm;
 

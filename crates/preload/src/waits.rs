@@ -3,6 +3,7 @@
 use core::ffi::c_int;
 use fabric::sys::{self, Errno};
 use libc::{epoll_event, fd_set, nfds_t, pollfd, sigset_t, timespec, timeval};
+use sockets::spare::Spare;
 use sockets::table::{self, Entry};
 use sockets::{descriptors, epoll, faults, lifecycle, poll as ours, thread};
 
@@ -26,7 +27,8 @@ unsafe fn from_timespec(time: *const timespec) -> Result<Option<u64>, ()> {
     }
 }
 
-/// poll() by the kernel, or ours if a connection among the descriptors is managed, or an epoll set among them.
+/// poll() by the kernel, or ours if a connection among the descriptors is managed, or an epoll set
+/// among them.
 ///
 /// # Safety
 /// As for poll.
@@ -42,7 +44,8 @@ unsafe fn polled(
     }
     // SAFETY: the caller vouches for it.
     let fds = unsafe { core::slice::from_raw_parts_mut(fds, count as usize) };
-    // Polling does not change which descriptors there are, so the guard may look at a copy of nothing but them.
+    // Polling does not change which descriptors there are, so the guard may look at a copy of
+    // nothing but them.
     // SAFETY: the guard reads the `fd` fields only, which neither the kernel nor we write.
     let view = unsafe { core::slice::from_raw_parts(fds.as_ptr(), fds.len()) };
     match ours::by_kernel(view) {
@@ -82,9 +85,8 @@ unsafe fn select_with(
     if !tracked {
         return next();
     }
-    let mut few = [NOTHING; FEW];
-    let Some(mut many) = Many::new(if total > FEW { total } else { 0 }) else { return next() };
-    let fds = if total > FEW { many.polls() } else { &mut few[..total] };
+    let (mut few, mut spare) = ([NOTHING; FEW], None);
+    let Some(fds) = places(&mut few, &mut spare, total) else { return next() };
     for (place, fd) in fds.iter_mut().zip((0..count as usize).filter(|&fd| wanted(fd))) {
         place.fd = fd as c_int;
         for (&set, events) in sets.iter().zip([
@@ -151,35 +153,22 @@ unsafe fn keep_told(sets: [*mut fd_set; 3], words: usize, fds: &[pollfd]) -> u32
 const FEW: usize = 64;
 const NOTHING: pollfd = pollfd { fd: 0, events: 0, revents: 0 };
 
-/// Memory for more of them.
-struct Many {
-    at: *mut pollfd,
-    len: usize,
-}
-
-impl Many {
-    /// `None` if there is none. Of none that are wanted nothing is mapped.
-    fn new(len: usize) -> Option<Many> {
-        let mapped =
-            if len == 0 { Ok(core::ptr::null_mut()) } else { sys::mmap_private(len * size_of::<pollfd>()) };
-        mapped.ok().map(|at| Many { at: at.cast(), len })
+/// A place for each of `count` descriptors of select(): the few, or of `spare`.
+fn places<'a>(
+    few: &'a mut [pollfd; FEW],
+    spare: &'a mut Option<Spare>,
+    count: usize,
+) -> Option<&'a mut [pollfd]> {
+    if count <= FEW {
+        return Some(&mut few[..count]);
     }
-
-    fn polls(&mut self) -> &mut [pollfd] {
-        if self.len == 0 {
-            return &mut [];
-        }
-        // SAFETY: mapped with room for so many, zeroed, and owned by self.
-        unsafe { core::slice::from_raw_parts_mut(self.at, self.len) }
+    let first = spare.insert(Spare::new(count * size_of::<pollfd>())?).memory().cast::<pollfd>();
+    for at in 0..count {
+        // SAFETY: there is room for so many, aligned, and ours alone.
+        unsafe { first.add(at).write(NOTHING) };
     }
-}
-
-impl Drop for Many {
-    fn drop(&mut self) {
-        if self.len != 0 {
-            sys::munmap(self.at.cast(), self.len * size_of::<pollfd>());
-        }
-    }
+    // SAFETY: all have just been written; `spare` is borrowed as long as they are used.
+    Some(unsafe { core::slice::from_raw_parts_mut(first.as_ptr(), count) })
 }
 
 hooks! {

@@ -1,5 +1,6 @@
-//! Compares libc's symbols with the hooks: what takes, makes or ends descriptors must be hooked, or stand in symbols.txt with the
-//! reason why it is not; and a hook must be for something that libc has. A libc that learns a new call fails this test.
+//! Compares libc's symbols with the hooks: what takes, makes or ends descriptors must be hooked, or
+//! stand in symbols.txt with the reason why it is not; and a hook must be for something that libc
+//! has. A libc that learns a new call fails this test.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -12,7 +13,8 @@ use library::library;
 
 mod library;
 
-/// What a symbol's name contains if it may touch descriptors, or the signals and children that hooks must know of.
+/// What a symbol's name contains if it may touch descriptors, or the signals and children that
+/// hooks must know of.
 const PATTERNS: &[&str] = &[
     "read",
     "write",
@@ -177,7 +179,8 @@ impl List {
     }
 }
 
-/// The names that a library defines for programs: functions and our data, without what libc keeps to its own libraries.
+/// The names that a library defines for programs: functions and our data, without what libc keeps
+/// to its own libraries.
 fn symbols(path: &Path) -> BTreeSet<String> {
     let data = std::fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     let all = || -> object::Result<BTreeSet<String>> {

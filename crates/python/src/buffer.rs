@@ -1,4 +1,5 @@
-//! Buffers as Python sees them: objects with the buffer protocol, so that memoryview, NumPy and Arrow read (or fill) the stream's own memory.
+//! Buffers as Python sees them: objects with the buffer protocol, so that memoryview, NumPy and
+//! Arrow read (or fill) the stream's own memory.
 
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,8 +17,8 @@ fn locked<T>(place: &Mutex<T>) -> MutexGuard<'_, T> {
     place.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A buffer that came: read-only. It may be kept; its memory goes back when it is released, or when nothing refers to it any more. What is
-/// released cannot be read.
+/// A received buffer: read-only. It may be kept. Its memory is given back when it is released, or
+/// when nothing refers to it any more. A released buffer cannot be read.
 #[pyclass(frozen, weakref, module = "shunt._native")]
 pub struct Buffer {
     inner: Mutex<Option<filters::Buffer>>,
@@ -60,7 +61,7 @@ impl Buffer {
         self.key
     }
 
-    /// Whether the write that it is from goes on in the next buffer of the same producer copy.
+    /// Whether the write that it belongs to goes on in the next buffer of the same producer copy.
     #[getter]
     fn more(&self) -> bool {
         self.more
@@ -72,13 +73,13 @@ impl Buffer {
         self.producer
     }
 
-    /// Which of the filter's inputs it came by.
+    /// The filter's input by which it came.
     #[getter]
     fn stream_index(&self) -> usize {
         self.input
     }
 
-    /// What its producer wrote beside it.
+    /// The note that its producer wrote beside it.
     #[getter]
     fn note<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         self.with(|buffer| PyBytes::new(py, buffer.note()))
@@ -142,7 +143,8 @@ impl Buffer {
                 ));
             }
         };
-        // SAFETY: the memory stays as long as the buffer is not released, which views prevent; they keep the object alive.
+        // SAFETY: the memory stays as long as the buffer is not released, which views prevent; they
+        // keep the object alive.
         unsafe { fill(view, slf.as_any(), at.cast(), buffer.len, true, flags) }?;
         buffer.views.fetch_add(1, Ordering::AcqRel);
         Ok(())
@@ -169,7 +171,8 @@ unsafe fn fill(
     if filled == 0 { Ok(()) } else { Err(PyErr::fetch(owner.py())) }
 }
 
-/// Memory of a stream, to be filled and sent. In a `with` block it is sent at the end, and given back if that is left by an exception.
+/// Memory of a stream, to be filled and sent. At the end of a `with` block it is sent; if an
+/// exception leaves the block, it is given back.
 #[pyclass(frozen, weakref, module = "shunt._native")]
 pub struct Draft {
     inner: Mutex<Option<filters::Draft>>,
@@ -286,7 +289,8 @@ impl Draft {
                 return Err(PyValueError::new_err("this buffer was sent: it belongs to its reader"));
             }
         };
-        // SAFETY: the slot is this draft's until it is sent, which views prevent; they keep the object alive.
+        // SAFETY: the slot is this draft's until it is sent, which views prevent; they keep the
+        // object alive.
         unsafe { fill(view, slf.as_any(), at.cast(), draft.size, false, flags) }?;
         draft.views.fetch_add(1, Ordering::AcqRel);
         Ok(())

@@ -1,4 +1,4 @@
-//! What a filter in Python sees of the runtime, and the filter as the runtime sees it.
+//! The runtime as a filter in Python sees it, and the filter as the runtime sees it.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -17,7 +17,7 @@ use crate::lent::Lent;
 #[pyclass(frozen, module = "shunt._native")]
 pub struct Context {
     lent: Arc<Lent>,
-    /// Set before each call: which unit of work, and what it is about.
+    /// Set before each call: the number and the parameters of the unit of work.
     uow: Mutex<(u64, Py<PyBytes>)>,
 }
 
@@ -56,7 +56,7 @@ impl Context {
         self.uow.lock().unwrap_or_else(PoisonError::into_inner).1.clone_ref(py)
     }
 
-    /// Whether the unit of work is not wanted any more.
+    /// Whether the unit of work was cancelled.
     #[getter]
     fn cancelled(&self) -> PyResult<bool> {
         Ok(self.lent.with(|context| Ok(context.uow().is_cancelled()))?)
@@ -99,7 +99,7 @@ impl Context {
             return self.write_bytes(py, output, bytes.as_bytes(), with);
         }
         let view = PyBuffer::<u8>::get(data).or_else(|_| {
-            // Of something else than bytes: as bytes, if it lies in one piece.
+            // Data of other types: as bytes, if it lies in one piece.
             py.import("builtins")?
                 .getattr("memoryview")?
                 .call1((data,))?
@@ -111,13 +111,13 @@ impl Context {
                 "only what lies in memory in one piece can be written: copy it first",
             ));
         }
-        // SAFETY: the view holds so many bytes until it is dropped, after the write. A program that changes them meanwhile, from another
-        // thread, sends whatever they were: plain bytes, of which any value is valid.
+        // SAFETY: the view holds so many bytes until it is dropped, after the write. A program may
+        // change them meanwhile, from another thread: they are plain bytes, and any value is valid.
         let bytes = unsafe { std::slice::from_raw_parts(view.buf_ptr().cast::<u8>(), view.len_bytes()) };
         self.write_bytes(py, output, bytes, with)
     }
 
-    /// Hands a partial result to whoever appended the unit of work.
+    /// Hands a partial result to the caller that appended the unit of work.
     fn emit(&self, py: Python, data: &[u8]) -> PyResult<()> {
         let data = data.to_vec();
         self.lent.waiting(py, |context| context.emit(data))
@@ -127,13 +127,14 @@ impl Context {
 impl Context {
     fn write_bytes(&self, py: Python, output: usize, bytes: &[u8], with: With) -> PyResult<()> {
         let meta = Meta { key: with.key, len: bytes.len(), note: with.note };
-        // Copying much takes time that others can have the interpreter for; what does not fit is split, or refused.
+        // Copying much takes time, in which others can have the interpreter. Data that does not fit
+        // is split, or refused.
         let fits = |context: &filters::Context| {
             context.outputs().nth(output).is_some_and(|def| bytes.len() <= def.buffer_size)
         };
         let now = |context: &mut filters::Context| Ok(fits(context) && !context.would_wait(output, &meta)?);
         if bytes.len() <= LONG && self.lent.quick(py, now)? {
-            // There may be no slot, though there is a credit: consumers may hold on to buffers.
+            // There may be no slot although there is a credit: consumers may keep buffers.
             if let Some(mut draft) = self.lent.quick(py, |context| context.try_reserve(output))? {
                 draft.bytes()[..bytes.len()].copy_from_slice(bytes);
                 return self.lent.quick(py, |context| context.send(output, draft, bytes.len(), with));
@@ -145,7 +146,8 @@ impl Context {
 
 const LONG: usize = 256 << 10;
 
-/// A filter that is an object of Python's, with methods `init`, `process` and `finalize` that take the context.
+/// A filter that is an object of Python's, with methods `init`, `process` and `finalize` that take
+/// the context.
 pub struct PyFilter {
     object: Py<PyAny>,
     context: Py<Context>,
@@ -157,7 +159,7 @@ impl PyFilter {
         Ok(PyFilter { object, context: Py::new(py, context)? })
     }
 
-    /// Calls a method, with the context lent for as long as it runs.
+    /// Calls a method; the context is lent while it runs.
     fn call(&mut self, method: &str, context: &mut filters::Context) -> Result<(), Error> {
         Python::attach(|py| {
             let lent = self.context.get();
@@ -189,7 +191,8 @@ impl Filter for PyFilter {
     }
 }
 
-/// A policy that is a function of Python's: `choose(key, length, note, unacknowledged)` gives the rank.
+/// A policy that is a function of Python's: `choose(key, length, note, unacknowledged)` gives the
+/// rank.
 pub struct PyChooser(pub Py<PyAny>);
 
 impl filters::Chooser for PyChooser {

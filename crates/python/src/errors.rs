@@ -1,4 +1,5 @@
-//! Errors of the runtime as exceptions, exceptions of filters as errors, and failures as they are told to Python.
+//! Errors of the runtime as exceptions, exceptions of filters as errors, and failures in the form
+//! that Python gets.
 
 use filters::{Error, Failure};
 use pyo3::create_exception;
@@ -12,7 +13,7 @@ create_exception!(
     "The unit of work is not wanted any more: a filter that gets this should end."
 );
 
-/// What the runtime says, as an exception.
+/// An error of the runtime, as an exception.
 pub fn raised(error: Error) -> PyErr {
     match error {
         Error::Cancelled => Cancelled::new_err("the unit of work was cancelled"),
@@ -22,7 +23,7 @@ pub fn raised(error: Error) -> PyErr {
     }
 }
 
-/// What a filter raised, as the runtime knows it.
+/// An exception of a filter, as an error of the runtime.
 pub fn caught(py: Python, error: PyErr) -> Error {
     if error.is_instance_of::<Cancelled>(py) {
         return Error::Cancelled;
@@ -44,7 +45,7 @@ pub fn caught(py: Python, error: PyErr) -> Error {
 /// Why a unit of work, or a group, failed: (kind, text, copies, host, traceback).
 pub type Told = (&'static str, String, Vec<String>, String, String);
 
-/// The same of this one.
+/// A failure in this form.
 pub fn told(failure: &Failure) -> Told {
     let text = failure.to_string();
     match failure {

@@ -25,8 +25,8 @@ fn placed(placement: Vec<(String, usize, Vec<String>, bool)>) -> Placement {
     Placement(placement.into_iter().map(place).collect())
 }
 
-/// How often a thread that waits for a unit of work looks whether the user has pressed Ctrl-C.
-const LOOK: Duration = Duration::from_millis(100);
+/// How often a thread that waits for a unit of work checks whether the user has pressed Ctrl-C.
+const POLL: Duration = Duration::from_millis(100);
 
 /// Filters and streams.
 #[pyclass(module = "shunt._native")]
@@ -73,7 +73,7 @@ impl Layout {
         self.0.stream(from_, to, options).map_err(wrong)
     }
 
-    /// What would run where, on these hosts: for each copy its filter, its name, its host, its process.
+    /// The plan for these hosts: for each copy its filter, its name, its host, its process.
     fn plan(
         &self,
         placement: Vec<(String, usize, Vec<String>, bool)>,
@@ -88,7 +88,7 @@ impl Layout {
         Ok(plan.all().map(tell).collect())
     }
 
-    /// What can be wrong with it is said.
+    /// Raises an exception if the layout is wrong.
     fn check(&self) -> PyResult<()> {
         self.0.check().map_err(wrong)
     }
@@ -118,7 +118,8 @@ impl Factory for PyFactory {
     }
 }
 
-/// A launcher that is an object of Python's: `hosts()`, `address()`, `launch(host, ticket)` whose result has `ended()` and `kill()`.
+/// A launcher that is an object of Python's: `hosts()`, `address()`, `launch(host, ticket)` whose
+/// result has `ended()` and `kill()`.
 struct PyLauncher(Py<PyAny>);
 
 fn as_io(error: PyErr) -> std::io::Error {
@@ -147,13 +148,13 @@ struct PyProcess(Py<PyAny>);
 
 impl Process for PyProcess {
     fn ended(&mut self) -> Option<String> {
-        // A launcher that cannot say is taken to have lost it.
+        // A launcher that cannot answer counts as having lost it.
         Python::attach(|py| self.0.bind(py).call_method0("ended").and_then(|how| how.extract()))
             .unwrap_or_else(|error| Some(error.to_string()))
     }
 
     fn kill(&mut self) {
-        // Whoever ends a process that is gone has nothing to complain about.
+        // Killing a process that is gone is no error.
         let _ = Python::attach(|py| self.0.bind(py).call_method0("kill").map(drop));
     }
 }
@@ -162,12 +163,12 @@ impl Process for PyProcess {
 #[pyclass(frozen, module = "shunt._native")]
 pub struct Group(Mutex<Option<Arc<filters::Group>>>);
 
-/// What is said of one copy: (name, host, machine, pid, state, uow, ended).
+/// The status of one copy: (name, host, machine, pid, state, uow, ended).
 type CopyTold = (String, String, String, u32, &'static str, u64, u64);
 
 #[pymethods]
 impl Group {
-    /// Starts one; what is in the way is returned instead.
+    /// Starts a group. Problems are returned instead.
     #[staticmethod]
     #[allow(clippy::too_many_arguments)] // Python names them
     #[pyo3(signature = (layout, *, placement, launcher, command, transport, window, trace, make_filter, make_chooser))]
@@ -221,7 +222,7 @@ impl Group {
         Ok(plan.all().map(tell).collect())
     }
 
-    /// What is to be seen now: copies, figures, units (done, failed, under way, waiting), losses.
+    /// The state at this moment: copies, figures, units (done, failed, under way, waiting), losses.
     fn status<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let group = self.group()?;
         let status = py.detach(|| group.status());
@@ -263,7 +264,8 @@ impl Group {
         Ok(all)
     }
 
-    /// What copies were doing since the last time this was asked: (copy, host, index, uow, state, from, to), nanoseconds since 1970.
+    /// The activities of copies since the last call: (copy, host, index, uow, state, from, to),
+    /// nanoseconds since 1970.
     #[allow(clippy::type_complexity)] // it is taken apart at once, in Python
     fn spans(&self, py: Python) -> PyResult<Vec<(String, String, usize, u64, &'static str, u64, u64)>> {
         let group = self.group()?;
@@ -290,11 +292,12 @@ impl Group {
 }
 
 impl Drop for Group {
-    /// A group that nobody refers to any more ends. Its threads need the interpreter for that, which the one that drops it has.
+    /// A group ends when nobody refers to it any more. Its threads need the interpreter for that,
+    /// and the thread that drops the group has it.
     fn drop(&mut self) {
         let mut group = self.0.get_mut().unwrap_or_else(PoisonError::into_inner).take();
         if Python::try_attach(|py| py.detach(|| drop(group.take()))).is_none() {
-            // The interpreter has ended: whoever waits for it would wait for ever.
+            // The interpreter has ended: a thread that waits for it would wait for ever.
             std::mem::forget(group);
         }
     }
@@ -322,7 +325,8 @@ impl Unit {
         self.0.id()
     }
 
-    /// The next partial result: ("part", copy, data), ("done",), ("failed", why), or ("later",) if none comes in time.
+    /// The next partial result: ("part", copy, data), ("done",), ("failed", why), or ("later",) if
+    /// none comes in time.
     fn next_part<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> PyResult<Bound<'py, PyAny>> {
         let next = self.patiently(py, timeout, |unit, wait| match unit.next_part(Some(wait)) {
             Next::NotYet => None,
@@ -372,7 +376,7 @@ impl Unit {
 }
 
 impl Unit {
-    /// Waits in short steps, so that Ctrl-C is heard.
+    /// Waits in short steps, so that Ctrl-C works.
     fn patiently<T: Send>(
         &self,
         py: Python,
@@ -387,7 +391,7 @@ impl Unit {
         };
         loop {
             let left = until
-                .map_or(LOOK, |until| until.saturating_duration_since(std::time::Instant::now()).min(LOOK));
+                .map_or(POLL, |until| until.saturating_duration_since(std::time::Instant::now()).min(POLL));
             if let Some(found) = py.detach(|| look(&self.0, left)) {
                 return Ok(Some(found));
             }
@@ -399,7 +403,7 @@ impl Unit {
     }
 }
 
-/// Says where libshunt.so is, which sockets between processes of a group use.
+/// Sets the path of libshunt.so, which sockets between processes of a group use.
 #[pyfunction]
 pub fn library_is_at(path: std::path::PathBuf) {
     filters::library_is_at(path);

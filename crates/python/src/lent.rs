@@ -1,5 +1,5 @@
-//! The runtime's context while it is lent to a filter in Python: used with the interpreter's lock for what does not wait, and without it for
-//! what may.
+//! The runtime's context while it is lent to a filter in Python. Calls that cannot wait use it with
+//! the interpreter's lock, calls that may wait without.
 
 use std::ptr;
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
@@ -17,7 +17,8 @@ pub struct Lent(Mutex<Pointer>);
 /// The runtime's context, while it is lent to a filter; null at other times.
 struct Pointer(*mut filters::Context);
 
-// SAFETY: only used under the mutex, and only while the thread that has the context waits in the filter's own call.
+// SAFETY: only used under the mutex, and only while the thread that has the context waits in the
+// filter's own call.
 unsafe impl Send for Pointer {}
 
 impl Default for Lent {
@@ -31,7 +32,8 @@ impl Lent {
     pub fn lend<T>(&self, py: Python, context: &mut filters::Context, what: impl FnOnce() -> T) -> T {
         *self.lock() = Pointer(context);
         let result = what();
-        // Waits, without the interpreter's lock, for a thread of the filter's own that still uses it.
+        // Waits, without the interpreter's lock, for a thread of the filter's own that still uses
+        // the context.
         py.detach(|| *self.lock() = Pointer(ptr::null_mut()));
         result
     }
@@ -40,7 +42,7 @@ impl Lent {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Does something with the context.
+    /// Calls `what` with the context.
     pub fn with<T>(&self, what: impl FnOnce(&mut filters::Context) -> Result<T, Error>) -> Result<T, Gone> {
         Self::using(&mut self.lock(), what)
     }
@@ -52,12 +54,12 @@ impl Lent {
         if lent.0.is_null() {
             return Err(Gone::Away);
         }
-        // SAFETY: `lend` set it to a context that it keeps borrowed until it has set it to null again, for which it needs the lock
-        // that the guard stands for.
+        // SAFETY: `lend` set it to a context that it keeps borrowed until it has set it to null
+        // again, for which it needs the lock that the guard stands for.
         what(unsafe { &mut *lent.0 }).map_err(Gone::Error)
     }
 
-    /// The same without the interpreter's lock, for what may wait.
+    /// The same without the interpreter's lock, for calls that may wait.
     pub fn waiting<T: Send>(
         &self,
         py: Python,
@@ -66,8 +68,8 @@ impl Lent {
         Ok(py.detach(|| self.with(what))?)
     }
 
-    /// The same with it, for what does not wait. Another thread of the filter's may be waiting with the context: then this waits for that, without
-    /// the lock.
+    /// The same with the interpreter's lock, for calls that do not wait. If another thread of the
+    /// filter's waits with the context, this waits for that thread, without the lock.
     pub fn quick<T: Send>(
         &self,
         py: Python,
@@ -98,7 +100,7 @@ impl Lent {
     }
 }
 
-/// Why something could not be done with it.
+/// Why the context could not be used.
 pub enum Gone {
     Away,
     Error(Error),

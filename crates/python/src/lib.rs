@@ -1,7 +1,9 @@
-//! `shunt._native`: crate `filters` for Python. Thin: what is pleasant to use is in `python/shunt/filters`, which alone knows of this module.
+//! `shunt._native`: crate `filters` for Python. Thin: users import `python/shunt/filters`, which
+//! alone uses this module.
 //!
-//! A filter copy has a thread of its own, which waits without the interpreter's lock. What does not have to wait (a buffer is there, a credit is
-//! left) is done without giving the lock up, which would cost more than it.
+//! A filter copy has a thread of its own, which waits without the interpreter's lock. Calls that
+//! need not wait (a buffer is there, a credit is left) keep the lock: giving it up would cost more
+//! than the call.
 
 mod buffer;
 mod context;

@@ -1,4 +1,5 @@
-//! `shunt agent`: runs the agent of this host, asks it how it is, and makes keys. What an agent does is in the crate `agent`. `shunt run` starts one where it is needed.
+//! `shunt agent`: runs the agent of this host, asks it how it is, and makes keys. What an agent
+//! does is in the crate `agent`. `shunt run` starts one where it is needed.
 
 use std::io::{self, Write as _};
 use std::os::unix::process::CommandExt as _;
@@ -72,7 +73,8 @@ fn status(json: bool) -> Result<(), String> {
     Ok(())
 }
 
-/// Starts an agent for this user, if the programs that are about to start may want one and none is there. It outlives them; nothing waits for it.
+/// Starts an agent for this user, if the programs that are about to start may want one and none is
+/// there. It outlives them; nothing waits for it.
 pub fn start_if_needed(options: &Options, env: &[(std::ffi::OsString, std::ffi::OsString)]) {
     if options.cluster.is_empty() || options.path == options::PathMode::Tcp || Client::connect().is_ok() {
         return;
@@ -82,7 +84,8 @@ pub fn start_if_needed(options: &Options, env: &[(std::ffi::OsString, std::ffi::
     command.args(["agent", "run", "--idle", IDLE_SECONDS]).env_clear().envs(env.iter().cloned());
     command.env_remove("LD_PRELOAD").current_dir("/");
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    // SAFETY: setsid() and fork() may be called there; the child that goes on is nobody's, so nobody has to wait for it.
+    // SAFETY: setsid() and fork() may be called there; the child that goes on is nobody's, so
+    // nobody has to wait for it.
     unsafe {
         command.pre_exec(|| {
             libc::setsid();

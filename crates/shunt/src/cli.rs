@@ -1,5 +1,6 @@
-//! The command line: every subcommand and flag, for clap. The flags of `shunt run` that set options come from the table of
-//! options, so that a new option needs no change here; help, man pages and completions are made from what this returns.
+//! The command line: every subcommand and flag, for clap. The flags of `shunt run` that set options
+//! come from the table of options, so that a new option needs no change here; help, man pages and
+//! completions are made from what this returns.
 
 use std::ffi::{OsStr, OsString};
 
@@ -121,7 +122,8 @@ fn value_parser_of(opt: &'static Opt) -> ValueParser {
     }
 }
 
-/// A value that fits its option. The program may run elsewhere later, so that a relative path is made absolute here.
+/// A value that fits its option. The program may run elsewhere later, so that a relative path is
+/// made absolute here.
 fn checked(opt: &Opt, value: OsString) -> Result<OsString, String> {
     let is_path = match opt.kind {
         Kind::Path => !value.is_empty(),
@@ -228,7 +230,8 @@ fn bench() -> Command {
         .mut_arg("args", |arg| arg.value_name("WHAT").value_parser(BenchWords))
 }
 
-/// Anything, since `bench` reads it itself, which also has the table of what there is: for completions and the man page.
+/// Anything, since `bench` reads it itself, which also has the table of what there is: for
+/// completions and the man page.
 #[derive(Clone)]
 struct BenchWords;
 

@@ -1,4 +1,5 @@
-//! `shunt ether`: starts a daemon of the crate `ether`, or asks those that run. The daemon itself, and what it answers, is there.
+//! `shunt ether`: starts a daemon of the crate `ether`, or asks those that run. The daemon itself,
+//! and what it answers, is there.
 
 use std::fs::File;
 use std::io::{self, Read as _, Write};
@@ -9,7 +10,7 @@ use std::sync::Arc;
 use clap::ArgMatches;
 use ether::control::{self, Request};
 use ether::daemon::{self, Failure};
-use ether::far::Means;
+use ether::remote::Settings;
 use ether::stats;
 use ether::table::{DIRECTORY, Table};
 
@@ -44,11 +45,11 @@ fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let from_env = std::env::var("SHUNT_ETHER_HOST").ok();
     let called = matches.get_one::<String>("host").cloned().or(from_env);
     let user = matches.get_one::<String>("user").map(String::as_str);
-    daemon::run(table(matches), called.as_deref(), user, Arc::new(means))
+    daemon::run(table(matches), called.as_deref(), user, Arc::new(remote_settings))
 }
 
 /// By what ETHOM hosts of other machines are linked, as the options say.
-fn means() -> Result<Means, String> {
+fn remote_settings() -> Result<Settings, String> {
     let settings = settings::read(std::env::vars_os());
     // What is wrong with other options is nothing to us.
     let ours = ["SHUNT_FABRIC", "SHUNT_CLUSTER_KEY", "fabric=", "fabric:", "cluster-key=", "cluster-key:"];
@@ -56,7 +57,7 @@ fn means() -> Result<Means, String> {
         Some(problem) => Err(problem),
         None => {
             let key = cluster::key::read(&crate::agent::key()?)?;
-            Ok(Means { provider: settings.options.fabric.provider(), key })
+            Ok(Settings { provider: settings.options.fabric.provider(), key })
         }
     }
 }

@@ -1,5 +1,5 @@
-//! `shunt generate`: writes the man pages and shell completions, from the same tables as the help. Run when a package is
-//! made, not by users.
+//! `shunt generate`: writes the man pages and shell completions, from the same tables as the help.
+//! Run when a package is made, not by users.
 
 use std::fs::File;
 use std::io::{self, Write as _};

@@ -1,4 +1,5 @@
-//! `shunt help`: the help of a subcommand, or of all options with their ranges, defaults and the ways to set them.
+//! `shunt help`: the help of a subcommand, or of all options with their ranges, defaults and the
+//! ways to set them.
 
 use std::fmt::Write as _;
 use std::io::Write as _;

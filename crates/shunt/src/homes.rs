@@ -1,5 +1,6 @@
-//! Reading the state of running programs: each process under Shunt keeps its connections in a home, a memory file that is
-//! found, and read, through `/proc/PID/fd`. Nothing is attached to the process, and nothing in a home is trusted.
+//! Reading the state of running programs: each process under Shunt keeps its connections in a home,
+//! a memory file that is found, and read, through `/proc/PID/fd`. Nothing is attached to the
+//! process, and nothing in a home is trusted.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -60,7 +61,8 @@ pub struct ConnStat {
     /// Bytes received by memory that the program has not read, if both ends may be looked into.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unread: Option<u64>,
-    /// Wake-ups of the other end: by a byte on the companion, by an eventfd, by a note for its epoll set.
+    /// Wake-ups of the other end: by a byte on the companion, by an eventfd, by a note for its
+    /// epoll set.
     pub kicks: u64,
     pub bells: u64,
     pub hints: u64,
@@ -114,8 +116,9 @@ pub fn read_homes() -> Result<Vec<ProcessStat>, Error> {
     Ok(found)
 }
 
-/// How much of what came by memory is unread: what the other end has sent by it, if we may look into that, too, less what has been received. Not
-/// where two pairs (of two networks) have the same addresses, nor where an end has gone back to TCP, with bytes that were sent again.
+/// How much of what came by memory is unread: what the other end has sent by it, if we may look
+/// into that, too, less what has been received. Not where two pairs (of two networks) have the same
+/// addresses, nor where an end has gone back to TCP, with bytes that were sent again.
 fn add_unread(found: &mut [ProcessStat]) {
     let mut sent = HashMap::new();
     for conn in found.iter().flat_map(|process| &process.connections) {
@@ -131,8 +134,8 @@ fn add_unread(found: &mut [ProcessStat]) {
     }
 }
 
-/// The paths through which the homes that a process holds can be opened: its own, and those it inherited. Empty if it has
-/// none, or if we may not look.
+/// The paths through which the homes that a process holds can be opened: its own, and those it
+/// inherited. Empty if it has none, or if we may not look.
 pub fn find_homes(pid: u32) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(format!("/proc/{pid}/fd")) else { return Vec::new() };
     // What the descriptor of a home points to, as `/proc` shows it.
@@ -190,7 +193,8 @@ impl Home {
         // What the directions keep under their locks has types that not every bit pattern fits.
         bytes[offset_of!(Conn, rx)..][..size_of_val_of(|conn| &conn.rx)].fill(0);
         bytes[offset_of!(Conn, tx)..][..size_of_val_of(|conn| &conn.tx)].fill(0);
-        // SAFETY: zeroes are valid directions; the rest is integers, atomic or not, and addresses that are not followed.
+        // SAFETY: zeroes are valid directions; the rest is integers, atomic or not, and addresses
+        // that are not followed.
         Some(Copy { conn: unsafe { conn.assume_init() }, rx, tx })
     }
 }
@@ -259,7 +263,8 @@ fn socket_addr(addr: Addr) -> Option<SocketAddr> {
     (addr.port != 0).then(|| SocketAddr::new(ip, addr.port))
 }
 
-/// The addresses of connections that have not asked for them, from the kernel's tables of the process's network.
+/// The addresses of connections that have not asked for them, from the kernel's tables of the
+/// process's network.
 fn add_young_addresses(process: &mut ProcessStat) {
     let pid = process.pid;
     let mut tables = None;
@@ -288,7 +293,8 @@ fn by_inode(table: &str) -> HashMap<u64, (SocketAddr, SocketAddr)> {
     table.lines().filter_map(entry).collect()
 }
 
-/// An address as the kernel prints it: 32-bit words of network order, read as the machine's own, in hexadecimal.
+/// An address as the kernel prints it: 32-bit words of network order, read as the machine's own, in
+/// hexadecimal.
 fn kernel_addr(text: &str) -> Option<SocketAddr> {
     let (ip, port) = text.split_once(':')?;
     let mut bytes = [0; 16];

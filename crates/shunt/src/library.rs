@@ -11,7 +11,8 @@ use crate::program;
 /// The file name of the library.
 pub const NAME: &str = "libshunt.so";
 
-/// The library: `named` if it is set, or else the first that exists of the usual places. An error lists them.
+/// The library: `named` if it is set, or else the first that exists of the usual places. An error
+/// lists them.
 pub fn find(named: Option<&OsStr>) -> Result<PathBuf, String> {
     if let Some(path) = named {
         let path = PathBuf::from(path);
@@ -47,8 +48,8 @@ fn places() -> Vec<PathBuf> {
     places
 }
 
-/// The version that the library at `path` says it is (its symbol `SHUNT_VERSION`, a C string), `None` if it does not say.
-/// An error if it is not a shared library for this machine.
+/// The version that the library at `path` says it is (its symbol `SHUNT_VERSION`, a C string),
+/// `None` if it does not say. An error if it is not a shared library for this machine.
 pub fn version(path: &Path) -> Result<Option<String>, String> {
     let bytes = fs::read(path).map_err(|error| error.to_string())?;
     let file = object::File::parse(&*bytes).map_err(|_| "is not an ELF file".to_string())?;

@@ -1,5 +1,6 @@
-//! The command `shunt`: starts programs under `libshunt.so`, shows what their connections do, says what would keep them
-//! from being accelerated, and measures. This file only hands each subcommand to its module.
+//! The command `shunt`: starts programs under `libshunt.so`, shows what their connections do, says
+//! what would keep them from being accelerated, and measures. This file only hands each subcommand
+//! to its module.
 
 mod agent;
 mod cli;
@@ -58,8 +59,8 @@ fn passed_on(matches: &ArgMatches) -> Vec<OsString> {
     matches.get_many("args").unwrap_or_default().cloned().collect()
 }
 
-/// Prints what clap has to say. A wrong call of `shunt run` must not look like an exit status of the program it did not
-/// start, so that one ends with 125.
+/// Prints what clap has to say. A wrong call of `shunt run` must not look like an exit status of
+/// the program it did not start, so that one ends with 125.
 fn usage(error: &clap::Error) -> ExitCode {
     let _ = error.print(); // nowhere left to complain to
     match error.kind() {

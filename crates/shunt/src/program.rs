@@ -1,5 +1,6 @@
-//! Finding a program as the shell would, and seeing what would keep it from being accelerated: the library gets into a
-//! program only through glibc's dynamic linker, so everything that has none, or does not listen to it, runs plain.
+//! Finding a program as the shell would, and seeing what would keep it from being accelerated: the
+//! library gets into a program only through glibc's dynamic linker, so everything that has none, or
+//! does not listen to it, runs plain.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -94,14 +95,16 @@ impl Obstacle {
         }
     }
 
-    /// Whether the library may still be preloaded, for the sake of the programs that it starts. Another dynamic linker
-    /// would complain about a library that is not for it, or refuse to start.
+    /// Whether the library may still be preloaded, for the sake of the programs that it starts.
+    /// Another dynamic linker would complain about a library that is not for it, or refuse to
+    /// start.
     pub fn tolerates_preload(&self) -> bool {
         !matches!(self, Obstacle::Musl | Obstacle::OtherMachine(_) | Obstacle::OtherLoader(_))
     }
 }
 
-/// The file that `name` stands for: itself if it has a slash, or else what `path` (as in PATH) leads to.
+/// The file that `name` stands for: itself if it has a slash, or else what `path` (as in PATH)
+/// leads to.
 pub fn lookup(name: &OsStr, path: Option<&OsStr>) -> Result<PathBuf, NotRunnable> {
     if name.is_empty() {
         return Err(NotRunnable::NotFound);
@@ -155,7 +158,7 @@ pub fn inspect(path: &Path) -> Program {
         Ok(file) => elf(&ReadCache::new(file)),
         Err(error) => (Some(Obstacle::Unreadable(error.to_string())), Vec::new()),
     };
-    // A static program is a worse obstacle than a setuid one: name what cannot be mended.
+    // A static program is a worse obstacle than a setuid one: name what cannot be put right.
     program.obstacle = obstacle.or_else(|| privileges(&program.file));
     program.needed = needed;
     program
@@ -249,8 +252,8 @@ fn needed<'data, R: ReadRef<'data>>(
     Ok(names)
 }
 
-/// What makes the kernel start a program in secure mode, in which the linker does not preload. It does not if the bits
-/// change nothing, or are switched off for the process or the file system.
+/// What makes the kernel start a program in secure mode, in which the linker does not preload. It
+/// does not if the bits change nothing, or are switched off for the process or the file system.
 fn privileges(path: &Path) -> Option<Obstacle> {
     let meta = std::fs::metadata(path).ok()?;
     let nosuid =

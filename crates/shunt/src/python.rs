@@ -1,5 +1,5 @@
-//! Subcommands that are Python's: finds a Python that has the package and lets it take the place of this command. What they do, their arguments and
-//! their help are in `python/shunt`.
+//! Subcommands that are Python's: finds a Python that has the package and lets it take the place of
+//! this command. What they do, their arguments and their help are in `python/shunt`.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt as _;
@@ -46,7 +46,8 @@ fn has(python: &Path, module: &str) -> bool {
     status.is_ok_and(|status| status.success())
 }
 
-/// `python3` of PATH, then environments beside the command: where a package or `make install` may put one, and the one that the command is in.
+/// `python3` of PATH, then environments beside the command: where a package or `make install` may
+/// put one, and the one that the command is in.
 fn candidates() -> Vec<PathBuf> {
     let mut all: Vec<PathBuf> = Vec::new();
     let path = std::env::var_os("PATH").unwrap_or_default();

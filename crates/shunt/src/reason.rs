@@ -1,4 +1,5 @@
-//! The names of the reasons for which a connection stays on, or goes back to, TCP. Counters and homes carry their numbers.
+//! The names of the reasons for which a connection stays on, or goes back to, TCP. Counters and
+//! homes carry their numbers.
 
 use sockets::reason::NAMES;
 

@@ -1,5 +1,5 @@
-//! The rules as the library will find them: in the option, or in the file that it or the environment leads to. All that is
-//! wrong in them is said, not only the first.
+//! The rules as the library will find them: in the option, or in the file that it or the
+//! environment leads to. All that is wrong in them is said, not only the first.
 
 use std::fmt::Display;
 use std::fs::OpenOptions;
@@ -27,7 +27,8 @@ enum Origin {
 }
 
 impl Rules {
-    /// `env` has `NAME=VALUE` entries, `set_by` says where the option was set. An error has all that is wrong.
+    /// `env` has `NAME=VALUE` entries, `set_by` says where the option was set. An error has all
+    /// that is wrong.
     pub fn find<'a>(
         options: &Options,
         env: impl Iterator<Item = &'a [u8]>,
@@ -113,7 +114,8 @@ impl Rules {
     }
 }
 
-/// Not more than shows that it is too much, and, as in the library, neither from a pipe nor from a terminal: ESPIPE.
+/// Not more than shows that it is too much, and, as in the library, neither from a pipe nor from a
+/// terminal: ESPIPE.
 fn read(path: &Text) -> io::Result<Vec<u8>> {
     let mut file =
         OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path_of(path))?;

@@ -1,5 +1,6 @@
-//! The options as the library will read them: from an environment, and from the configuration files that it leads to. What
-//! is wrong in them is said here, where someone is looking, and not only in the library's log.
+//! The options as the library will read them: from an environment, and from the configuration files
+//! that it leads to. What is wrong in them is said here, where someone is looking, and not only in
+//! the library's log.
 
 use std::ffi::OsString;
 use std::io::ErrorKind;

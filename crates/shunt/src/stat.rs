@@ -1,5 +1,5 @@
-//! `shunt stat`: the connections of running programs as a table or as JSON, once or again and again. What there is to show
-//! comes from [`crate::homes`].
+//! `shunt stat`: the connections of running programs as a table or as JSON, once or again and
+//! again. What there is to show comes from [`crate::homes`].
 
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal as _, Write as _};

@@ -1,4 +1,5 @@
-//! `shunt doctor` and `shunt stat`: their output, for people and for programs, and their exit status.
+//! `shunt doctor` and `shunt stat`: their output, for people and for programs, and their exit
+//! status.
 
 mod util;
 
@@ -163,7 +164,8 @@ fn the_rule_that_decides_is_named() {
     );
 }
 
-/// The option's values first, each by its strength, and then the files beside the configuration files.
+/// The option's values first, each by its strength, and then the files beside the configuration
+/// files.
 #[test]
 fn one_set_of_rules_counts() {
     let bed = Bed::new();

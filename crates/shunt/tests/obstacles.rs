@@ -1,4 +1,5 @@
-//! Programs that cannot be accelerated, or are none: they are named, they run plain, and with `--require` they do not run.
+//! Programs that cannot be accelerated, or are none: they are named, they run plain, and with
+//! `--require` they do not run.
 
 mod util;
 
@@ -8,7 +9,8 @@ use std::path::Path;
 
 use util::{Bed, stderr, stdout};
 
-/// Runs `program` (which ends with 7) plain and with `--require`, and through the doctor; each must say `why`.
+/// Runs `program` (which ends with 7) plain and with `--require`, and through the doctor; each must
+/// say `why`.
 fn check(bed: &Bed, program: &Path, why: &str) {
     let program = program.to_str().unwrap();
     let plain = bed.shunt(&["run", "--", program]).output().unwrap();

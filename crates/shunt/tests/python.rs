@@ -4,7 +4,8 @@ mod util;
 
 use util::{Bed, stderr, stdout};
 
-/// Stands in for a Python that has the package, or has not: answers the question for it with its status, else tells its arguments.
+/// Stands in for a Python that has the package, or has not: answers the question for it with its
+/// status, else tells its arguments.
 fn python(bed: &Bed, name: &str, has: bool) -> std::path::PathBuf {
     let dir = bed.path(name);
     std::fs::create_dir_all(&dir).unwrap();

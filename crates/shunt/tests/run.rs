@@ -1,4 +1,5 @@
-//! `shunt run` on programs that can be accelerated: what the program finds, what the caller gets back.
+//! `shunt run` on programs that can be accelerated: what the program finds, what the caller gets
+//! back.
 
 mod util;
 
@@ -252,7 +253,8 @@ fn a_stopped_program_does_not_stop_its_parent_without_a_terminal() {
     assert_eq!(child.wait().unwrap().code(), Some(5), "{stopped}");
 }
 
-/// ^C goes to the whole group: passed on as well, it would reach the program twice, and many take the second for "at once".
+/// ^C goes to the whole group: passed on as well, it would reach the program twice, and many take
+/// the second for "at once".
 #[test]
 fn an_interrupt_from_the_terminal_reaches_the_program_once() {
     let bed = Bed::new();
@@ -287,7 +289,8 @@ fn an_interrupt_from_the_terminal_reaches_the_program_once() {
 fn signals_are_found_as_they_were() {
     let bed = Bed::new();
     let show = ["grep", "-E", "^Sig(Blk|Ign)", "/proc/self/status"];
-    // The outer shell ignores two signals, which the program must inherit; SIGPIPE it must not find ignored.
+    // The outer shell ignores two signals, which the program must inherit; SIGPIPE it must not find
+    // ignored.
     let under = |prefix: &str| {
         let script = format!("trap '' HUP USR2; exec {prefix} \"$@\"");
         let mut command = std::process::Command::new("sh");

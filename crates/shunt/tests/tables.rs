@@ -1,4 +1,5 @@
-//! What is made from the table of options: help, man pages, completions. Each option must be in all of them.
+//! What is made from the table of options: help, man pages, completions. Each option must be in all
+//! of them.
 
 mod util;
 
@@ -85,7 +86,8 @@ fn pages_are_sound() {
     expected.sort();
     assert_eq!(names, expected);
     for name in names {
-        // groff complains on standard error about what it does not understand; not every machine has it.
+        // groff complains on standard error about what it does not understand; not every machine
+        // has it.
         if let Ok(output) = std::process::Command::new("groff")
             .args(["-man", "-Tutf8", "-ww", "-z"])
             .arg(dir.join(&name))

@@ -1,18 +1,21 @@
-//! The board: a file of hints about who holds which end of a connection, keyed by network namespace and 4-tuple. It is read and
-//! written with pread and pwrite and never mapped, so that nobody can kill us by truncating it; an entry that is damaged, stale or a
-//! lie costs a promotion and nothing else, because every pairing is proved by the kernel afterwards. It needs no lock: two posters
+//! The board: a file of hints about who holds which end of a connection, keyed by network namespace
+//! and 4-tuple. It is read and written with pread and pwrite and never mapped, so that nobody can
+//! kill us by truncating it; an entry that is damaged, stale or a lie costs a promotion and nothing
+//! else, because every pairing is proved by the kernel afterwards. It needs no lock: two posters
 //! that hit the same place lose one hint, and post again.
 
-use fabric::sync::{AtomicI32, AtomicU64, Ordering};
+use fabric::Plain;
+use fabric::sync::{AtomicBool, AtomicU64, Ordering};
 use fabric::sys::{self, Errno};
 use host::addr::Addr;
 
+use crate::descriptors::{Kept, intact};
+use crate::process;
 use crate::reason::Reason;
-use crate::{descriptors, process};
 
 /// One posted end.
 #[repr(C)]
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Post {
     magic: u32,
     check: u32,
@@ -28,6 +31,9 @@ pub struct Post {
     unused: [u32; 3],
 }
 
+// SAFETY: integers; those of 32 bits before and after the others are an even number.
+unsafe impl Plain for Post {}
+
 const MAGIC: u32 = 0x5342_0001;
 const ENTRY: usize = size_of::<Post>();
 const WAYS: usize = 16;
@@ -36,24 +42,17 @@ const BUCKETS: u64 = 8192;
 const HEADER: [u8; 8] = *b"SHUNTBD\x01";
 const FIRST: u64 = 4096;
 
-static BOARD: AtomicI32 = AtomicI32::new(0);
+static BOARD: Kept = Kept::new();
+/// It could not be opened, and is not tried again.
+static UNUSABLE: AtomicBool = AtomicBool::new(false);
 static NETNS: AtomicU64 = AtomicU64::new(0);
 
 impl Post {
     /// A post of this process.
     pub fn new(key: u64, token: u64, cookie: u64, index: u32) -> Post {
         let time = (sys::now() / 1_000_000_000) as u32;
-        let post = Post {
-            magic: MAGIC,
-            check: 0,
-            key,
-            token,
-            cookie,
-            pid: process::pid(),
-            index,
-            time,
-            unused: [0; 3],
-        };
+        let post =
+            Post { magic: MAGIC, key, token, cookie, pid: process::pid(), index, time, ..Post::default() };
         Post { check: post.sum(), ..post }
     }
 
@@ -63,80 +62,35 @@ impl Post {
         (sum ^ sum >> 32) as u32 ^ self.time
     }
 
-    /// A post in the first bytes of a place on the board; `None` if it is empty, damaged or another version's.
+    /// A post in the first bytes of a place on the board; `None` if it is empty, damaged or another
+    /// version's.
     pub fn parse(bytes: &[u8]) -> Option<Post> {
-        let bytes = bytes.get(..ENTRY)?;
-        let half = |at: usize| u32::from_ne_bytes(core::array::from_fn(|i| bytes[at + i]));
-        let word = |at: usize| u64::from_ne_bytes(core::array::from_fn(|i| bytes[at + i]));
-        let post = Post {
-            magic: half(0),
-            check: half(4),
-            key: word(8),
-            token: word(16),
-            cookie: word(24),
-            pid: half(32),
-            index: half(36),
-            time: half(40),
-            unused: [0; 3],
-        };
-        (post.magic == MAGIC && post.check == post.sum()).then_some(post)
-    }
-
-    /// As it lies on the board.
-    pub fn bytes(&self) -> [u8; ENTRY] {
-        let mut bytes = [0; ENTRY];
-        bytes[0..4].copy_from_slice(&self.magic.to_ne_bytes());
-        bytes[4..8].copy_from_slice(&self.check.to_ne_bytes());
-        bytes[8..16].copy_from_slice(&self.key.to_ne_bytes());
-        bytes[16..24].copy_from_slice(&self.token.to_ne_bytes());
-        bytes[24..32].copy_from_slice(&self.cookie.to_ne_bytes());
-        bytes[32..36].copy_from_slice(&self.pid.to_ne_bytes());
-        bytes[36..40].copy_from_slice(&self.index.to_ne_bytes());
-        bytes[40..44].copy_from_slice(&self.time.to_ne_bytes());
-        bytes
+        Post::of(bytes).filter(|post| post.magic == MAGIC && post.check == post.sum())
     }
 }
 
 /// The key of the end whose own address is `own`.
 pub fn key(own: Addr, peer: Addr) -> u64 {
-    let half = |ip: &[u8; 16], at: usize| u64::from_ne_bytes(core::array::from_fn(|i| ip[at + i]));
-    let mut sum = mix(netns());
-    for part in [
-        half(&own.ip, 0),
-        half(&own.ip, 8),
-        half(&peer.ip, 0),
-        half(&peer.ip, 8),
-        u64::from(own.port) << 16 | u64::from(peer.port),
-    ] {
-        sum = mix(sum ^ part);
-    }
-    sum
+    let ports = u64::from(own.port) << 16 | u64::from(peer.port);
+    let parts = own.halves().into_iter().chain(peer.halves()).chain([ports]);
+    parts.fold(mix(netns()), |sum, part| mix(sum ^ part))
 }
 
-/// Posts an end and looks for the other: (where it is posted, the other end's post). The board is written before it is read, so of
-/// two ends at least the second finds the first.
+/// Posts an end and looks for the other: (where it is posted, the other end's post). The board is
+/// written before it is read, so of two ends at least the second finds the first.
 pub fn post(post: &Post, other: u64) -> Result<(u64, Option<Post>), Reason> {
     let board = board()?;
     let at = FIRST + (post.key ^ other) % BUCKETS * (WAYS * ENTRY) as u64;
     let mut bucket = [0; WAYS * ENTRY];
     read(board, &mut bucket, at)?;
-    let mut place = 0;
-    let mut worst = u32::MAX;
-    for way in 0..WAYS {
-        let age = match Post::parse(&bucket[way * ENTRY..]) {
-            None => 0,
-            Some(known) if known.key == post.key => {
-                place = way;
-                break;
-            }
-            Some(known) => known.time.max(1),
-        };
-        if age < worst {
-            (worst, place) = (age, way);
-        }
-    }
-    let place = at + (place * ENTRY) as u64;
-    sys::pwrite(board, &post.bytes(), place).map_err(|_| Reason::NoBoard)?;
+    // Where it stands already, else a free one, else the oldest.
+    let way = (0..WAYS).min_by_key(|way| match Post::parse(&bucket[way * ENTRY..]) {
+        Some(known) if known.key == post.key => (0, 0),
+        None => (1, 0),
+        Some(known) => (2, known.time),
+    });
+    let place = at + (way.unwrap_or(0) * ENTRY) as u64;
+    sys::pwrite(board, post.bytes(), place).map_err(|_| Reason::NoBoard)?;
     read(board, &mut bucket, at)?;
     Ok((place, find(&bucket, other)))
 }
@@ -171,48 +125,35 @@ fn read(board: i32, buffer: &mut [u8], at: u64) -> Result<(), Reason> {
 }
 
 fn board() -> Result<i32, Reason> {
-    match BOARD.load(Ordering::Acquire) {
-        0 => open(),
-        -1 => Err(Reason::NoBoard),
-        fd if !descriptors::intact(fd - 1) => {
-            if BOARD.compare_exchange(fd, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-                descriptors::lost(fd - 1);
-            }
-            open()
-        }
-        fd => Ok(fd - 1),
+    match BOARD.get() {
+        Some(board) if intact(board) => return Ok(board),
+        Some(lost) => BOARD.close_this(lost),
+        None if UNUSABLE.load(Ordering::Relaxed) => return Err(Reason::NoBoard),
+        None => {}
     }
+    BOARD.get_or_make(open).map_err(|_| {
+        UNUSABLE.store(true, Ordering::Relaxed);
+        Reason::NoBoard
+    })
 }
 
 /// The board is to be opened anew; who calls closes the descriptor.
 pub(crate) fn renounce() {
-    BOARD.store(0, Ordering::Release);
+    BOARD.forget();
+    UNUSABLE.store(false, Ordering::Relaxed);
     NETNS.store(0, Ordering::Relaxed);
 }
 
 #[cold]
-fn open() -> Result<i32, Reason> {
-    let opened = descriptors::made(try_open);
-    let value = match opened {
-        Ok(fd) => descriptors::hide(fd) + 1,
-        Err(_) => -1,
-    };
-    match BOARD.compare_exchange(0, value, Ordering::AcqRel, Ordering::Acquire) {
-        Ok(_) => {}
-        Err(_) if value > 0 => descriptors::unhide(value - 1),
-        Err(_) => {}
-    }
-    board()
-}
-
-fn try_open() -> Result<i32, Errno> {
+fn open() -> Result<i32, Errno> {
     if sys::file_size_limit() < FIRST + BUCKETS * (WAYS * ENTRY) as u64 {
         return Err(Errno::EFBIG);
     }
     let path = process::options().board;
     let path = path.as_c_str();
     let flags = libc::O_RDWR | libc::O_NOFOLLOW | libc::O_NONBLOCK;
-    // Without O_CREAT first: Linux forbids O_CREAT on other people's files in sticky directories (fs.protected_regular).
+    // Without O_CREAT first: Linux forbids O_CREAT on other people's files in sticky directories
+    // (fs.protected_regular).
     let fd = match sys::open(path, flags, 0) {
         Err(Errno::ENOENT) => match sys::open(path, flags | libc::O_CREAT | libc::O_EXCL, 0o666) {
             Ok(fd) => {
@@ -241,7 +182,8 @@ fn try_open() -> Result<i32, Errno> {
     }
 }
 
-/// The network namespace: its inode, as two hosts' worth of the same addresses may meet on one board.
+/// The network namespace: its inode, as two hosts' worth of the same addresses may meet on one
+/// board.
 fn netns() -> u64 {
     let known = NETNS.load(Ordering::Relaxed);
     if known != 0 {

@@ -1,5 +1,6 @@
-//! The end of a descriptor and of a connection. The kernel closes the companion and thereby tells the peer; here the slot is given
-//! up, and what the kernel does not know is made to look as it would with tcp: unread bytes in the ring reset the connection.
+//! The end of a descriptor and of a connection. The kernel closes the companion and thereby tells
+//! the peer; here the slot is given up, and what the kernel does not know is made to look as it
+//! would with tcp: unread bytes in the ring reset the connection.
 
 use fabric::sync::Ordering;
 use fabric::{sys, trip};
@@ -7,14 +8,26 @@ use fabric::{sys, trip};
 use crate::conn::{Conn, Held, Rx, flag, path, state};
 use crate::demote::flush;
 use crate::kicks::By;
-use crate::layout::{self, KICKS, W, note};
+use crate::layout::{self, TCP_AT, W, note};
+use crate::path::closing::{self, Closing, End, LastKicks, Shut};
 use crate::path::{reader, recovery};
+use crate::peering::cut;
+use crate::reason::Reason;
 use crate::table::{self, Entry};
 use crate::wake::{arm, fire, sleepers};
-use crate::{demote, descriptors, epoll, home, kicks, link, rendezvous};
+use crate::{demote, descriptors, epoll, home, kicks, link, peering, rendezvous};
 
 /// A descriptor is about to be closed: takes it out of the table, and tells what it stood for.
 pub fn closing(fd: i32) {
+    if let Some(conn) = table::conn(fd).filter(|conn| conn.has(flag::SHARED)) {
+        let mut numbers = 0;
+        table::for_each(|_, entry| {
+            numbers += u32::from(matches!(entry, Entry::Conn(other) if core::ptr::eq(other, conn)));
+        });
+        if numbers == 1 {
+            epoll::part(conn, fd);
+        }
+    }
     let (entry, last) = {
         let _steady = rendezvous::steady();
         let entry = table::swap(fd, Entry::None);
@@ -42,14 +55,20 @@ fn descriptor(conn: &'static Conn, fd: i32, last: bool) {
                 conn.fd.store(other as u32, Ordering::Relaxed);
             }
         });
+        if peering::facts(conn).uses_records {
+            // The progress thread may be using the number, under one of these locks.
+            drop(conn.tx.lock());
+            drop(conn.rx.lock());
+        }
         // The peer takes a copy of it where it sends in our stead.
-        if conn.state() == state::PROMOTED && conn.slot_taken() && !conn.is_far() {
+        if conn.state() == state::PROMOTED && conn.slot_taken() && peering::facts(conn).reaches_process {
             conn.put(layout::FD, conn.descriptor() as u64 + 1);
         }
     }
 }
 
-/// Leaves the connection to the readers that sleep on it, if there are any: in the kernel, too, a call keeps what it was made for.
+/// Leaves the connection to the readers that sleep on it, if there are any: in the kernel, too, a
+/// call keeps what it was made for.
 #[cold]
 fn orphaned(conn: &'static Conn, fd: i32) -> bool {
     let Ok(hidden) = descriptors::made(|| sys::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0)) else { return false };
@@ -97,27 +116,21 @@ pub fn shut(conn: &'static Conn, fd: i32, how: i32) {
     }
     if halves & flag::SHUT_RD != 0 {
         conn.set(flag::SHUT_RD);
-        conn.tell(note::SHUT_RD);
     }
     if halves & flag::SHUT_WR != 0 {
-        // After the FIN we cannot kick: the peer is to write by tcp from now on.
-        demote::now(conn, fd, crate::reason::Reason::Half);
-        flush(conn, fd);
-        conn.tell(note::SHUT_WR);
-        settle(conn);
+        for step in closing::shutting() {
+            match step {
+                Shut::Demote => demote::now(conn, fd, Reason::Half),
+                Shut::Flush => flush(conn, fd),
+                Shut::Tell => conn.tell(note::SHUT_WR),
+            }
+        }
+        peering::settle(conn);
+        // The link may have ended meanwhile: what is to be said of that cannot be said later.
+        demote::flush_records(conn, fd);
         conn.set(flag::SHUT_WR);
     }
 }
-
-/// Between hosts the end of the companion must not come before what was put.
-fn settle(conn: &Conn) {
-    if let Some(wire) = conn.wire() {
-        wire.settle();
-    }
-}
-
-/// How long a kick that is known to be on the way may take: as long as its sender may have to wait for a processor.
-const KICK_NS: u64 = if cfg!(fuzzing) { 0 } else { 200_000_000 };
 
 fn teardown(conn: &'static Conn, fd: Option<i32>) {
     if conn.has(flag::REST) {
@@ -126,34 +139,38 @@ fn teardown(conn: &'static Conn, fd: Option<i32>) {
     if rendezvous::close(conn) {
         if let Some(fd) = fd {
             flush(conn, fd);
+            demote::deliver(conn, fd);
             demote::before_close(conn, fd);
         }
         let tx = conn.tx.lock();
         let rx = conn.rx.lock();
         if let (Some(mut tx), Some(mut rx)) = (tx, rx) {
             if let Some(fd) = fd {
-                recovery::mend(conn, fd, &mut tx);
-                recovery::mend_reading(conn, fd, &mut rx);
+                recovery::recover(conn, fd, &mut tx);
+                recovery::recover_reading(conn, fd, &mut rx);
                 if conn.state() == state::PROMOTED {
                     reader::progress(conn, fd, &mut rx);
-                    let unread = matches!(conn.rx.path(), path::SMALL | path::BIG)
-                        && conn.word(W) != rx.ring.position();
-                    let waiting = conn.rx.path() == path::TCP && conn.word(W) != 0;
-                    if (unread || waiting) && !conn.has(flag::BROKEN) {
-                        let _ = sys::setsockopt(
-                            fd,
-                            libc::SOL_SOCKET,
-                            libc::SO_LINGER,
-                            libc::linger { l_onoff: 1, l_linger: 0 },
-                        );
-                    } else {
-                        last_kicks(conn, fd, &mut rx);
+                    let seen = Closing {
+                        reads: reader::reads(conn),
+                        written: conn.word(W),
+                        read: rx.ring.position(),
+                        broken: conn.has(flag::BROKEN),
+                    };
+                    match seen.end() {
+                        End::Reset => {
+                            let at_once = libc::linger { l_onoff: 1, l_linger: 0 };
+                            let _ = sys::setsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, at_once);
+                        }
+                        End::TakeKicks => last_kicks(conn, fd, &mut rx),
+                        End::ByKernel => {}
                     }
                     conn.tell(note::CLOSED);
                     if matches!(conn.tx.path(), path::SMALL | path::BIG) {
                         fire::wake(conn, fd, &mut tx, trip::RX | trip::TX);
                     }
-                    settle(conn);
+                    peering::settle(conn);
+                    last_record(conn, fd, &mut rx);
+                    cut::say_end(conn, fd, &mut tx);
                 } else {
                     conn.tell(note::CLOSED);
                 }
@@ -170,12 +187,31 @@ fn teardown(conn: &'static Conn, fd: Option<i32>) {
     home::give(conn);
 }
 
-/// Takes the last kicks out of the companion, and waits for those that are on the way: the kernel would answer one that nobody has
-/// read, or that comes after close(), with a reset, and what it has still to send would be lost.
-fn last_kicks(conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>) {
-    if !matches!(conn.rx.path(), path::SMALL | path::BIG) {
+/// Takes the END out of the companion of a peer on another host that left the ring before it knew
+/// that this end closes, and waits for it if it may be on the way: the kernel would answer it with
+/// a reset. What such a peer has told before is there, as it has echoed.
+fn last_record(conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>) {
+    if !peering::facts(conn).uses_records || conn.has(flag::BROKEN) {
         return;
     }
+    let start = sys::now();
+    while path::is_ring(conn.rx.path()) {
+        // Asked before: what the end of the connection brought with it is there.
+        let ended = kicks::ended(conn, fd);
+        kicks::poll_for_records(conn, fd, rx);
+        let comes = conn.word(TCP_AT) == 0 && conn.notes() & note::DEMOTE != 0;
+        if !comes || ended || peering::is_over(conn) || sys::now() - start > END_NS {
+            return;
+        }
+        let _ = sys::ppoll(&mut [libc::pollfd { fd, events: libc::POLLIN, revents: 0 }], Some(100_000));
+    }
+}
+
+/// How long an END that may be on the way may take.
+const END_NS: u64 = 100_000_000;
+
+/// Takes the last kicks out of the companion, and waits for those that are on the way.
+fn last_kicks(conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>) {
     arm::disarm_for_all(conn);
     let start = sys::now();
     loop {
@@ -183,7 +219,9 @@ fn last_kicks(conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>) {
         let ended = conn.has(flag::PEER_FIN | flag::PEER_HUP);
         let quiet = arm::quiet(conn);
         kicks::drain(conn, fd, rx, u64::MAX, By::Call);
-        if ended || quiet && conn.word(KICKS) == rx.kicks_drained || sys::now() - start > KICK_NS {
+        let (counted, taken) = (kicks::counted(conn, rx), rx.kicks_drained);
+        let waited = sys::now() - start;
+        if (LastKicks { quiet, ended, counted, taken, waited }).may_close() {
             return;
         }
         let events = libc::POLLIN | libc::POLLRDHUP;

@@ -1,6 +1,7 @@
-//! A connection's end: everything Shunt knows of one kernel TCP socket. Conns lie in the process's home, memory that forked
-//! children share and that no peer maps; all fields are atomic, or under the lock of their direction. Their memory is never
-//! unmapped or given to anything else, so that a call that races with close() may still lock and look.
+//! A connection's end: everything Shunt knows of one kernel TCP socket. Conns lie in the process's
+//! home, memory that forked children share and that no peer maps; all fields are atomic, or under
+//! the lock of their direction. Their memory is never unmapped or given to anything else, so that a
+//! call that races with close() may still lock and look.
 
 use core::cell::UnsafeCell;
 use fabric::shm::Map;
@@ -11,8 +12,10 @@ use stream::spin::ticks;
 use stream::transport::Ends;
 
 use crate::layout;
+use crate::path::reading;
+use crate::peering::kind::{Peered, Peering};
 use crate::peering::peer::Peer;
-use crate::peering::wire::{Other, Wire};
+use crate::peering::wire::Other;
 use host::addr::Addr;
 
 mod direction;
@@ -57,8 +60,6 @@ pub mod flag {
     pub const NONBLOCK: u32 = 1;
     /// Descriptors in more than one process: wake by kicks only.
     pub const SHARED: u32 = 2;
-    /// We asked the peer to go back to tcp, or it asked us.
-    pub const DEMOTING: u32 = 4;
     /// The program's TCP_NODELAY and TCP_CORK, kept for it while the companion has ours.
     pub const NODELAY: u32 = 8;
     pub const CORK: u32 = 16;
@@ -76,22 +77,24 @@ pub mod flag {
     pub const SHUT_RD: u32 = 1024;
     /// The peer broke the protocol.
     pub const BROKEN: u32 = 2048;
-    /// A sleeper was armed for kicks at some time.
-    pub const KICKED: u32 = 8192;
     /// A write found no room, and no event for room has been given since.
     pub const TX_FULL: u32 = 1 << 14;
     /// The reset of a killed peer has been told.
     pub const RESET_TOLD: u32 = 1 << 15;
     /// We have recalled what is unread in the ring, and do not read there.
     pub const RECALLED: u32 = 1 << 16;
-    /// We had recalled what is unread in the ring, and read it there after all: up to TCP_AT, whatever has been written behind that.
+    /// We had recalled what is unread in the ring, and read it there after all: up to TCP_AT,
+    /// whatever has been written behind that.
     pub const REST: u32 = 1 << 24;
+    /// What was recalled comes by tcp, and some of it has not come yet.
+    pub const UNSENT: u32 = 1 << 13;
     /// Taken out of an epoll set, in whose inner set it still is.
     pub const PARKED: u32 = 1 << 17;
-    /// A kick may have been left in the companion for those that are asleep: the last one awake takes it.
+    /// A kick may have been left in the companion for those that are asleep: the last one awake
+    /// takes it.
     pub const LEFT: u32 = 1 << 18;
     /// The peer's program had set a small receive buffer when the peer made its offer.
-    pub const PEER_NARROW: u32 = 1 << 19;
+    pub const PEER_SMALL_BUFFERS: u32 = 1 << 19;
     /// Its program goes through exec(), and the next image goes on with it: nobody else has it.
     pub const KEPT: u32 = 1 << 20;
     /// On tcp because of what our own program does.
@@ -100,7 +103,8 @@ pub mod flag {
     pub const CUT: u32 = 1 << 22;
     /// Between hosts: the peer has said how far it has read.
     pub const HEARD: u32 = 1 << 23;
-    /// Between hosts: the STOP that has been heard is still in the companion, behind bytes that the program has not read.
+    /// Between hosts: the STOP that has been heard is still in the companion, behind bytes that the
+    /// program has not read.
     pub const STOP_AHEAD: u32 = 1 << 25;
     /// The program has been seen to wait for it ([`crate::seen`]); it has read from it.
     pub const SEEN: u32 = 1 << 26;
@@ -111,8 +115,6 @@ pub mod flag {
     pub const LOUD: u32 = 1 << 29;
     /// The next write on tcp comes late, once ([`crate::rendezvous::nap`]).
     pub const NAP: u32 = 1 << 30;
-    /// Grew: the big ring of our segment has been used.
-    pub const GREW: u32 = 4096;
 }
 
 /// Counters that `shunt stat` shows.
@@ -131,18 +133,9 @@ pub struct Counters {
 
 impl Counters {
     fn reset(&self) {
-        for count in [
-            &self.ring_out,
-            &self.ring_in,
-            &self.kicks,
-            &self.bells,
-            &self.hints,
-            &self.sleeps,
-            &self.spins_won,
-            &self.spins_lost,
-        ] {
-            count.store(0, Ordering::Relaxed);
-        }
+        // SAFETY: it has such words alone.
+        let all = unsafe { &*core::ptr::from_ref(self).cast::<[AtomicU64; size_of::<Counters>() / 8]>() };
+        all.iter().for_each(|count| count.store(0, Ordering::Relaxed));
     }
 }
 
@@ -158,22 +151,26 @@ pub struct Conn {
     pub managed: AtomicU32,
     /// Threads in a call that the kernel does by itself, polls included.
     pub users: AtomicU32,
-    /// When housekeeping is due, in ticks: what a call on a connection that is on tcp needs lies in one line.
+    /// When housekeeping is due, in ticks: what a call on a connection that is on tcp needs lies in
+    /// one line.
     pub due: AtomicU64,
     /// Calls so far, until it is posted.
     pub ops: AtomicU32,
     /// Descriptors that refer to it, in all processes that share it.
     pub refs: AtomicU32,
     pub reason: AtomicU32,
-    /// Threads that sleep on it (in poll, recv, send); of these, those that nothing but a kick may wake.
+    /// Threads that sleep on it (in poll, recv, send); of these, those that nothing but a kick may
+    /// wake.
     pub waiters: AtomicU32,
     pub sleepers: AtomicU32,
     /// Epoll sets that it is in, and the event queue of the only one + 1.
     pub epolls: AtomicU32,
     pub queue: AtomicU32,
-    /// How often our tripwire was armed, less what was taken back: so often the peer has fired it, or it is armed now.
+    /// How often our tripwire was armed, less what was taken back: so often the peer has fired it,
+    /// or it is armed now.
     pub arms: AtomicU64,
-    /// The thread that arms it as a one-shot member, and the set's descriptor (upper and lower half).
+    /// The thread that arms it as a one-shot member, and the set's descriptor (upper and lower
+    /// half).
     pub arming: AtomicU64,
     /// How often its promotion was put off (see [`crate::epoll::untimely`]).
     pub put_off: AtomicU32,
@@ -195,66 +192,54 @@ pub struct Conn {
     pub slot: AtomicU32,
     /// The process that has the other end, or had when it came into memory.
     pub peer_pid: AtomicU32,
-    /// Readers that were asleep when its last number was closed, and go on with it: the last of them ends it. One more while these are
-    /// being counted.
+    /// Readers that were asleep when its last number was closed, and go on with it: the last of
+    /// them ends it. One more while these are being counted.
     pub orphans: AtomicU32,
-    /// Which threads the sleepers are and since when, as far as there is room ([`crate::wake::sleepers::Waiter`]).
+    /// Which threads the sleepers are and since when, as far as there is room
+    /// ([`crate::wake::sleepers::Waiter`]).
     pub asleep: [AtomicU64; 4],
     addresses: UnsafeCell<(Addr, Addr)>,
     maps: UnsafeCell<(Map, Peer)>,
     /// Its other end, if that is on another host.
-    pub far: Other,
+    pub remote: Other,
     pub counters: Counters,
-    /// How its bytes go by Virtual Interfaces, until it grows: [`stream::sovia::Manner::word`]. 0: by rings.
+    /// How its bytes go by Virtual Interfaces, until it grows: [`stream::sovia::Manner::word`]. 0:
+    /// by rings.
     pub manner: AtomicU32,
     /// The program's SO_RCVLOWAT, while the kernel has another ([`crate::low_water`]).
     pub low_water: AtomicU32,
+    /// Between hosts, of the end that has offered: the echo by which it is known that the peer
+    /// knows of the agreement ([`crate::peering::promised`]).
+    pub agreement: AtomicU64,
+    /// What has been recalled of the ring that is read is what lies behind this position, plus one.
+    /// 0: all that is unread.
+    pub recalled_from: AtomicU64,
     pub exchange: Exchange,
     pub rx: Direction<Rx>,
     pub tx: Direction<Tx>,
 }
 
-// SAFETY: fields are atomic, or under a lock, or (addresses, maps) written before the state that makes others read them.
+impl Peered for Conn {
+    /// That of the link whose slot it has, or had last.
+    #[inline(always)]
+    fn peering(&self) -> Peering {
+        self.theirs().peering()
+    }
+}
+
+// SAFETY: fields are atomic, or under a lock, or (addresses, maps) written before the state that
+// makes others read them.
 unsafe impl Sync for Conn {}
 
 impl Conn {
     /// As new, for another connection.
     pub fn reset(&self) {
-        for word in [
-            &self.flags,
-            &self.reason,
-            &self.ops,
-            &self.users,
-            &self.managed,
-            &self.waiters,
-            &self.epolls,
-            &self.queue,
-            &self.put_off,
-            &self.sleepers,
-            &self.orphans,
-            &self.manner,
-            &self.low_water,
-        ] {
-            word.store(0, Ordering::Relaxed);
-        }
-        for word in [
-            &self.pending,
-            &self.pending_cookie,
-            &self.posted_at,
-            &self.posted_index,
-            &self.cookie,
-            &self.arming,
-            &self.arms,
-            &self.due,
-        ]
-        .into_iter()
-        .chain(&self.asleep)
-        {
-            word.store(0, Ordering::Relaxed);
-        }
+        zero!(self: flags reason ops users managed waiters epolls queue put_off sleepers orphans manner low_water);
+        zero!(self: pending pending_cookie posted_at posted_index cookie arming arms due agreement recalled_from);
+        self.asleep.iter().for_each(|place| place.store(0, Ordering::Relaxed));
         self.slot.store(layout::SLOTS as u32, Ordering::Relaxed);
         self.counters.reset();
-        self.far.reset();
+        self.remote.reset();
         self.rx.set_path(path::TCP);
         self.tx.set_path(path::TCP);
     }
@@ -265,7 +250,8 @@ impl Conn {
         unsafe { *self.addresses.get() }
     }
 
-    /// Sets the addresses; before the Conn is in the table, or when it is first posted, by the one that posts it.
+    /// Sets the addresses; before the Conn is in the table, or when it is first posted, by the one
+    /// that posts it.
     pub fn set_addresses(&self, own: Addr, peer: Addr) {
         // SAFETY: see above: nobody reads them before.
         unsafe { *self.addresses.get() = (own, peer) }
@@ -285,27 +271,22 @@ impl Conn {
         unsafe { (*self.maps.get()).1 }
     }
 
-    /// Whether the slot that it has, or had last, is on a link between hosts.
-    #[inline(always)]
-    pub fn is_far(&self) -> bool {
-        self.wire().is_some()
-    }
-
-    /// How what it puts gets to another host.
-    #[inline(always)]
-    pub fn wire(&self) -> Option<&'static Wire> {
-        self.theirs().wire()
-    }
-
     pub fn set_maps(&self, mine: Map, theirs: Peer) {
-        // SAFETY: called before the connection is managed, by the thread that holds the link's lock.
+        // SAFETY: called before the connection is managed, by the thread that has the lock on
+        // states.
         unsafe { *self.maps.get() = (mine, theirs) }
+    }
+
+    /// Its slot on its link.
+    #[inline(always)]
+    pub fn slot(&self) -> usize {
+        self.slot.load(Ordering::Relaxed) as usize
     }
 
     /// Offset of a word of our slot's header, in both segments.
     #[inline(always)]
     pub fn at(&self, word: usize) -> usize {
-        layout::slot(self.slot.load(Ordering::Relaxed) as usize) + word
+        layout::slot(self.slot()) + word
     }
 
     /// A word that the peer put.
@@ -333,6 +314,11 @@ impl Conn {
         self.flags.fetch_and(!flag, Ordering::AcqRel);
     }
 
+    /// Sets flags, or clears them.
+    pub fn mark(&self, flag: u32, is: bool) {
+        if is { self.set(flag) } else { self.clear(flag) }
+    }
+
     #[inline(always)]
     pub fn state(&self) -> u32 {
         self.state.load(Ordering::Acquire)
@@ -348,8 +334,8 @@ impl Conn {
         }
     }
 
-    /// As [`Conn::is_managed`], under the lock of a direction: not yet, while it is being changed. Whoever changes it needs that lock,
-    /// so it must not be waited for.
+    /// As [`Conn::is_managed`], under the lock of a direction: not yet, while it is being changed.
+    /// Whoever changes it needs that lock, so it must not be waited for.
     #[inline(always)]
     pub fn is_managed_now(&self) -> bool {
         self.managed.load(Ordering::Acquire) == 1
@@ -360,20 +346,36 @@ impl Conn {
         matches!(self.state(), state::NEW | state::POSTED)
     }
 
-    /// Whether a call has nothing to do but to call the kernel: the connection is on tcp and no housekeeping is due.
+    /// Whether we write by tcp again, for good, or are about to.
+    pub fn is_demoted(&self) -> bool {
+        matches!(self.tx.path(), path::RESEND | path::LAST) || self.has(flag::CUT)
+    }
+
+    /// Whether a call has nothing to do but to call the kernel: the connection is on tcp and no
+    /// housekeeping is due.
     #[inline(always)]
     pub fn rests(&self) -> bool {
         self.managed.load(Ordering::Acquire) == 0 && ticks() < self.due.load(Ordering::Relaxed)
     }
 
+    /// Goes on to another state, unless another thread was first.
+    pub fn step(&self, from: u32, to: u32) -> bool {
+        self.state.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
     /// On tcp for good, if it is in state `from`: there is no more housekeeping.
     pub fn plain(&self, from: u32) -> bool {
-        let plain =
-            self.state.compare_exchange(from, state::PLAIN, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+        let plain = self.step(from, state::PLAIN);
         if plain {
             self.due.store(u64::MAX, Ordering::Relaxed);
         }
         plain
+    }
+
+    /// As [`Conn::plain`], if it has not been offered to its peer.
+    pub fn plain_if_not_offered(&self) {
+        self.plain(state::NEW);
+        self.plain(state::POSTED);
     }
 
     /// Waits for the thread that is changing it.
@@ -385,6 +387,12 @@ impl Conn {
                 managed => return managed != 0,
             }
         }
+    }
+
+    /// Whether this one is it.
+    #[inline(always)]
+    pub fn is(&self, other: Option<&Conn>) -> bool {
+        other.is_some_and(|other| core::ptr::eq(other, self))
     }
 
     /// A descriptor of it in this process, or in the one that it came from by fork().
@@ -411,12 +419,24 @@ impl Conn {
     /// The position at which a ring that we read ends, `u64::MAX` if it goes on.
     #[inline(always)]
     pub(crate) fn until(&self, ring: u32) -> u64 {
-        let end = if ring == path::SMALL { self.word(layout::BIG_AT).wrapping_sub(1) } else { u64::MAX };
-        if self.has(flag::REST | flag::RECALLED) {
-            end.min(self.word(layout::TCP_AT).wrapping_sub(1))
-        } else {
-            end
+        let big_at = if ring == path::SMALL { self.word(layout::BIG_AT) } else { 0 };
+        let tcp_at = if self.has(flag::REST | flag::RECALLED) { self.bound() } else { 0 };
+        reading::until(big_at, tcp_at)
+    }
+
+    /// Where the reader is not to go further, plus one, for the sake of tcp; 0: nowhere.
+    #[cold]
+    fn bound(&self) -> u64 {
+        match self.word(layout::TCP_AT) {
+            0 if self.has(flag::RECALLED) => self.recalled_from.load(Ordering::Relaxed),
+            at => at,
         }
+    }
+
+    /// Whether what comes at this position of the ring that is read has been recalled.
+    #[inline(always)]
+    pub(crate) fn is_recalled_at(&self, position: u64) -> bool {
+        self.has(flag::RECALLED) && position + 1 >= self.recalled_from.load(Ordering::Relaxed)
     }
 
     /// What its streams need.
@@ -432,8 +452,8 @@ impl Conn {
         self.word(layout::NOTES)
     }
 
-    /// Begins to make calls on the connection ours; false if one is in the kernel right now. Calls that come meanwhile wait for
-    /// [`Conn::managed_is`], which must follow at once.
+    /// Begins to make calls on the connection ours; false if one is in the kernel right now. Calls
+    /// that come meanwhile wait for [`Conn::managed_is`], which must follow at once.
     pub fn manage(&self) -> bool {
         if self.managed.compare_exchange(0, CHANGING, Ordering::SeqCst, Ordering::Relaxed).is_err() {
             return false;
@@ -451,16 +471,13 @@ impl Conn {
         self.managed.store(u32::from(ours), Ordering::SeqCst);
     }
 
-    /// The program's TCP_NODELAY and TCP_CORK are kept for it while calls are ours: kicks must not wait for acknowledgements, so the
-    /// companion gets TCP_NODELAY. After [`Conn::manage`], before [`Conn::managed_is`].
+    /// The program's TCP_NODELAY and TCP_CORK are kept for it while calls are ours: kicks must not
+    /// wait for acknowledgements, so the companion gets TCP_NODELAY. After [`Conn::manage`], before
+    /// [`Conn::managed_is`].
     pub fn keep_options(&self, fd: i32) {
         for (option, kept, ours) in [(libc::TCP_NODELAY, flag::NODELAY, 1), (libc::TCP_CORK, flag::CORK, 0)] {
             let set = sys::getsockopt::<i32>(fd, libc::IPPROTO_TCP, option).unwrap_or(0);
-            if set != 0 {
-                self.set(kept)
-            } else {
-                self.clear(kept)
-            }
+            self.mark(kept, set != 0);
             if set != ours {
                 let _ = sys::setsockopt(fd, libc::IPPROTO_TCP, option, ours);
             }
@@ -498,7 +515,8 @@ impl Conn {
     }
 }
 
-/// Gives the connection back when a call that the kernel does by itself ends, cancellation included.
+/// Gives the connection back when a call that the kernel does by itself ends, cancellation
+/// included.
 pub struct InKernel(pub &'static Conn);
 
 impl Drop for InKernel {

@@ -1,7 +1,31 @@
-//! Back to tcp: because the program does something that a ring cannot follow, because the peer asks, or because it has gone.
+//! Back to tcp: because the program does something that a ring cannot follow, because the peer
+//! asks, or because it has gone.
 //!
-//! Order matters. The one that demotes first tells the peer (DEMOTE), then wakes it if it is armed, and only then announces where
-//! tcp begins: after that no kick may go out, as it would stand among the bytes of tcp. A peer that arms later finds the note.
+//! Order matters. The one that demotes first tells the peer (DEMOTE), then wakes it if it is armed,
+//! and only then announces where tcp begins: after that no kick may go out, as it would stand among
+//! the bytes of tcp. A peer that arms later finds the note.
+//!
+//! **Recall.** A reader that must leave the ring (exec, a descriptor passed on, splice) *recalls*:
+//! it stops at R, and the writer sends everything from R on by tcp. A recall that crosses an
+//! announcement is void. If the writer is in no call of ours, the reader takes a copy of its
+//! descriptor (pidfd_getfd, proved by SO_COOKIE) and sends the bytes in its stead; a word that both
+//! swap (CLAIM) decides which of the two does. If neither can, and this process goes on with the
+//! connection, the recall is taken back: the writer is told that all has been sent, and the reader
+//! reads the ring to its end (`keep_rest` in [`crate::handover`]). The kernel does not know of
+//! these bytes. For an epoll set's member a readable eventfd beside it stands for them
+//! (`epoll/standin.rs`), and for a low water mark a lower one of the kernel's
+//! ([`crate::low_water`]).
+//!
+//! **Bytes that nobody can send again.** The writer may have closed, been killed, shut its half, or
+//! left the ring behind them before. No kernel call puts such bytes into a socket's queue: a relay
+//! carries them ([`crate::relay`]). A child that only happens to hold the connection gets no relay:
+//! unread bytes stay with its parent.
+//!
+//! **exec().** Before it the peer is told whether no other process has the connection (AGAIN). Then
+//! the connection counts as new at both ends, also in the next image, which learns of it by a
+//! variable in its environment (`kept.rs` of `preload`), and may be promoted again, on another
+//! slot. Children of vfork() have descriptors of their own, but share our table: what they do to
+//! descriptors changes nothing in it.
 
 use fabric::sync::{Ordering, compiler_fence};
 use fabric::sys::{self, Errno};
@@ -9,125 +33,147 @@ use fabric::{Local, Remote, trip};
 
 use crate::conn::{Conn, Held, Tx, flag, path, state};
 use crate::kicks::By;
-use crate::layout::{self, NOTES, RECALL_AT, TCP_AT, note};
+use crate::layout::{self, RECALL_AT, TCP_AT, note};
+use crate::path::claim::{self, Leaving, Sends};
 use crate::path::reader::tell_recall;
 use crate::path::steps;
 use crate::path::writer::{announce, by_tcp};
+use crate::path::writing::{self, Anew, Due, Leave, Step, Told, Unsent};
 use crate::path::{reader, writer};
-use crate::peering::{cut, records, wire};
+use crate::peering::{self, cut, wire};
 use crate::reason::Reason;
 use crate::wake::{arm, fire};
-use crate::{kicks, log, rendezvous, report, signals};
+use crate::{kicks, rendezvous, signals};
 use host::diag;
 use stream::spin::{ticks, ticks_of};
 
-/// Takes the connection back to tcp for good. Bytes in the ring are read from there first; nothing is waited for.
+/// Takes the connection back to tcp for good. Bytes in the ring are read from there first; nothing
+/// is waited for.
 pub fn now(conn: &'static Conn, fd: i32, reason: Reason) {
     leave(conn, fd, reason, false);
 }
 
-/// As [`now`], for what the kernel is to do with the descriptor by itself from now on. Between hosts it waits, not for long, until the peer knows, and has said in the
-/// companion from where on it goes by tcp; on one host it knows at once.
+/// As [`now`], for what the kernel is to do with the descriptor by itself from now on. Between
+/// hosts it waits, not for long, until the peer knows, and has said in the companion from where on
+/// it goes by tcp; on one host it knows at once.
 pub fn for_kernel(conn: &'static Conn, fd: i32, reason: Reason) {
     now(conn, fd, reason);
     // What the peer has recalled goes before what the kernel is to send.
     flush(conn, fd);
-    ask_carrier(conn, fd);
+    ask_progress_thread(conn, fd);
     await_end(conn, fd);
 }
 
-/// As [`now`], for a reader that does not read. Between hosts its carrier goes to tcp for it: a reader that then finds bytes all the time attends to nothing, and looks for records
-/// before each read until it knows that we have found its END.
+/// As [`now`], for a reader that does not read. Between hosts its progress thread goes to tcp for
+/// it: a reader that then finds bytes all the time attends to nothing, and looks for records before
+/// each read until it knows that we have found its END.
 pub(crate) fn stalled(conn: &'static Conn, fd: i32) {
     now(conn, fd, Reason::Stalled);
-    call_carrier(conn);
+    call_progress_thread(conn);
 }
 
-/// Between hosts: the peer may be in no call of ours, so its carrier is asked to go to tcp, behind our own END.
-pub(crate) fn ask_carrier(conn: &'static Conn, fd: i32) {
-    if conn.state() == state::PROMOTED && conn.is_far() {
+/// Between hosts: the peer may be in no call of ours, so its progress thread is asked to go to tcp,
+/// behind our own END.
+pub(crate) fn ask_progress_thread(conn: &'static Conn, fd: i32) {
+    if conn.state() == state::PROMOTED && peering::facts(conn).uses_records {
         flush(conn, fd);
-        call_carrier(conn);
+        call_progress_thread(conn);
     }
 }
 
-fn call_carrier(conn: &Conn) {
-    if conn.state() == state::PROMOTED
-        && let Some(wire) = conn.wire()
-    {
-        wire.call(wire::call::RECALL, conn.slot.load(Ordering::Relaxed).into());
+fn call_progress_thread(conn: &Conn) {
+    if conn.state() == state::PROMOTED {
+        peering::call_to_tcp(conn);
     }
 }
 
-/// Between hosts: waits, not for long, for the END of a peer that was asked to go to tcp. It must not come when nobody knows what it is.
+/// Between hosts: waits, not for long, for the END of a peer that was asked to go to tcp. It must
+/// not come when nobody knows what it is.
 fn await_end(conn: &'static Conn, fd: i32) {
     let start = sys::now();
-    let Some(wire) = conn.wire().filter(|_| conn.state() == state::PROMOTED) else { return };
+    if conn.state() != state::PROMOTED || !peering::facts(conn).uses_records {
+        return;
+    }
     loop {
         if sys::now() - start > END_NS {
-            return wire.fell_silent();
+            return peering::fell_silent(conn);
         }
         let Some(mut rx) = conn.lock_rx(fd) else { return };
         if !matches!(conn.rx.path(), path::SMALL | path::BIG) {
             return;
         }
-        kicks::look(conn, fd, &mut rx, By::Call);
+        kicks::poll(conn, fd, &mut rx, By::Call);
         reader::progress(conn, fd, &mut rx);
-        if conn.word(TCP_AT) != 0 || kicks::ended(conn, fd) {
+        // Of one that has shut its reading half the kernel says that it has ended, and is readable,
+        // whatever the peer does.
+        let shut = conn.has(flag::SHUT_RD);
+        let ended = match shut {
+            true => peering::is_over(conn) || conn.notes() & note::CLOSED != 0,
+            false => kicks::ended(conn, fd),
+        };
+        if conn.word(TCP_AT) != 0 || ended {
             return;
         }
         drop(rx);
-        let _ = sys::ppoll(&mut [libc::pollfd { fd, events: libc::POLLIN, revents: 0 }], Some(200_000));
+        let events = if shut { 0 } else { libc::POLLIN };
+        let _ = sys::ppoll(&mut [libc::pollfd { fd, events, revents: 0 }], Some(200_000));
     }
 }
 
-/// Before close(): what we have asked the peer for must not come when the connection is closed, to which the kernel would answer with a reset.
+/// Before close(), between hosts: what is on the way to the peer goes by tcp if the link ends
+/// before it is there.
+pub(crate) fn deliver(conn: &'static Conn, fd: i32) {
+    if conn.state() != state::PROMOTED || !peering::facts(conn).uses_records {
+        return;
+    }
+    let unread = |tx: Held<'_, Tx>| {
+        path::is_ring(conn.tx.path()) && tx.ring.unread(&conn.ends()).is_ok_and(|unread| unread > 0)
+    };
+    if conn.lock_tx(fd).is_some_and(unread) && conn.notes() & note::CLOSED == 0 {
+        peering::settle(conn);
+    }
+    flush_records(conn, fd);
+}
+
+/// Before close(): what we have asked the peer for must not come when the connection is closed, to
+/// which the kernel would answer with a reset.
 pub(crate) fn before_close(conn: &'static Conn, fd: i32) {
-    if conn.has(flag::DEMOTING)
+    if conn.is_demoted()
         && conn.notes() & note::CLOSED == 0
         // One that is stopped would hold up each close().
-        && conn.wire().is_some_and(|wire| !wire.is_silent())
+        && !peering::is_silent(conn)
     {
-        ask_carrier(conn, fd);
+        ask_progress_thread(conn, fd);
         await_end(conn, fd);
     }
 }
 
 /// What a direction holds.
 const MOST_UNREAD: u64 = layout::UNDER_WAY as u64;
-/// How long a writer waits for a reader that has begun to send in its stead.
-const CLAIMED_NS: u64 = if cfg!(fuzzing) { 0 } else { 1_000_000_000 };
 
-/// Announces that the writer is on tcp from here on. If the reader has recalled the ring from `from` on, or is sending what lies
-/// there in our stead, what it has not sent goes by tcp first.
+/// Announces that the writer is on tcp from here on. If the reader has recalled the ring from
+/// `from` on, or is sending what lies there in our stead, what it has not sent goes by tcp first.
 fn to_tcp(conn: &Conn, tx: &mut Held<'_, Tx>, recalled: Option<u64>) {
-    let by_reader = conn.theirs().or_word(conn.at(layout::CLAIM), layout::BY_WRITER) & layout::BY_READER != 0;
+    let before = conn.theirs().or_word(conn.at(layout::CLAIM), claim::BY_WRITER);
     let written = tx.ring.position();
     // A holder of the lock who was killed may have written what it did not publish.
     tx.ring.publish(&conn.ends());
-    let from = if by_reader {
-        let start = sys::now();
-        loop {
-            match conn.word(layout::RESENT_TO) {
-                0 if sys::now() - start < CLAIMED_NS => sys::yield_now(),
-                // Gone, stopped, or hostile. What it has sent is not known, so nothing may follow: the connection ends, and says so.
-                0 => {
-                    conn.break_off(conn.descriptor());
-                    break Some(written);
-                }
-                to => break Some((to - 1).clamp(written.saturating_sub(MOST_UNREAD), written)),
+    let oldest = written.saturating_sub(MOST_UNREAD);
+    let start = sys::now();
+    let from = loop {
+        let resent_to = conn.word(layout::RESENT_TO).checked_sub(1);
+        let seen = Leaving { before, recalled, written, oldest, resent_to, waited: sys::now() - start };
+        match seen.sends() {
+            Sends::From(from) => break from,
+            Sends::NotKnown => sys::yield_now(),
+            Sends::BreakOff => {
+                // It says so to the program.
+                conn.break_off(conn.descriptor());
+                break written;
             }
         }
-    } else {
-        recalled
     };
-    (tx.tcp_at, tx.leaving) = match from {
-        Some(from) => (from + 1, path::RESEND),
-        // Kicks that are owed come first: whoever has the connection may be the kernel, from [`path::LAST`] on.
-        // And the peer must know of the change before.
-        None if tx.debt > 0 || conn.is_far() => (written + 1, path::RESEND),
-        None => (written + 1, path::LAST),
-    };
+    tx.tcp_at = from + 1;
     steps::begin(&mut tx.step, steps::LEAVING);
     announce(conn, tx);
     steps::end(&mut tx.step, steps::LEAVING);
@@ -138,36 +184,64 @@ pub(crate) fn leave(conn: &'static Conn, fd: i32, reason: Reason, recall: bool) 
     if conn.state() != state::PROMOTED && rendezvous::give_up(conn, reason) {
         return;
     }
+    await_agreement(conn);
     let Some(mut tx) = conn.lock_tx(fd) else { return };
+    let first = !conn.is_demoted();
     if conn.tx.path() == path::TCP && !writer::switch(conn, fd, &mut tx) {
+        if !peering::may_put(conn) {
+            conn.set(flag::NEVER);
+        }
         if !recall || !conn.has(flag::SHUT_WR) {
             return;
         }
         // Nothing more goes that way.
         by_tcp(conn);
     }
-    if !conn.has(flag::DEMOTING) {
-        report::count_reason(reason);
-        report::add(report::at::DEMOTED, 1);
-        conn.set_reason(reason);
-        log::on_tcp(conn, reason);
+    if first {
+        conn.went_back(reason);
     }
-    if recall && let Some(rx) = conn.lock_rx(fd) {
-        conn.set(flag::RECALLED);
-        arm::disarm_for_all(conn);
-        tell_recall(conn, &rx);
-    } else {
-        conn.tell(note::DEMOTE);
+    // What the peer has recalled meanwhile goes by tcp, whoever was first.
+    let from = asks(conn, &tx).from;
+    for step in writing::leaving(writer::writes(conn), false) {
+        if recall
+            && *step == Step::Tell
+            && let Some(rx) = conn.lock_rx(fd)
+        {
+            conn.set(flag::RECALLED);
+            arm::disarm_for_all(conn);
+            tell_recall(conn, &rx);
+        } else {
+            carry_out(conn, fd, &mut tx, *step, from);
+        }
     }
-    if matches!(conn.tx.path(), path::SMALL | path::BIG) {
-        fire::wake(conn, fd, &mut tx, trip::RX | trip::TX);
-        to_tcp(conn, &mut tx, None);
-    }
-    conn.set(flag::NEVER | flag::DEMOTING);
+    conn.set(flag::NEVER);
 }
 
-/// Between hosts, when the process ends: nothing more is put. An END says so to the peer, and a note that it comes, as the link is over soon. Nothing is asked of the peer: an answer
-/// that comes when nobody reads any more makes the kernel's end a reset. Not if another thread is in the middle of writing.
+/// Between hosts: waits, not for long, until it is known that the peer has heard that both have
+/// agreed.
+fn await_agreement(conn: &Conn) {
+    let start = sys::now();
+    while conn.state() == state::PROMOTED
+        && !peering::may_put(conn)
+        && !(peering::is_over(conn) || wire::is_progress_thread() || sys::now() - start > END_NS)
+    {
+        let _ = sys::ppoll(&mut [], Some(100_000));
+    }
+}
+
+/// A step of what [`writing`] says; `from`: the first byte of the ring that is to go by tcp.
+fn carry_out(conn: &Conn, fd: i32, tx: &mut Held<'_, Tx>, step: Step, from: Option<u64>) {
+    match step {
+        Step::Tell => conn.tell(note::DEMOTE),
+        Step::Wake => fire::wake(conn, fd, tx, trip::RX | trip::TX),
+        Step::Announce => to_tcp(conn, tx, from),
+    }
+}
+
+/// Between hosts, when the process ends: nothing more is put. An END says so to the peer, and a
+/// note that it comes, as the link is over soon. Nothing is asked of the peer: an answer that comes
+/// when nobody reads any more makes the kernel's end a reset. Not if another thread is in the
+/// middle of writing.
 pub(crate) fn begin_end(conn: &'static Conn, _fd: i32) {
     let Some(mut tx) = conn.tx.try_lock() else { return };
     match conn.tx.path() {
@@ -175,7 +249,7 @@ pub(crate) fn begin_end(conn: &'static Conn, _fd: i32) {
         path::TCP => conn.tx.set_path(path::LAST),
         _ => {}
     }
-    conn.set(flag::NEVER | flag::DEMOTING);
+    conn.set(flag::NEVER);
     conn.tell(note::ENDING);
 }
 
@@ -184,75 +258,68 @@ pub fn attend(conn: &'static Conn, fd: i32) {
     if conn.state() != state::PROMOTED {
         return;
     }
-    if conn.is_far() {
-        cut::attend(conn, fd);
-    }
-    match conn.tx.path() {
-        path::TCP | path::SMALL | path::BIG if conn.word(NOTES) & (note::DEMOTE | note::RECALL) == 0 => {}
-        path::LAST => {
+    cut::attend(conn, fd);
+    let due = writing::due(writer::writes(conn), || conn.notes() & note::DEMOTE != 0);
+    match due {
+        Due::Nothing => {}
+        Due::Finish => {
             finish(conn);
         }
-        path::RESEND => {
-            if let Some(mut tx) = conn.lock_tx(fd) {
+        Due::Leave | Due::Resend => {
+            let Some(mut tx) = conn.lock_tx(fd) else { return };
+            if due == Due::Leave && conn.tx.path() == path::TCP && !writer::switch(conn, fd, &mut tx) {
+                return;
+            }
+            if due == Due::Leave && path::is_ring(conn.tx.path()) {
+                asked(conn, fd, &mut tx);
+            }
+            // At once: whoever waits for room may not be woken again.
+            if conn.tx.path() == path::RESEND {
                 resend(conn, fd, &mut tx);
             }
         }
-        _ => {
-            if let Some(mut tx) = conn.lock_tx(fd) {
-                if conn.tx.path() == path::TCP && !writer::switch(conn, fd, &mut tx) {
-                    return;
-                }
-                if matches!(conn.tx.path(), path::SMALL | path::BIG) {
-                    asked(conn, fd, &mut tx);
-                }
-                // At once: whoever waits for room may not be woken again.
-                if conn.tx.path() == path::RESEND {
-                    resend(conn, fd, &mut tx);
-                }
-            }
-        }
     }
+}
+
+/// How the peer wants the ring to be left, as far as it has told.
+fn asks(conn: &Conn, tx: &Tx) -> Leave {
+    let notes = conn.notes();
+    let told = Told {
+        closed: notes & note::CLOSED != 0,
+        recalled: (notes & note::RECALL != 0).then(|| conn.word(RECALL_AT)),
+    };
+    told.leave(tx.ring.position(), tx.ring.position().saturating_sub(MOST_UNREAD))
 }
 
 /// The peer asks for tcp, or has gone: leaves the ring. Under the tx lock, with the path on a ring.
 pub(crate) fn asked(conn: &'static Conn, fd: i32, tx: &mut Held<'_, Tx>) {
     let notes = conn.notes();
-    if !conn.has(flag::DEMOTING) {
-        let reason = if notes & note::DEMOTE != 0 { Reason::PeerAsked } else { Reason::PeerGone };
-        conn.set_reason(reason);
-        report::count_reason(reason);
-        report::add(report::at::DEMOTED, 1);
-        log::on_tcp(conn, reason);
+    if !conn.is_demoted() {
+        conn.went_back(if notes & note::DEMOTE != 0 { Reason::PeerAsked } else { Reason::PeerGone });
     }
-    if notes & note::RECALL != 0 {
-        let from = conn.word(RECALL_AT);
-        if from > tx.ring.position() || tx.ring.position() - from > MOST_UNREAD {
-            conn.break_off(fd);
-        } else {
-            to_tcp(conn, tx, Some(from));
-            resend(conn, fd, tx);
-            return;
-        }
+    let leave = asks(conn, tx);
+    if leave.breaks {
+        conn.break_off(fd);
     }
-    if notes & note::CLOSED == 0 {
-        conn.tell(note::DEMOTE);
-        fire::wake(conn, fd, tx, trip::RX | trip::TX);
+    for step in leave.steps {
+        carry_out(conn, fd, tx, *step, leave.from);
     }
-    to_tcp(conn, tx, None);
+    if leave.from.is_some() && conn.tx.path() == path::RESEND {
+        resend(conn, fd, tx);
+    }
 }
 
-/// A connection that goes by Virtual Interfaces has to go on by a big ring, and none is left. Under the tx lock.
+/// A connection that goes by Virtual Interfaces has to go on by a big ring, and none is left. Under
+/// the tx lock.
 pub(crate) fn out_of_rings(conn: &'static Conn, fd: i32, tx: &mut Held<'_, Tx>) {
-    conn.set_reason(Reason::Stalled);
-    report::count_reason(Reason::Stalled);
-    report::add(report::at::DEMOTED, 1);
-    log::on_tcp(conn, Reason::Stalled);
-    conn.tell(note::DEMOTE);
-    fire::wake(conn, fd, tx, trip::RX | trip::TX);
-    to_tcp(conn, tx, None);
+    conn.went_back(Reason::Stalled);
+    for step in writing::leaving(writer::writes(conn), false) {
+        carry_out(conn, fd, tx, *step, None);
+    }
 }
 
-/// Between hosts, when the link is over: what is unread will go by tcp, once the peer has said from where on.
+/// Between hosts, when the link is over: what is unread will go by tcp, once the peer has said from
+/// where on.
 pub(crate) fn wait_for_stop(conn: &Conn, tx: &mut Held<'_, Tx>) {
     tx.resend = tx.ring.position();
     tx.sent_from = 0;
@@ -266,7 +333,7 @@ pub(crate) fn resend(conn: &'static Conn, fd: i32, tx: &mut Held<'_, Tx>) -> boo
     if !fire::pay(conn, fd, tx) {
         return false;
     }
-    if !(cut::may_resend(conn, tx) && records::send(conn, fd, tx)) {
+    if !(cut::may_resend(conn, tx) && peering::send_records(conn, fd, tx)) {
         return false;
     }
     let _undisturbed = signals::undisturbed();
@@ -278,21 +345,15 @@ pub(crate) fn resend(conn: &'static Conn, fd: i32, tx: &mut Held<'_, Tx>) -> boo
         tx.sent_from = written + 1;
     }
     while tx.resend < tx.ring.position() {
-        let grown = tx.big != 0 && tx.ring.is_at(layout::big(tx.big));
-        let in_big = grown && tx.resend >= tx.big_from;
-        let (data, capacity) =
-            if in_big { (layout::big(tx.big), layout::BIG) } else { (layout::small(slot), layout::SMALL) };
-        let end = if grown && !in_big { tx.big_from } else { tx.ring.position() };
-        let at = (tx.resend % capacity as u64) as usize;
-        let most = ((end - tx.resend) as usize).min(bytes.len());
+        let piece = unsent(tx).piece(layout::SMALL, layout::BIG, bytes.len());
+        let most = if piece.in_big { 0 } else { piece.most };
         // SAFETY: the target is `bytes`, which has room for so many.
-        let in_messages = unsafe {
-            tx.ring.recover(&conn.ends(), tx.resend, bytes.as_mut_ptr(), if in_big { 0 } else { most })
-        };
-        let len = if in_messages > 0 { in_messages } else { most.min(capacity - at) };
+        let in_messages = unsafe { tx.ring.recover(&conn.ends(), tx.resend, bytes.as_mut_ptr(), most) };
+        let len = if in_messages > 0 { in_messages } else { piece.len };
         if in_messages == 0 {
+            let data = if piece.in_big { layout::big(tx.big) } else { layout::small(slot) };
             // SAFETY: as above.
-            unsafe { conn.theirs().get(data + at, bytes.as_mut_ptr(), len) };
+            unsafe { conn.theirs().get(data + piece.at, bytes.as_mut_ptr(), len) };
         }
         steps::begin(&mut tx.step, steps::SENDING);
         let sent = sys::send(fd, bytes.as_ptr(), len, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL);
@@ -301,9 +362,10 @@ pub(crate) fn resend(conn: &'static Conn, fd: i32, tx: &mut Held<'_, Tx>) -> boo
         match sent {
             Ok(_) => {}
             Err(Errno::EAGAIN | Errno::EINTR) => return false,
-            // The connection is at an end. The kernel tells a reset once: who reads next is to know.
+            // The connection is at an end. The kernel tells a reset once: who reads next is to
+            // know.
             Err(errno) => {
-                let rx = if wire::is_carrier() { conn.rx.try_lock() } else { conn.lock_rx(fd) };
+                let rx = if wire::is_progress_thread() { conn.rx.try_lock() } else { conn.lock_rx(fd) };
                 if errno != Errno::EPIPE
                     && let Some(mut rx) = rx
                 {
@@ -317,27 +379,37 @@ pub(crate) fn resend(conn: &'static Conn, fd: i32, tx: &mut Held<'_, Tx>) -> boo
     true
 }
 
+/// Which bytes of the rings are still to go by tcp.
+pub(crate) fn unsent(tx: &Tx) -> Unsent {
+    let grown = tx.big != 0 && tx.ring.is_at(layout::big(tx.big));
+    Unsent { from: tx.resend, written: tx.ring.position(), big_from: grown.then_some(tx.big_from) }
+}
+
 /// When both directions are back on tcp: calls are the kernel's again. True if they are.
 pub(crate) fn finish(conn: &'static Conn) -> bool {
-    if conn.tx.path() != path::LAST || conn.rx.path() != path::LAST || !records::may_finish(conn) {
+    let back = conn.tx.path() == path::LAST && conn.rx.path() == path::LAST;
+    if !back || conn.has(flag::UNSENT) || !peering::may_finish(conn) {
         return false;
     }
     if conn.plain(state::PROMOTED) {
         conn.unmanage();
-        if conn.notes() & note::AGAIN != 0 {
-            begin_anew(conn);
-        }
+        begin_anew(conn);
     }
     true
 }
 
-/// The peer's program has gone through exec(), and the image that it is now may want the connection in memory again: so it counts as new.
-/// Its slot it keeps until it gets another one ([`crate::link::Former`]).
+/// If the peer's program has gone through exec(), the image that it is now may want the connection
+/// in memory again: then it counts as new. Its slot it keeps until it gets another one
+/// ([`crate::link::Former`]).
 fn begin_anew(conn: &'static Conn) {
     const ENDED: u32 = flag::SHUT_WR | flag::SHUT_RD | flag::PEER_FIN | flag::PEER_HUP | flag::BROKEN;
-    const OF_THE_SLOT: u32 =
-        flag::DEMOTING | flag::NEVER | flag::KICKED | flag::TX_FULL | flag::PEER_NARROW | flag::REST;
-    if conn.has(ENDED | flag::OWN_WISH | flag::SHARED) {
+    const OF_THE_SLOT: u32 = flag::NEVER | flag::TX_FULL | flag::PEER_SMALL_BUFFERS | flag::REST;
+    let seen = Anew {
+        again: conn.notes() & note::AGAIN != 0,
+        ended: conn.has(ENDED),
+        stays: conn.has(flag::OWN_WISH | flag::SHARED),
+    };
+    if !seen.is_new() {
         return;
     }
     conn.clear(OF_THE_SLOT);
@@ -347,8 +419,7 @@ fn begin_anew(conn: &'static Conn) {
     conn.due.store(0, Ordering::Relaxed);
     let new =
         conn.state.compare_exchange(state::PLAIN, state::NEW, Ordering::AcqRel, Ordering::Relaxed).is_ok();
-    if new && conn.has(flag::OWN_WISH) {
-        // Another thread's, just now.
+    if new && writing::is_taken_back(conn.has(flag::OWN_WISH)) {
         conn.set(flag::NEVER);
         conn.plain(state::NEW);
     }
@@ -360,32 +431,61 @@ pub(crate) fn flush(conn: &'static Conn, fd: i32) {
     while conn.tx.path() == path::RESEND {
         attend(conn, fd);
         let waited = sys::now() - start;
-        if let Some(wire) = conn.wire()
-            && waited > if wire.is_silent() { SILENT_NS } else { FLUSH_NS }
-        {
-            // One that is stopped would hold up each close().
-            return wire.fell_silent();
+        // One that is stopped would hold up each close().
+        if waited > if peering::is_silent(conn) { SILENT_NS } else { FLUSH_NS } {
+            return peering::fell_silent(conn);
         }
-        if waited > FLUSH_NS {
-            return;
-        }
-        let _ = sys::ppoll(&mut [libc::pollfd { fd, events: libc::POLLOUT, revents: 0 }], Some(10_000_000));
+        // Between hosts it may be the peer who is waited for, and there is room.
+        let (events, pause) =
+            if peering::facts(conn).uses_records { (0, RECORD_NS) } else { (libc::POLLOUT, 10_000_000) };
+        let _ = sys::ppoll(&mut [libc::pollfd { fd, events, revents: 0 }], Some(pause));
     }
 }
+
+/// Between hosts, before nothing goes out any more: if the link is over, tells the peer how far
+/// this end has come.
+pub(crate) fn flush_records(conn: &'static Conn, fd: i32) {
+    let start = sys::now();
+    while conn.state() == state::PROMOTED && peering::is_over(conn) {
+        attend(conn, fd);
+        let Some(mut tx) = conn.lock_tx(fd) else { return };
+        if path::is_ring(conn.tx.path()) {
+            attend_writing(conn, fd, &mut tx);
+        }
+        let sent = peering::send_records(conn, fd, &mut tx)
+            && matches!(conn.tx.path(), path::TCP | path::LAST)
+            || conn.notes() & note::CLOSED != 0;
+        drop(tx);
+        let waited = sys::now() - start;
+        if sent || waited > if peering::is_silent(conn) { SILENT_NS } else { FLUSH_NS } {
+            return;
+        }
+        let _ = sys::ppoll(&mut [libc::pollfd { fd, events: 0, revents: 0 }], Some(RECORD_NS));
+    }
+}
+
+/// How often it is looked for the peer's answer between hosts.
+const RECORD_NS: u64 = 200_000;
 
 const FLUSH_NS: u64 = 5_000_000_000;
 
 const SILENT_NS: u64 = 50_000_000;
 
 /// Between two looks at the kernel for the connection's life, in ns.
-const LOOK_TX_NS: u64 = 10_000_000;
+const POLL_TX_NS: u64 = 10_000_000;
+
+/// Whether the peer is known to have gone without a word: it was killed.
+#[inline(always)]
+pub(crate) fn is_abandoned(conn: &Conn) -> bool {
+    // One look at a word that each write looks at anyway.
+    conn.has(flag::PEER_HUP | flag::PEER_FIN)
+        && writing::is_gone(conn.has(flag::PEER_HUP), true, conn.notes() & note::SHUT_WR != 0)
+}
 
 /// What the peer has told that a writer must act on; true if the path has changed.
 #[inline(always)]
 pub(crate) fn attend_writing(conn: &'static Conn, fd: i32, tx: &mut Held<'_, Tx>) -> bool {
-    if let Some(wire) = conn.wire()
-        && wire.is_over()
-    {
+    if peering::is_over(conn) {
         cut::cut(conn, fd, tx);
         if conn.has(flag::HEARD) || conn.notes() & note::CLOSED != 0 {
             asked(conn, fd, tx);
@@ -397,9 +497,9 @@ pub(crate) fn attend_writing(conn: &'static Conn, fd: i32, tx: &mut Held<'_, Tx>
     }
     let notes = conn.notes();
     let now = ticks();
-    if notes & (note::CLOSED | note::DEMOTE | note::RECALL) == 0 {
+    if notes & (note::CLOSED | note::DEMOTE) == 0 && !is_abandoned(conn) {
         // An epoll set that has the connection is told by the kernel.
-        if now.wrapping_sub(tx.looked) < ticks_of(LOOK_TX_NS) || conn.queue.load(Ordering::Relaxed) != 0 {
+        if now.wrapping_sub(tx.looked) < ticks_of(POLL_TX_NS) || conn.queue.load(Ordering::Relaxed) != 0 {
             return false;
         }
         tx.looked = now;
@@ -408,12 +508,10 @@ pub(crate) fn attend_writing(conn: &'static Conn, fd: i32, tx: &mut Held<'_, Tx>
         if core::mem::replace(&mut tx.heard, heard) != heard {
             return false;
         }
-        // A peer that was killed has told nothing: its end of the companion is closed, yet it did not say that it shut it.
         let mut poll = [libc::pollfd { fd, events: libc::POLLRDHUP, revents: 0 }];
         let told = if sys::ppoll(&mut poll, Some(0)).unwrap_or(0) > 0 { poll[0].revents } else { 0 };
-        let gone = told & (libc::POLLHUP | libc::POLLERR) != 0
-            || told & libc::POLLRDHUP != 0 && conn.notes() & note::SHUT_WR == 0;
-        if !gone {
+        let (hung_up, shut) = (told & (libc::POLLHUP | libc::POLLERR) != 0, told & libc::POLLRDHUP != 0);
+        if !writing::is_gone(hung_up, shut, conn.notes() & note::SHUT_WR != 0) {
             return false;
         }
     }

@@ -1,26 +1,46 @@
-//! fork(). The child has the same connections: their state is in shared memory, so both may use them; both wake by kicks from then
-//! on. What belongs to the process alone (rendezvous, links for new connections, bells, event queues) the child makes anew. A guest's connections ([`process::is_guest`]) are
-//! not shared: its child has none.
+//! fork(). The child has the same connections: their state is in shared memory, so both may use
+//! them; both wake by kicks from then on. What belongs to the process alone (rendezvous, links for
+//! new connections, bells, event queues) the child makes anew. A guest's connections
+//! ([`process::is_guest`]) are not shared: its child has none.
+//!
+//! The queues in the segments of inherited links are the parent's, and the child must not read
+//! them. fork() holds the locks that lie in the process's own memory (states, sets, links,
+//! descriptors), so that in the child none is held by a thread that the child does not have.
+//!
+//! The kernel's registrations in inner epoll sets are the parent's as well: close() takes none of
+//! them out (`Set::drop_unregistered`), as with tcp. An event of an inner set names the connection,
+//! as the descriptor may be another one's by then. `Conn::epolls` counts the sets of all processes.
+//! Holders of locks and sleepers are known by their threads' ids, so before a fork() into another
+//! PID namespace connections go back to tcp ([`part`]).
 
 use fabric::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use fabric::{sys, trip};
 
 use crate::conn::{Conn, flag, state};
-use crate::peering::{desk, remote};
+use crate::peering::{desk, progress};
 use crate::reason::Reason;
 use crate::relay;
 use crate::table::{self, Entry};
 use crate::wake::arm;
 use crate::{bells, close, descriptors, epoll, home, idle, link, process, rendezvous, thread};
 
-/// Which of the process's own locks fork() holds, as bits.
+type FreezeThaw = (fn() -> bool, fn());
+/// The process's own locks that fork() holds, in their order.
+const LOCKS: [FreezeThaw; 4] = [
+    (rendezvous::freeze, rendezvous::thaw),
+    (epoll::freeze, epoll::thaw),
+    (link::freeze, link::thaw),
+    (descriptors::freeze, descriptors::thaw),
+];
+const STATES: usize = 0;
+const SETS: usize = 1;
+const LINKS: usize = 2;
+const LIMIT: usize = 3;
+/// Which of them it holds, as bits.
 static FROZEN: AtomicU32 = AtomicU32::new(0);
-/// With [`STATES`]: the signals that were blocked before. A handler could jump away with all of that locked.
+/// With [`STATES`]: the signals that were blocked before. A handler could jump away with all of
+/// that locked.
 static BLOCKED: AtomicU64 = AtomicU64::new(0);
-const STATES: u32 = 1;
-const SETS: u32 = 2;
-const LINKS: u32 = 4;
-const LIMIT: u32 = 8;
 /// Whether children are in another PID namespace than this process.
 static PARTED: AtomicBool = AtomicBool::new(false);
 
@@ -29,78 +49,77 @@ pub fn children_part() {
     PARTED.store(true, Ordering::Relaxed);
 }
 
-/// Before a fork() whose child is in another PID namespace: connections go back to tcp. Those who share one know each other by their threads' ids,
-/// which say nothing there: two processes may both be number 1, and whether a thread lives cannot be asked.
+/// Before a fork() whose child is in another PID namespace: connections go back to tcp. Those who
+/// share one know each other by their threads' ids, which say nothing there: two processes may both
+/// be number 1, and whether a thread lives cannot be asked.
 pub fn part() {
-    table::for_each(|fd, entry| {
-        let Entry::Conn(conn) = entry else { return };
+    table::each_conn(|fd, conn| {
         let start = sys::now();
         loop {
             relay::hand_over(conn, fd, Reason::PidNamespace, false);
-            // Its calls are to be the kernel's, under no lock of ours: an offer may be on its way, or the peer slow.
+            // Its calls are to be the kernel's, under no lock of ours: an offer may be on its way,
+            // or the peer slow.
             if !conn.is_managed_now() || sys::now() - start > PART_NS {
                 break;
             }
-            let _ = sys::ppoll(&mut [], Some(LOOK_NS));
+            let _ = sys::ppoll(&mut [], Some(POLL_NS));
         }
     });
 }
 
 /// A peer gets so long to agree.
 const PART_NS: u64 = 1_000_000_000;
-const LOOK_NS: u64 = 200_000;
+const POLL_NS: u64 = 200_000;
 
-/// Before fork(), in the parent: every connection gets one more holder for each descriptor, and the locks that lie in the process's
-/// own memory are taken, so that the child does not get one that is held by a thread it does not have.
+/// Before fork(), in the parent: every connection gets one more holder for each descriptor, and the
+/// locks that lie in the process's own memory are taken, so that the child does not get one that is
+/// held by a thread it does not have.
 pub fn prepare() {
-    remote::before_fork();
+    progress::before_fork();
     if PARTED.load(Ordering::Relaxed) && !process::is_guest() {
         part();
     }
-    let mut frozen = if rendezvous::freeze() { STATES } else { 0 };
-    if frozen != 0 {
+    let states = LOCKS[STATES].0();
+    // Under that lock: another thread may be at this, too.
+    FROZEN.store(u32::from(states) << STATES, Ordering::Relaxed);
+    if states {
         BLOCKED.store(sys::block_signals(u64::MAX), Ordering::Relaxed);
     }
-    table::for_each(|_, entry| {
-        if let Entry::Conn(conn) = entry
-            && !process::is_guest()
-        {
+    table::each_conn(|_, conn| {
+        if !process::is_guest() {
             conn.set(flag::SHARED);
             if conn.state() == state::PROMOTED && conn.epolls.load(Ordering::Acquire) != 0 {
                 // Armed for an event queue that the child does not have: kicks wake both.
-                arm::arm(conn, trip::RX | trip::TX, trip::KICK, 0);
+                arm::arm(conn, trip::RX | trip::TX, trip::KICK);
             }
             conn.refs.fetch_add(1, Ordering::AcqRel);
         }
     });
-    if epoll::freeze() {
-        frozen |= SETS;
-    }
+    freeze(SETS);
     epoll::share_members(true);
-    if link::freeze() {
-        frozen |= LINKS;
-    }
-    if descriptors::freeze() {
-        frozen |= LIMIT;
-    }
-    FROZEN.store(frozen, Ordering::Relaxed);
+    freeze(LINKS);
+    freeze(LIMIT);
+}
+
+fn freeze(which: usize) {
+    let frozen = LOCKS[which].0();
+    FROZEN.fetch_or(u32::from(frozen) << which, Ordering::Relaxed);
 }
 
 /// After it, in the parent.
 pub fn parent() {
     let frozen = FROZEN.swap(0, Ordering::Relaxed);
-    if frozen & LIMIT != 0 {
-        descriptors::thaw();
+    let blocked = BLOCKED.load(Ordering::Relaxed);
+    for (which, (_, thaw)) in LOCKS.iter().enumerate().rev() {
+        if frozen & 1 << which != 0 {
+            thaw();
+        }
     }
-    if frozen & LINKS != 0 {
-        link::thaw();
-    }
-    if frozen & SETS != 0 {
-        epoll::thaw();
-    }
-    if frozen & STATES != 0 {
-        let blocked = BLOCKED.load(Ordering::Relaxed);
-        rendezvous::thaw();
+    give_signals_back(frozen, blocked);
+}
+
+fn give_signals_back(frozen: u32, blocked: u64) {
+    if frozen & 1 << STATES != 0 {
         sys::block_signals(blocked);
     }
 }
@@ -120,7 +139,8 @@ pub fn child() {
     desk::forked();
     home::leave();
     if process::is_guest() {
-        // Its parent's connections are not the child's: it is as if it had never had them. Their descriptors are closed by who made them.
+        // Its parent's connections are not the child's: it is as if it had never had them. Their
+        // descriptors are closed by who made them.
         for fd in 0..table::top() {
             if matches!(table::entry(fd), Entry::Conn(_)) {
                 table::swap(fd, Entry::None);
@@ -128,32 +148,29 @@ pub fn child() {
         }
         link::forget();
     }
-    if frozen & STATES != 0 {
-        sys::block_signals(BLOCKED.load(Ordering::Relaxed));
-    }
+    give_signals_back(frozen, BLOCKED.load(Ordering::Relaxed));
 }
 
-/// A process ends without closing its descriptors: gives its holds on connections back that others have, too, or that lie in another
-/// process's memory. Not those that are in memory and its alone, as its last calls may still come: [`home::take`] finds these later.
+/// A process ends without closing its descriptors: gives its holds on connections back that others
+/// have, too, or that lie in another process's memory. Not those that are in memory and its alone,
+/// as its last calls may still come: [`home::take`] finds these later.
 pub fn leave() {
-    remote::leave();
+    progress::leave();
     epoll::share_members(false);
-    table::for_each(|fd, entry| {
-        if let Entry::Conn(conn) = entry
-            && !give_back(conn)
-        {
+    table::each_conn(|fd, conn| {
+        if !give_back(conn) {
             let_go(conn, fd);
         }
     });
 }
 
-/// As [`leave`], before exec(), which closes some descriptors without us: these holds can be taken back if it fails ([`Left::stay`]). What it
-/// does not close is on tcp for good by now: nobody need know of it any more, whether it fails or not.
+/// As [`leave`], before exec(), which closes some descriptors without us: these holds can be taken
+/// back if it fails ([`Left::stay`]). What it does not close is on tcp for good by now: nobody need
+/// know of it any more, whether it fails or not.
 pub fn leave_by_exec() -> Left {
     epoll::share_members(false);
     let left = Left { given: sys::mmap_private(table::LEN).ok() };
-    table::for_each(|fd, entry| {
-        let Entry::Conn(conn) = entry else { return };
+    table::each_conn(|fd, conn| {
         let closes = sys::fcntl(fd, libc::F_GETFD, 0).is_ok_and(|flags| flags & libc::FD_CLOEXEC != 0);
         if !closes {
             if !conn.is_managed() {
@@ -185,11 +202,9 @@ impl Left {
     pub fn stay(self) {
         epoll::share_members(true);
         let Some(given) = self.given else { return };
-        table::for_each(|fd, entry| {
-            if let Entry::Conn(conn) = entry
-                // SAFETY: as above.
-                && unsafe { *given.add(fd as usize) } != 0
-            {
+        table::each_conn(|fd, conn| {
+            // SAFETY: as above.
+            if unsafe { *given.add(fd as usize) } != 0 {
                 conn.set(flag::SHARED);
                 conn.refs.fetch_add(1, Ordering::AcqRel);
             }
@@ -204,8 +219,8 @@ pub(crate) fn give_back(conn: &'static Conn) -> bool {
     conn.refs.fetch_update(Ordering::AcqRel, Ordering::Relaxed, more).is_ok()
 }
 
-/// Knows no more of a connection of another process's memory that nobody else has. One that is in memory may still be used: it is marked
-/// as this process's, for [`home::take`].
+/// Knows no more of a connection of another process's memory that nobody else has. One that is in
+/// memory may still be used: it is marked as this process's, for [`home::take`].
 fn let_go(conn: &'static Conn, fd: i32) {
     if home::is_ours(conn) {
         return;

@@ -1,18 +1,21 @@
-//! The home: the memfd that holds a process's connections. A shared mapping, so that children of fork() share it and `shunt stat`
-//! can read it through /proc/PID/fd (no attaching, no root, and it goes when the process goes). No peer maps it.
+//! The home: the memfd that holds a process's connections. A shared mapping, so that children of
+//! fork() share it and `shunt stat` can read it through /proc/PID/fd (no attaching, no root, and it
+//! goes when the process goes). No peer maps it.
 
 use core::ffi::CStr;
-use fabric::shm::Map;
+use fabric::shm::{Map, Unseen};
 use fabric::sync::{AtomicU32, AtomicU64, Ordering};
 
 use fabric::sys;
 
 use crate::conn::{Conn, flag, state};
-use crate::{descriptors, layout, process};
+use crate::descriptors::{self, Hidden, Kept};
+use crate::{layout, process};
 
 /// Name of the memfd, by which `shunt stat` finds it.
 pub const NAME: &CStr = c"shunt:home";
-/// Connections that a process can have at once under Shunt, if its address space is not limited (setrlimit(RLIMIT_AS)).
+/// Connections that a process can have at once under Shunt, if its address space is not limited
+/// (setrlimit(RLIMIT_AS)).
 pub const CONNS: usize = 1 << 16;
 /// First word of the file: "SHUNTHO" and the layout's version.
 pub const MAGIC: u64 = 0x5348_554e_5448_4f0a;
@@ -21,8 +24,9 @@ pub const FIRST: usize = 4096;
 /// Bytes of the file.
 pub const BYTES: usize = FIRST + CONNS * size_of::<Conn>();
 
-/// The connections are mapped in parts, each when it is first needed: what is mapped is the program's no more, and most have few. The first part
-/// has so many, each other one as many as all before it.
+/// The connections are mapped in parts, each when it is first needed: what is mapped is the
+/// program's no more, and most have few. The first part has so many, each other one as many as all
+/// before it.
 const PART: usize = 256;
 const PARTS: usize = 1 + (CONNS / PART).ilog2() as usize;
 const _: () = assert!((PART * size_of::<Conn>()).is_multiple_of(4096) && FIRST.is_multiple_of(4096));
@@ -60,17 +64,19 @@ pub struct Header {
 
 /// What this process has mapped of a home. Not in the home itself: others may write there.
 struct Home {
-    /// Where the file's parts are mapped; the first one, with the header, tells whether there is a home. They are never unmapped.
+    /// Where the file's parts are mapped; the first one, with the header, tells whether there is a
+    /// home. They are never unmapped.
     parts: [AtomicU64; PARTS],
     /// Connections of the first part: fewer where the address space was limited.
     few: AtomicU32,
-    /// The file, +1, of the process's own home.
-    fd: AtomicU32,
+    /// The file of the process's own home.
+    file: Kept,
 }
 
-/// All homes that this process has mapped, its own and those of the processes from which it came by fork().
+/// All homes that this process has mapped, its own and those of the processes from which it came by
+/// fork().
 static HOMES: [Home; 16] = [const {
-    Home { parts: [const { AtomicU64::new(0) }; PARTS], few: AtomicU32::new(0), fd: AtomicU32::new(0) }
+    Home { parts: [const { AtomicU64::new(0) }; PARTS], few: AtomicU32::new(0), file: Kept::new() }
 }; 16];
 /// The number of its own one, +1, made when first needed.
 static OWN: AtomicU32 = AtomicU32::new(0);
@@ -91,35 +97,28 @@ fn create() -> Option<&'static Home> {
     let few = layout::entries_within(sys::address_space_limit(), PART, size_of::<Conn>());
     let (map, fd) = descriptors::made(|| Map::create_part(NAME, BYTES, offset(few))).ok()?;
     // The descriptor stays open: it is how others find the home.
-    let fd = descriptors::hide(fd);
-    let at = map.base() as u64;
-    // SAFETY: the base of a mapping of at least FIRST bytes; Header is all atomics.
-    let header = unsafe { &*(at as *const Header) };
+    let (map, fd) = (Unseen::new(map), Hidden::new(fd));
+    let header = Header::of(map.map());
     header.conn_bytes.store(size_of::<Conn>() as u32, Ordering::Relaxed);
     header.pid.store(process::pid(), Ordering::Relaxed);
     header.magic.store(MAGIC, Ordering::Release);
+    let at = map.map().base() as u64;
     let free = |home: &&Home| {
         // Of one that is being made its maker alone writes the rest; others know it by its number.
         home.parts[0].compare_exchange(0, at, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     };
-    let made = HOMES.iter().zip(1..).find(|(home, _)| free(home)).map(|(home, number)| {
-        home.few.store(few as u32, Ordering::Relaxed);
-        home.fd.store(fd as u32 + 1, Ordering::Relaxed);
-        (home, OWN.compare_exchange(0, number, Ordering::AcqRel, Ordering::Acquire))
-    });
-    let other = match made {
-        Some((home, Ok(_))) => return Some(home),
-        Some((home, Err(other))) => {
-            home.parts[0].store(0, Ordering::Release);
-            HOMES.get(other as usize - 1)
-        }
-        // Of one that is not noted it could not be said later what it shares.
-        None => None,
-    };
-    // SAFETY: no connection has been taken there.
-    unsafe { map.unmap() };
-    descriptors::unhide(fd);
-    other
+    // Of one that is not noted it could not be said later what it shares.
+    let (home, number) = HOMES.iter().zip(1..).find(|(home, _)| free(home))?;
+    home.few.store(few as u32, Ordering::Relaxed);
+    home.file.set(fd.fd());
+    if let Err(other) = OWN.compare_exchange(0, number, Ordering::AcqRel, Ordering::Acquire) {
+        home.file.forget();
+        home.parts[0].store(0, Ordering::Release);
+        return HOMES.get(other as usize - 1);
+    }
+    map.keep();
+    fd.keep();
+    Some(home)
 }
 
 /// Whether the process has mapped any.
@@ -127,75 +126,82 @@ pub fn any() -> bool {
     homes().next().is_some()
 }
 
-/// Shares no home any more: those that are mapped become this process's alone, and a new connection goes to a new one. Descriptors are closed by others.
+/// Shares no home any more: those that are mapped become this process's alone, and a new connection
+/// goes to a new one. Descriptors are closed by others.
 pub(crate) fn renounce() {
     OWN.store(0, Ordering::Release);
     for home in homes() {
-        home.fd.store(0, Ordering::Relaxed);
-        let used = home.header().used.load(Ordering::Acquire) as usize;
+        home.file.forget();
+        let used = home.header().conns();
         for (part, at) in home.parts.iter().enumerate() {
             let at = at.load(Ordering::Acquire);
             if at != 0 {
                 let (begin, end) = home.bounds(part);
-                let kept = offset(used.min(CONNS)).clamp(begin, end);
-                // SAFETY: so much was mapped; no connection there is in memory any more. (What the header says others could have written, but
-                // only those who were as we are.)
+                let kept = offset(used).clamp(begin, end);
+                // SAFETY: so much was mapped; no connection there is in memory any more.
                 unsafe { sys::make_own(at as *mut u8, end - begin, kept - begin) };
             }
         }
     }
 }
 
+impl Header {
+    fn of(map: &Map) -> &Header {
+        // SAFETY: homes' mappings have more bytes than that, which is all atomics.
+        unsafe { &*map.base().cast::<Header>() }
+    }
+
+    /// How many connections have ever been used. A child that has changed its user past our hooks
+    /// may have written there.
+    fn conns(&self) -> usize {
+        self.used.load(Ordering::Acquire).min(CONNS as u32) as usize
+    }
+
+    /// Changes the head of the free list from what it was to another index + 1.
+    fn free_is(&self, was: u64, index: u32) -> bool {
+        let next = u64::from(index) | (was >> 32).wrapping_add(1) << 32;
+        self.free.compare_exchange(was, next, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+}
+
 /// Another process's home, mapped for a while.
-pub(crate) struct Foreign(Map);
+pub(crate) struct Foreign(Unseen);
 
 /// Maps one, if it is of this version.
 pub(crate) fn open(fd: i32) -> Option<Foreign> {
-    let home = Foreign(Map::open(fd, BYTES).ok()?);
-    let header = home.header();
+    let map = Unseen::new(Map::open(fd, BYTES).ok()?);
+    let header = Header::of(map.map());
     let known = header.magic.load(Ordering::Acquire) == MAGIC
         && header.conn_bytes.load(Ordering::Relaxed) == size_of::<Conn>() as u32;
-    known.then_some(home)
+    known.then_some(Foreign(map))
 }
 
 impl Foreign {
-    fn header(&self) -> &Header {
-        // SAFETY: the mapping has BYTES, more than the header, which is all atomics, and stays as long as `self`.
-        unsafe { &*self.0.base().cast::<Header>() }
-    }
-
     /// The connections that have ever been used in it.
     pub(crate) fn conns(&self) -> impl Iterator<Item = &Conn> {
-        let used = self.header().used.load(Ordering::Acquire).min(CONNS as u32) as usize;
-        (0..used).map(|index| {
-            // SAFETY: the mapping has room for CONNS of them, any bytes of which are a Conn, and stays as long as `self`.
-            unsafe { &*self.0.base().add(FIRST + index * size_of::<Conn>()).cast::<Conn>() }
+        let map = self.0.map();
+        (0..Header::of(map).conns()).map(|index| {
+            // SAFETY: the mapping has room for CONNS of them, any bytes of which are a Conn, and
+            // stays as long as `self`.
+            unsafe { &*map.base().add(offset(index)).cast::<Conn>() }
         })
     }
 }
 
-impl Drop for Foreign {
-    fn drop(&mut self) {
-        // SAFETY: nothing that was borrowed of it is left.
-        unsafe { self.0.unmap() };
-    }
-}
-
-/// In the child of fork(): connections that it makes go to a home of its own; inherited ones stay where they are.
+/// In the child of fork(): connections that it makes go to a home of its own; inherited ones stay
+/// where they are.
 pub fn leave() {
     OWN.store(0, Ordering::Release);
     for home in homes() {
-        let fd = home.fd.swap(0, Ordering::Relaxed);
-        if fd != 0 && process::is_guest() {
-            // A guest's child shares nothing with its parent, and does not look as if it did.
-            descriptors::unhide(fd as i32 - 1);
-        }
+        // A guest's child shares nothing with its parent, and does not look as if it did.
+        if process::is_guest() { home.file.close() } else { home.file.forget() }
     }
 }
 
 impl Home {
     fn header(&self) -> &'static Header {
-        // SAFETY: the first part is mapped, as callers have found, and never unmapped; Header is all atomics.
+        // SAFETY: the first part is mapped, as callers have found, and never unmapped; Header is
+        // all atomics.
         unsafe { &*(self.parts[0].load(Ordering::Acquire) as *const Header) }
     }
 
@@ -213,11 +219,13 @@ impl Home {
         let at = self.parts.get(part)?.load(Ordering::Acquire);
         let (begin, end) = self.bounds(part);
         let (from, to) = (offset(index as usize), offset(index as usize + 1));
-        // SAFETY: it lies in the part, which is mapped from `begin` to `end` and never unmapped; a zeroed Conn is a valid, free one.
+        // SAFETY: it lies in the part, which is mapped from `begin` to `end` and never unmapped; a
+        // zeroed Conn is a valid, free one.
         (at != 0 && to <= end).then(|| unsafe { &*((at as usize + from - begin) as *const Conn) })
     }
 
-    /// As [`Home::conn`], in the process's own home: maps what is missing, if the address space has room for it.
+    /// As [`Home::conn`], in the process's own home: maps what is missing, if the address space has
+    /// room for it.
     fn conn_made(&self, index: u32) -> Option<&'static Conn> {
         if let Some(conn) = self.conn(index) {
             return Some(conn);
@@ -225,7 +233,7 @@ impl Home {
         let part = part_of(index as usize);
         let place = self.parts.get(part).filter(|_| part > 0)?;
         let (begin, end) = self.bounds(part);
-        let fd = self.fd.load(Ordering::Relaxed).checked_sub(1)? as i32;
+        let fd = self.file.get()?;
         let all = indices(part).end;
         if layout::entries_within(sys::address_space_limit(), all, size_of::<Conn>()) < all
             || !descriptors::intact(fd)
@@ -251,12 +259,8 @@ impl Home {
     }
 }
 
-/// The home that a connection lies in, and its index there.
-fn home_of(conn: &'static Conn) -> Option<(&'static Home, u32)> {
-    homes().find_map(|home| Some((home, home.index(conn)?)))
-}
-
-/// Whether a connection lies in the home of this process, not in that of one which it came from by fork().
+/// Whether a connection lies in the home of this process, not in that of one which it came from by
+/// fork().
 pub fn is_ours(conn: &'static Conn) -> bool {
     let own = HOMES.get((OWN.load(Ordering::Acquire) as usize).wrapping_sub(1));
     own.is_some_and(|own| own.index(conn).is_some())
@@ -266,14 +270,12 @@ pub fn is_ours(conn: &'static Conn) -> bool {
 static SWEPT: AtomicU32 = AtomicU32::new(0);
 const SWEEP_AFTER: u32 = 1024;
 
-/// Gives back connections that a child took over and died with, or ended without closing. To be done when twice as many are in use as
-/// after the last time.
+/// Gives back connections that a child took over and died with, or ended without closing. To be
+/// done when twice as many are in use as after the last time.
 #[cold]
 fn sweep(home: &Home, abandon: impl Fn(&'static Conn)) {
-    // A child that has changed its user past our hooks may have written there.
-    let used = home.header().used.load(Ordering::Acquire).min(CONNS as u32);
     let mut live = 0;
-    for conn in (0..used).filter_map(|index| home.conn(index)) {
+    for conn in (0..home.header().conns() as u32).filter_map(|index| home.conn(index)) {
         let owner = conn.pid.load(Ordering::Relaxed);
         let gone = owner != process::pid()
             && !conn.has(flag::SHARED)
@@ -288,7 +290,8 @@ fn sweep(home: &Home, abandon: impl Fn(&'static Conn)) {
     SWEPT.store(live, Ordering::Relaxed);
 }
 
-/// A free connection. `abandon`: what is done with those whose processes have gone, when there are many.
+/// A free connection. `abandon`: what is done with those whose processes have gone, when there are
+/// many.
 pub fn take(abandon: impl Fn(&'static Conn) + Copy) -> Option<&'static Conn> {
     let home = own()?;
     let header = home.header();
@@ -296,32 +299,27 @@ pub fn take(abandon: impl Fn(&'static Conn) + Copy) -> Option<&'static Conn> {
     loop {
         let free = header.free.load(Ordering::Acquire);
         let index = (free & 0xffff_ffff) as u32;
-        if index == 0 {
-            let used = header.used.load(Ordering::Acquire);
-            let room = CONNS as u32;
-            if used >= room.min(SWEPT.load(Ordering::Relaxed).max(SWEEP_AFTER / 2) * 2) && !swept {
-                swept = true;
-                sweep(home, abandon);
-                continue;
-            }
-            let conn = home.conn_made(used).filter(|_| used < room);
-            let Some(conn) = conn else {
-                if swept {
-                    return None;
-                }
-                swept = true;
-                sweep(home, abandon);
-                continue;
-            };
-            if header.used.compare_exchange(used, used + 1, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+        if index != 0 {
+            let conn = home.conn(index - 1)?;
+            if header.free_is(free, conn.next_free.load(Ordering::Relaxed)) {
                 return Some(conn);
             }
             continue;
         }
-        let conn = home.conn(index - 1)?;
-        let next = u64::from(conn.next_free.load(Ordering::Relaxed)) | (free >> 32).wrapping_add(1) << 32;
-        if header.free.compare_exchange(free, next, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-            return Some(conn);
+        let used = header.used.load(Ordering::Acquire);
+        let many = SWEPT.load(Ordering::Relaxed).max(SWEEP_AFTER / 2) * 2;
+        let fresh = if used >= many && !swept { None } else { home.conn_made(used) };
+        match fresh {
+            Some(conn) => {
+                if header.used.compare_exchange(used, used + 1, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+                    return Some(conn);
+                }
+            }
+            None if swept => return None,
+            None => {
+                swept = true;
+                sweep(home, abandon);
+            }
         }
     }
 }
@@ -329,13 +327,13 @@ pub fn take(abandon: impl Fn(&'static Conn) + Copy) -> Option<&'static Conn> {
 /// Gives a connection back to the home that it lies in.
 pub fn give(conn: &'static Conn) {
     conn.state.store(state::FREE, Ordering::Release);
-    let Some((home, index)) = home_of(conn) else { return };
+    let lies = homes().find_map(|home| Some((home, home.index(conn)?)));
+    let Some((home, index)) = lies else { return };
     let header = home.header();
     loop {
         let free = header.free.load(Ordering::Acquire);
         conn.next_free.store((free & 0xffff_ffff) as u32, Ordering::Relaxed);
-        let next = u64::from(index + 1) | (free >> 32).wrapping_add(1) << 32;
-        if header.free.compare_exchange(free, next, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+        if header.free_is(free, index + 1) {
             return;
         }
     }

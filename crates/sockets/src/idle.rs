@@ -1,20 +1,24 @@
-//! Memory of rings goes back to the kernel when their connections are idle, as a kernel's socket keeps no memory when its buffers are empty.
+//! Memory of rings goes back to the kernel when their connections are idle, as a kernel's socket
+//! keeps no memory when its buffers are empty.
 //!
-//! **Who writes into a ring gives it back.** It alone stores into what is free, and under its direction's lock, when the reader has taken all, the whole ring
-//! is: pages that are taken away then (MADV_REMOVE) read as zeroes and come again with the next bytes. The reader looks only at what was written
-//! and not yet given back to the writer, so it need not be asked.
+//! **Who writes into a ring gives it back.** It alone stores into what is free, and under its
+//! direction's lock, when the reader has taken all, the whole ring is: pages that are taken away
+//! then (MADV_REMOVE) read as zeroes and come again with the next bytes. The reader looks only at
+//! what was written and not yet given back to the writer, so it need not be asked.
 //!
-//! **When.** There is no thread of ours that could look, and a send does nothing for it: a connection has been idle if its position is what it was at the
-//! last look. Looks are made by threads on their way to sleep, twice in a second at most, each at a piece of the connections; one that would sleep for
-//! long gets up for them, until a round has found nothing to be given back any more: then it sleeps for good. And
-//! where many connections come to rings one after the other, those before them are looked at.
+//! **When.** There is no thread of ours that could look, and a send does nothing for it: a
+//! connection has been idle if its position is what it was at the last look. Looks are made by
+//! threads on their way to sleep, twice in a second at most, each at a piece of the connections;
+//! one that would sleep for long gets up for them, until a round has found nothing to be given back
+//! any more: then it sleeps for good. And where many connections come to rings one after the other,
+//! those before them are looked at.
 
 use fabric::sync::{AtomicU32, AtomicU64, Ordering};
 use stream::spin::{nanos_of, ticks, ticks_of};
 
 use crate::conn::{Conn, path, state};
 use crate::layout;
-use crate::link;
+use crate::{link, peering};
 
 /// A round takes so long at least: who is idle gives back within two.
 const ROUND_NS: u64 = 400_000_000;
@@ -25,13 +29,16 @@ const JOINED: u32 = 16;
 /// What is unread is looked at ever more rarely, down to once in so many rounds.
 const RARELY: u64 = 64;
 
-/// When the next look is due, in ticks; and for those who have done nothing since a round that found only what is unread.
+/// When the next look is due, in ticks; and for those who have done nothing since a round that
+/// found only what is unread.
 static DUE: AtomicU64 = AtomicU64::new(0);
 static RARE: AtomicU64 = AtomicU64::new(0);
-/// When the last round began that found nothing to be done later, and the last that found nothing but what is unread.
+/// When the last round began that found nothing to be done later, and the last that found nothing
+/// but what is unread.
 static CLEAN: AtomicU64 = AtomicU64::new(0);
 static QUIET: AtomicU64 = AtomicU64::new(0);
-/// Of the round that goes on: the link to begin with, when it began, and whether it has found any that are to be looked at again.
+/// Of the round that goes on: the link to begin with, when it began, and whether it has found any
+/// that are to be looked at again.
 static NEXT: AtomicU32 = AtomicU32::new(0);
 static BEGAN: AtomicU64 = AtomicU64::new(0);
 static FOUND: AtomicU32 = AtomicU32::new(0);
@@ -41,12 +48,13 @@ static PATIENCE: AtomicU64 = AtomicU64::new(1);
 static CAME: AtomicU32 = AtomicU32::new(0);
 static LOOKING: AtomicU32 = AtomicU32::new(0);
 
-/// A bit of [`FOUND`]: used since the last round; or unread by the peer, which tells us nothing when it reads.
+/// A bit of [`FOUND`]: used since the last round; or unread by the peer, which tells us nothing
+/// when it reads.
 const USED: u32 = 1;
 const UNREAD: u32 = 2;
 
-/// A thread is about to sleep, at most `left` nanoseconds, and has done nothing with connections since `since`: looks if that is due, and says how long it may sleep
-/// before it comes here again.
+/// A thread is about to sleep, at most `left` nanoseconds, and has done nothing with connections
+/// since `since`: looks if that is due, and says how long it may sleep before it comes here again.
 pub(crate) fn before_sleep(left: Option<u64>, since: u64) -> Option<u64> {
     if link::all().is_empty() {
         return left;
@@ -124,7 +132,12 @@ fn at(conn: &'static Conn) -> u32 {
     let Some(mut tx) = conn.tx.try_lock() else { return USED };
     let ring = matches!(conn.tx.path(), path::SMALL | path::BIG);
     // Between hosts the memory is registered; after a step that was not ended nothing is certain.
-    if conn.state() != state::PROMOTED || !ring || conn.is_far() || conn.is_via() || tx.step != 0 {
+    if conn.state() != state::PROMOTED
+        || !ring
+        || !peering::facts(conn).shares_memory
+        || conn.is_via()
+        || tx.step != 0
+    {
         return 0;
     }
     let written = tx.ring.position();
@@ -138,7 +151,7 @@ fn at(conn: &'static Conn) -> u32 {
         return UNREAD;
     }
     let theirs = conn.theirs().map();
-    theirs.discard(layout::small(conn.slot.load(Ordering::Relaxed) as usize), layout::SMALL);
+    theirs.discard(layout::small(conn.slot()), layout::SMALL);
     if conn.tx.path() == path::BIG {
         theirs.discard(layout::big(tx.big), layout::BIG);
     }

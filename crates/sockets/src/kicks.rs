@@ -1,14 +1,14 @@
-//! Waking the peer, and taking out of the companion what the peer woke us by. A kick is one byte on the companion; both ends count
-//! them, so that a reader knows which bytes there are not data.
+//! Waking the peer, and taking out of the companion what the peer woke us by. A kick is one byte on
+//! the companion; both ends count them, so that a reader knows which bytes there are not data.
 
 use fabric::sync::{Ordering, fence};
-use fabric::sys::{self};
+use fabric::sys;
 use stream::spin::{ticks, ticks_of};
 
 use crate::conn::{Conn, Held, Rx, flag, path};
 use crate::layout::KICKS;
-use crate::path::steps;
-use crate::peering::records;
+use crate::path::{reading, steps};
+use crate::peering::{self, Next};
 use crate::wake::fire;
 use crate::wake::sleepers;
 use crate::{epoll, signals};
@@ -22,7 +22,7 @@ pub(crate) fn fire(conn: &'static Conn, fd: i32, interest: u64) {
 
 /// What the kernel says of a connection whose peer writes to the ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Look {
+pub(crate) enum Polled {
     Nothing,
     Data,
     End,
@@ -30,20 +30,18 @@ pub(crate) enum Look {
 
 /// Whether the kernel tells of the end of what the peer sends, or of the connection.
 pub(crate) fn ended(conn: &Conn, fd: i32) -> bool {
-    let mut poll = [libc::pollfd { fd, events: libc::POLLRDHUP, revents: 0 }];
-    if sys::ppoll(&mut poll, Some(0)).unwrap_or(0) > 0 {
+    if sys::ready_for(fd, libc::POLLRDHUP) != 0 {
         conn.set(flag::PEER_FIN);
     }
     conn.has(flag::PEER_FIN | flag::PEER_HUP)
 }
 
 /// Asks the kernel, taking kicks out of the companion.
-pub(crate) fn look(conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>, by: By) -> Look {
-    let mut poll = [libc::pollfd { fd, events: libc::POLLIN | libc::POLLRDHUP, revents: 0 }];
-    if sys::ppoll(&mut poll, Some(0)).unwrap_or(0) == 0 {
-        return Look::Nothing;
+pub(crate) fn poll(conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>, by: By) -> Polled {
+    let told = sys::ready_for(fd, libc::POLLIN | libc::POLLRDHUP);
+    if told == 0 {
+        return Polled::Nothing;
     }
-    let told = poll[0].revents;
     if told & (libc::POLLHUP | libc::POLLERR | libc::POLLNVAL) != 0 {
         conn.set(flag::PEER_HUP);
     }
@@ -55,23 +53,36 @@ pub(crate) fn look(conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>, by: By) -> Look 
     if told & (libc::POLLHUP | libc::POLLERR | libc::POLLRDHUP | libc::POLLNVAL) != 0 {
         // That keeps awake whoever sleeps, and what is behind the kicks may be wanted now.
         drain(conn, fd, rx, owed, by);
-        if conn.is_far() {
-            while records::hear(conn, fd, rx) == records::Next::Record {}
-        }
-        return Look::End;
+        while peering::hear(conn, fd, rx) == Next::Record {}
+        return Polled::End;
     }
     let free = take(conn, fd, rx, owed, by);
-    if conn.is_far() && waiting > 0 {
+    if peering::facts(conn).uses_records && waiting > 0 {
         // What is neither a kick nor a record is one that has not been told yet.
-        return match records::hear(conn, fd, rx) {
-            records::Next::Record => Look::Data,
-            _ => Look::Nothing,
-        };
+        let mut polled = Polled::Nothing;
+        // All of them: no edge tells a set of one that was there already.
+        while peering::hear(conn, fd, rx) == Next::Record {
+            polled = Polled::Data;
+        }
+        return polled;
     }
     if !free || waiting <= owed {
-        return Look::Nothing;
+        return Polled::Nothing;
     }
-    Look::Data
+    Polled::Data
+}
+
+/// Takes the records that one who reads from a ring has in the companion, behind kicks.
+pub(crate) fn poll_for_records(conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>) {
+    if peering::facts(conn).uses_records && path::is_ring(conn.rx.path()) {
+        poll(conn, fd, rx, By::Call);
+    }
+}
+
+/// Takes all records that can be taken, whatever path it reads from.
+pub(crate) fn hear_all(conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>) {
+    poll_for_records(conn, fd, rx);
+    while peering::may_come(conn) && peering::hear(conn, fd, rx) == Next::Record {}
 }
 
 /// Who takes a kick.
@@ -83,10 +94,12 @@ pub(crate) enum By {
     Set,
 }
 
-/// Takes kicks out of the companion, at most `most`, unless others are asleep who are to wake by them: these would find nothing, and
-/// sleep on. One is left then, which is enough, and the last one awake takes it. False if it was left.
+/// Takes kicks out of the companion, at most `most`, unless others are asleep who are to wake by
+/// them: these would find nothing, and sleep on. One is left then, which is enough, and the last
+/// one awake takes it. False if it was left.
 pub(crate) fn take(conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>, most: u64, by: By) -> bool {
-    // Before it is asked who sleeps: by a kick that is counted later one may wake who falls asleep only then.
+    // Before it is asked who sleeps: by a kick that is counted later one may wake who falls asleep
+    // only then.
     let owed = owed(conn, rx).min(most);
     if owed == 0 {
         // What was left has been drained since, whoever slept.
@@ -120,17 +133,16 @@ pub(crate) fn take(conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>, most: u64, by: B
     true
 }
 
-/// As [`take`], of a connection that is read from a ring, by one that slept on it. If others have not woken up yet it lets them.
+/// As [`take`], of a connection that is read from a ring, by one that slept on it. If others have
+/// not woken up yet it lets them.
 pub(crate) fn take_after_sleep(conn: &Conn, fd: i32) {
     let age = {
         let Some(mut rx) = conn.lock_rx(fd) else { return };
-        if !matches!(conn.rx.path(), path::SMALL | path::BIG) {
+        if !path::is_ring(conn.rx.path()) {
             return;
         }
-        if conn.is_far() {
-            // It may have been woken by a record.
-            look(conn, fd, &mut rx, By::Call);
-        }
+        // It may have been woken by one.
+        poll_for_records(conn, fd, &mut rx);
         if take(conn, fd, &mut rx, u64::MAX, By::Call) {
             return;
         }
@@ -148,29 +160,27 @@ const GONE_NS: u64 = 10_000_000;
 /// How long one that is awake waits for those that do not wake up.
 const NAP_NS: u64 = 1_000_000;
 
-/// How many kicks the peer has counted that we have not taken; none if it does not keep to the protocol.
-pub(crate) fn owed(conn: &Conn, rx: &Rx) -> u64 {
-    let owed = conn.word(KICKS).wrapping_sub(rx.kicks_drained);
-    if owed > 1 << 20 { 0 } else { owed }
+/// How many kicks the peer has counted.
+pub(crate) fn counted(conn: &Conn, rx: &Rx) -> u64 {
+    if rx.kicks_said != 0 { rx.kicks_said - 1 } else { conn.word(KICKS) }
 }
 
-/// Takes kicks out of the companion, as many as have arrived and at most `most`, whoever is asleep. Other epoll sets that the
-/// connection is a member of get an edge in the place of the one that finds nothing now.
+/// How many kicks the peer has counted that we have not taken.
+pub(crate) fn owed(conn: &Conn, rx: &Rx) -> u64 {
+    reading::owed(counted(conn, rx), rx.kicks_drained)
+}
+
+/// Takes kicks out of the companion, as many as have arrived and at most `most`, whoever is asleep.
+/// Other epoll sets that the connection is a member of get an edge in the place of the one that
+/// finds nothing now.
 pub(crate) fn drain(conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>, most: u64, by: By) {
     let _undisturbed = (owed(conn, rx) > 0).then(signals::undisturbed);
     let before = rx.kicks_drained;
     let last = before.saturating_add(most);
     loop {
-        let mut count = owed(conn, rx).min(last - rx.kicks_drained).min(256) as usize;
         let mut bytes = [0; 256];
-        if conn.is_far() {
-            // One that was counted may never come, but a record in its place.
-            let next = sys::recv_some(fd, &mut bytes[..count], libc::MSG_PEEK | libc::MSG_DONTWAIT);
-            if let Err(errno) = next {
-                rx.keep_error(errno);
-            }
-            count = bytes[..next.unwrap_or(0)].iter().take_while(|&&byte| byte == 0).count();
-        }
+        let count = owed(conn, rx).min(last - rx.kicks_drained).min(bytes.len() as u64) as usize;
+        let count = peering::kicks_ahead(conn, fd, rx, count);
         if count == 0 {
             break;
         }

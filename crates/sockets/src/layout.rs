@@ -1,5 +1,6 @@
-//! Where things lie in a link's segment. Each process exports one segment per link; the peer writes into it. The offsets are the
-//! protocol between two versions of Shunt: change one and raise [`VERSION`].
+//! Where things lie in a link's segment. Each process exports one segment per link; the peer writes
+//! into it. The offsets are the protocol between two versions of Shunt: change one and raise
+//! [`VERSION`].
 //!
 //! | from | what | who writes |
 //! |---|---|---|
@@ -9,7 +10,7 @@
 //! | [`SLOT`] | one header of [`SLOT_BYTES`] for each of [`SLOTS`] connections | see below |
 //! | [`BIGS`] | [`GROWN`] big rings, for connections that grow | peer |
 //! | [`DATA`] | a small ring for each slot | peer |
-//! | [`VIAS`] | [`VIA`] bytes for each slot, queues and buffers of Virtual Interfaces: in segments of processes with stream = via only | peer |
+//! | [`VIAS`] | [`VIA`] bytes for each slot: queues of Virtual Interfaces; if stream = via | peer |
 
 use fabric::{hints, queue};
 use stream::sovia;
@@ -20,16 +21,18 @@ pub const VERSION: u32 = 12;
 pub const SLOTS: usize = hints::SLOTS;
 /// Event queues of a process (one for each epoll set that has promoted members).
 pub const QUEUES: usize = 8;
-/// Bells that a process may pass with a link to one of its own user: bell n is event queue n's, the last one is for single calls. It passes that one, and those of as
-/// many event queues as it has sets.
+/// Bells that a process may pass with a link to one of its own user: bell n is event queue n's, the
+/// last one is for single calls. It passes that one, and those of as many event queues as it has
+/// sets.
 pub const BELLS: usize = QUEUES + 1;
 pub const CALL_BELL: usize = QUEUES;
 /// Capacity of the ring that a connection starts with.
 pub const SMALL: usize = 16 << 10;
 /// Capacity of the ring that it grows to.
 pub const BIG: usize = 256 << 10;
-/// So many of these each direction of a link has: who writes gives them to the connections that fill their small rings, and takes them back when both
-/// ends have left the slot. Most connections never need one, and what each of them could have, it would keep when it is idle.
+/// So many of these each direction of a link has: who writes gives them to the connections that
+/// fill their small rings, and takes them back when both ends have left the slot. Most connections
+/// never need one, and what each of them could have, it would keep when it is idle.
 pub const GROWN: usize = 16;
 
 pub const CTL: usize = 0;
@@ -44,15 +47,17 @@ pub const VIA: usize = sovia::BYTES.next_multiple_of(4096);
 /// Bytes that can be under way at most, on all ways of a direction together.
 pub const UNDER_WAY: usize = SMALL + BIG + VIA;
 pub const VIAS: usize = DATA + SLOTS * SMALL;
-/// Length of a segment: of a process whose bytes go by rings, and of one whose bytes may go by Virtual Interfaces.
+/// Length of a segment: of a process whose bytes go by rings, and of one whose bytes may go by
+/// Virtual Interfaces.
 pub const SEGMENT: usize = VIAS;
 pub const SEGMENT_VIA: usize = VIAS + SLOTS * VIA;
 
 // Words of a slot's header. First line: put by the peer as the producer of what we read.
 /// Write position of the ring that we read.
 pub const W: usize = 0;
-/// Announcement: from this many bytes of tcp on, plus one, the small ring is used. 0: not announced. Each change happens at most
-/// once and in this order, so that an announcement is never overwritten.
+/// Announcement: from this many bytes of tcp on, plus one, the small ring is used. 0: not
+/// announced. Each change happens at most once and in this order, so that an announcement is never
+/// overwritten.
 pub const SMALL_AT: usize = 8;
 /// Announcement: from this position on, plus one, the big ring that [`BIG_RING`] tells.
 pub const BIG_AT: usize = 16;
@@ -73,16 +78,18 @@ pub const R: usize = 64;
 pub const CPU: usize = 72;
 // Third line: the tripwire, armed by us, fired by the peer.
 pub const TRIP: usize = 128;
-/// Who sends the bytes that we have recalled: [`BY_WRITER`] set by the peer, [`BY_READER`] by us; the first one does it.
+/// Who sends the bytes that we have recalled (bits of `path::claim`).
 pub const CLAIM: usize = 136;
 // Fourth line: put by the peer now and then, looked at by us at every write.
 /// Bits of [`note`].
 pub const NOTES: usize = 192;
 /// With [`note::RECALL`]: the position from which our bytes are to go by tcp.
 pub const RECALL_AT: usize = 200;
-/// With [`note::RECALL`], if the peer has sent recalled bytes in our stead (see [`CLAIM`]): up to this position, plus one.
+/// With [`note::RECALL`], if the peer has sent recalled bytes in our stead (see [`CLAIM`]): up to
+/// this position, plus one.
 pub const RESENT_TO: usize = 208;
-/// Answer to our offer: 0, or bits [`ACCEPTED`], [`REFUSED`], [`CANCELLED`]; and [`NARROWED`].
+/// Answer to our offer: 0, or bits [`ACCEPTED`], [`REFUSED`], [`CANCELLED`]; and
+/// [`SMALL_BUFFERS_SET`].
 pub const STATE: usize = 216;
 
 /// Before [`BIG_AT`]: which of the big rings it is, plus one.
@@ -92,12 +99,9 @@ pub const ACCEPTED: u64 = 1;
 pub const REFUSED: u64 = 2;
 /// We took the offer back.
 pub const CANCELLED: u64 = 4;
-/// Since we made it, our program has set a small receive buffer: as [`note::NARROW`], which the peer takes for an earlier slot's until it
-/// has taken this one.
-pub const NARROWED: u64 = 8;
-
-pub const BY_WRITER: u64 = 1;
-pub const BY_READER: u64 = 2;
+/// Since we made it, our program has set a small receive buffer: as [`note::SMALL_BUFFERS`], which
+/// the peer takes for an earlier slot's until it has taken this one.
+pub const SMALL_BUFFERS_SET: u64 = 8;
 
 /// What a peer tells about its end.
 pub mod note {
@@ -105,21 +109,22 @@ pub mod note {
     pub const CLOSED: u64 = 1;
     /// It has shut its writing half.
     pub const SHUT_WR: u64 = 2;
-    /// It asks us to write by tcp from now on.
+    /// It asks us to write by tcp from now on; also with [`RECALL`].
     pub const DEMOTE: u64 = 4;
     /// It reads no more from the ring: what lies beyond RECALL_AT goes by tcp.
     pub const RECALL: u64 = 8;
-    /// It has shut its reading half.
-    pub const SHUT_RD: u64 = 16;
-    /// It has left the slot and will not touch it again: the slot's owner may give it to another connection.
+    /// It has left the slot and will not touch it again: the slot's owner may give it to another
+    /// connection.
     pub const GONE: u64 = 32;
     /// Its program has set a small receive buffer.
-    pub const NARROW: u64 = 64;
+    pub const SMALL_BUFFERS: u64 = 64;
     /// Between hosts: it has found our END, and sends no STOP any more.
     pub const END_HEARD: u64 = 256;
-    /// Between hosts: its process ends. What it has put is there; its END comes by tcp, and whatever it may still say.
+    /// Between hosts: its process ends. What it has put is there; its END comes by tcp, and
+    /// whatever it may still say.
     pub const ENDING: u64 = 512;
-    /// With [`RECALL`]: its program goes through exec(), and the next image may offer a slot for the connection again.
+    /// With [`RECALL`]: its program goes through exec(), and the next image may offer a slot for
+    /// the connection again.
     pub const AGAIN: u64 = 128;
 }
 
@@ -128,8 +133,8 @@ pub const fn mapped(slots: usize) -> usize {
     DATA + slots * SMALL
 }
 
-/// How much one mapping of ours may take of the address space of a process that may have so much: what we take, the program cannot
-/// have any more.
+/// How much one mapping of ours may take of the address space of a process that may have so much:
+/// what we take, the program cannot have any more.
 const fn share(address_space: u64) -> usize {
     (address_space / 32) as usize
 }
@@ -156,7 +161,8 @@ pub const fn small(index: usize) -> usize {
     DATA + index * SMALL
 }
 
-/// Offset of the big ring with this number, as [`BIG_RING`] has it; whatever that is, it is one of them.
+/// Offset of the big ring with this number, as [`BIG_RING`] has it; whatever that is, it is one of
+/// them.
 pub const fn big(number: u64) -> usize {
     BIGS + (number.wrapping_sub(1) % GROWN as u64) as usize * BIG
 }

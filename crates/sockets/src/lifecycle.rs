@@ -1,4 +1,5 @@
-//! The beginning of a connection: a socket that the program has connected or accepted is followed from then on.
+//! The beginning of a connection: a socket that the program has connected or accepted is followed
+//! from then on.
 
 use fabric::sync::Ordering;
 use fabric::sys;
@@ -11,14 +12,16 @@ use crate::socket::is_tcp;
 use crate::table::{self, Entry};
 use crate::{close, home, process, report};
 
-/// Begins to follow a connection that the program has just made (`client`) or accepted. `family`: of the peer's address, if it is
-/// known; what need not be asked for makes short connections cheaper.
+/// Begins to follow a connection that the program has just made (`client`) or accepted. `family`:
+/// of the peer's address, if it is known; what need not be asked for makes short connections
+/// cheaper.
 pub fn track(fd: i32, client: bool, family: Option<i32>) {
-    if !process::active() || wire::is_carrier() {
+    if !process::active() || wire::is_progress_thread() {
         return;
     }
     let family = family.or_else(|| sys::getsockopt(fd, libc::SOL_SOCKET, libc::SO_DOMAIN).ok());
-    // What accept() gives is nearly always TCP, and asked about before it is posted; connect() is much used for datagrams.
+    // What accept() gives is nearly always TCP, and asked about before it is posted; connect() is
+    // much used for datagrams.
     if !matches!(family, Some(libc::AF_INET | libc::AF_INET6)) || client && !is_tcp(fd) {
         return;
     }
@@ -37,7 +40,8 @@ pub fn track(fd: i32, client: bool, family: Option<i32>) {
     report::add(report::at::TRACKED, 1);
     match table::swap(fd, Entry::Conn(conn)) {
         Some(Entry::None) => {}
-        // A descriptor that was closed behind our back (by a call that we do not see) and given out again.
+        // A descriptor that was closed behind our back (by a call that we do not see) and given out
+        // again.
         Some(Entry::Conn(old)) => crate::close::abandon(old),
         Some(_) => {}
         None => {
@@ -47,8 +51,8 @@ pub fn track(fd: i32, client: bool, family: Option<i32>) {
     }
 }
 
-/// Begins to follow a socket that gets a second number, or becomes a member of an epoll set, before it is connected: by connect() only
-/// one number would be known, and no set.
+/// Begins to follow a socket that gets a second number, or becomes a member of an epoll set, before
+/// it is connected: by connect() only one number would be known, and no set.
 pub fn track_unconnected(fd: i32) {
     let fresh = process::active()
         && is_tcp(fd)

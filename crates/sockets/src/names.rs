@@ -1,5 +1,7 @@
-//! The ports of connections that go on by a [`crate::relay`] where no network of its own could be made: the kernel has others for them, and getsockname() and getpeername() are to
-//! tell what they always told. Known by the socket's cookie, so that all its numbers are meant, in this process, in children and after exec(), and no other socket.
+//! The ports of connections that go on by a [`crate::relay`] where no network of its own could be
+//! made: the kernel has others for them, and getsockname() and getpeername() are to tell what they
+//! always told. Known by the socket's cookie, so that all its numbers are meant, in this process,
+//! in children and after exec(), and no other socket.
 
 use fabric::sync::{AtomicU32, AtomicU64, Ordering};
 use fabric::sys;

@@ -4,7 +4,7 @@ use fabric::sys::Errno;
 
 /// How a call is to be carried out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Way {
+pub enum Outcome {
     /// By the kernel alone, on the companion.
     Kernel,
     /// It has been carried out.
@@ -12,14 +12,27 @@ pub enum Way {
 }
 
 /// What one attempt came to.
-pub(crate) enum Tried {
+pub(crate) enum Attempt {
     Bytes(usize),
     /// Nothing to read, or no room to write.
-    Not,
+    WouldBlock,
     End,
     Error(Errno),
     /// The connection is no longer ours: the kernel's call.
     Kernel,
-    /// Nothing but the place of urgent data that was read: a call of the kernel's steps over it, a look does not.
+    /// Nothing but the place of urgent data that was read: a call of the kernel's steps over it, a
+    /// look does not.
     Mark,
+}
+
+impl Attempt {
+    /// Of a call of the kernel's that does not wait.
+    pub(crate) fn of(got: Result<usize, Errno>) -> Attempt {
+        match got {
+            Ok(0) => Attempt::End,
+            Ok(count) => Attempt::Bytes(count),
+            Err(Errno::EAGAIN) => Attempt::WouldBlock,
+            Err(errno) => Attempt::Error(errno),
+        }
+    }
 }

@@ -1,12 +1,15 @@
-//! The sleeper's check, in tests only (SHUNT_CHECK_SLEEPERS): before a thread sleeps, all that it waits for has been looked at after its tripwire was
-//! armed, so none is ever owed anything. Whoever has slept for a second in poll(), select() or epoll_wait(), or in a read between hosts, looks whether something that
-//! it waits for is there; if so, and nobody wakes it within two more, a wake-up is lost: it says so on standard error and ends the program. A writer looks each
-//! millisecond in any case: with the check it must have been woken if there is room. Readers on one host sleep in recv() of the kernel's, which has no end and
-//! goes on when its number is given to something else, as no poll() in its place does: they do not look.
+//! The sleeper's check, in tests only (SHUNT_CHECK_SLEEPERS): before a thread sleeps, all that it
+//! waits for has been looked at after its tripwire was armed, so none is ever owed anything.
+//! Whoever has slept for a second in poll(), select() or epoll_wait(), or in a read by a bell,
+//! looks whether something that it waits for is there; if so, and nobody wakes it within two more,
+//! a wake-up is lost: it says so on standard error and ends the program. A writer looks each
+//! millisecond in any case: with the check it must have been woken if there is room. Readers that
+//! are kicked sleep in the kernel's recv(), which has no end: they do not look.
 
 use core::fmt::Write;
 
 use fabric::sys;
+use fabric::text::Text;
 
 use crate::process;
 
@@ -30,30 +33,17 @@ pub(crate) fn looks() -> bool {
     process::options().check_sleepers
 }
 
-/// After that sleep: `owed` says of which descriptor something is there, `woken` waits for so many nanoseconds whether somebody wakes us.
+/// After that sleep: `owed` says of which descriptor something is there, `woken` waits for so many
+/// nanoseconds whether somebody wakes us.
 #[cold]
 pub(crate) fn check(call: &str, mut owed: impl FnMut() -> Option<i32>, mut woken: impl FnMut(u64) -> bool) {
     if owed().is_none() || woken(GRACE_NS) {
         return;
     }
     let Some(fd) = owed() else { return };
-    let mut text = Text { bytes: [0; 128], len: 0 };
+    let mut text = Text::<128>::new();
     let (pid, tid) = (process::pid(), sys::gettid());
     let _ = writeln!(text, "shunt[{pid}]: thread {tid} sleeps in {call}(), but descriptor {fd} is ready");
-    let _ = sys::write(libc::STDERR_FILENO, &text.bytes[..text.len]);
+    let _ = sys::write(libc::STDERR_FILENO, text.bytes());
     sys::exit(STATUS)
-}
-
-struct Text {
-    bytes: [u8; 128],
-    len: usize,
-}
-
-impl Write for Text {
-    fn write_str(&mut self, text: &str) -> core::fmt::Result {
-        let len = text.len().min(self.bytes.len() - self.len);
-        self.bytes[self.len..self.len + len].copy_from_slice(&text.as_bytes()[..len]);
-        self.len += len;
-        Ok(())
-    }
 }

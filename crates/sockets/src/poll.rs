@@ -1,23 +1,25 @@
-//! poll() over a mixture of the kernel's descriptors and promoted connections; select() is turned into it. First what is ready
-//! without waiting, then a short spin, then tripwires armed for every promoted member and a sleep in the kernel's poll, where the
-//! companions stand for their connections. Epoll sets among the descriptors are settled before the kernel is asked about them; that
-//! one seemed readable in its sleep is only a reason to look again.
+//! poll() over a mixture of the kernel's descriptors and promoted connections; select() is turned
+//! into it. First what is ready without waiting, then a short spin, then tripwires armed for every
+//! promoted member and a sleep in the kernel's poll, where the companions stand for their
+//! connections. Epoll sets among the descriptors are settled before the kernel is asked about them;
+//! that one seemed readable in its sleep is only a reason to look again.
 
-use fabric::bell;
 use fabric::sync::Ordering;
 use fabric::sys::{self, Errno};
 use fabric::trip;
-use stream::spin::{Learned, NO_CPU, Spun, cpu, ticks};
+use stream::spin::{Learned, NO_CPU, cpu, ticks, ticks_of};
 
+use crate::bells::CallBell;
 use crate::conn::{Conn, flag, path};
-use crate::layout::CALL_BELL;
 use crate::path::room;
+use crate::spare::Spare;
 use crate::wake::arm;
 use crate::wake::arm::Seen;
 use crate::wake::sleepers::Waiter;
-use crate::{bells, epoll, idle, kicks, overdue, process, ready, real, rendezvous, seen, table};
+use crate::{epoll, idle, kicks, next, overdue, process, ready, rendezvous, seen, table, wait};
 
-/// Connections that a poll of the kernel's is waiting on: they are not promoted meanwhile, as nobody would wake it.
+/// Connections that a poll of the kernel's is waiting on: they are not promoted meanwhile, as
+/// nobody would wake it.
 pub struct InKernel<'a>(&'a [libc::pollfd], usize);
 
 impl Drop for InKernel<'_> {
@@ -28,8 +30,8 @@ impl Drop for InKernel<'_> {
     }
 }
 
-/// Whether poll() over these descriptors is the kernel's: the guard is to be held for the call. Housekeeping on the way for
-/// connections that are still on tcp.
+/// Whether poll() over these descriptors is the kernel's: the guard is to be held for the call.
+/// Housekeeping on the way for connections that are still on tcp.
 pub fn by_kernel(fds: &[libc::pollfd]) -> Option<InKernel<'_>> {
     let mut entered = InKernel(fds, 0);
     // Sets without promoted members, too: one may be promoted while the kernel waits.
@@ -56,76 +58,147 @@ pub fn poll(
     nanos: Option<u64>,
     mask: *const libc::sigset_t,
 ) -> Result<usize, Errno> {
-    let deadline = nanos.map(|nanos| sys::now().saturating_add(nanos));
+    let mut waits = nanos != Some(0);
+    let deadline = nanos.filter(|_| waits).map(|nanos| sys::now().saturating_add(nanos));
     let mut learned = LEARNED.load();
     let began = ticks();
     let Some(mut scratch) = Scratch::new(fds.len()) else { return Err(Errno::ENOMEM) };
+    let mut ask = false;
     loop {
         // Before the survey: what comes during it must show as a change.
         let seen = fingerprint(fds);
-        let ready = survey(fds, &mut scratch)?;
-        if ready > 0 || nanos == Some(0) {
-            return Ok(ready);
+        let found = survey(fds, scratch.polls());
+        let member = fds.iter().find_map(|poll| managed(poll.fd));
+        let spins = member.is_some() && learned.may_spin(process::spin_ticks());
+        // Who goes to sleep at once learns from that what is ready in the kernel.
+        ask |= !waits || found.ready > 0 || found.sets || spins;
+        let others = if found.others && ask { ask_kernel(fds, scratch.polls(), found.sets)? } else { 0 };
+        if found.ready + others > 0 || !waits {
+            if any_ended(fds, scratch.polls()) {
+                continue;
+            }
+            return Ok(found.ready + others);
         }
-        let only = fds.iter().find_map(|poll| managed(poll.fd));
-        let limit = if only.is_some() { process::spin_ticks() } else { 0 };
-        let peer = only.map_or(NO_CPU, |_| meet(fds));
-        let spun = learned.spin(limit, peer, || fingerprint(fds) != seen);
-        let before = ticks();
-        let slept =
-            if spun == Spun::Won { Ok(()) } else { sleep(fds, &mut scratch, (deadline, began), mask, seen) };
-        if spun != Spun::Won && only.is_some() {
-            learned.slept(ticks() - before, limit);
+        let mut slept = Ok(false);
+        let mut sleep = || {
+            slept = sleep(fds, &mut scratch, (deadline, began), mask, seen);
+            slept.map(drop)
+        };
+        if let Some(conn) = member {
+            let changed = || fingerprint(fds) != seen;
+            let (spun, _) = wait::spin_or_sleep(&mut learned, meet(fds), changed, sleep);
+            LEARNED.store(learned);
+            wait::count_spin(conn, spun);
+        } else {
+            let _ = sleep();
         }
-        LEARNED.store(learned);
-        if let Some(conn) = only {
-            let count = if spun == Spun::Won { &conn.counters.spins_won } else { &conn.counters.spins_lost };
-            count.fetch_add(u64::from(spun != Spun::None), Ordering::Relaxed);
-        }
-        slept?;
-        if deadline.is_some_and(|deadline| sys::now() >= deadline) {
-            return survey(fds, &mut scratch);
+        // Of a set the kernel tells also what has been seen before.
+        let told = if slept? && !found.sets { after_sleep(fds, &mut scratch) } else { None };
+        waits = deadline.is_none_or(|deadline| sys::now() < deadline);
+        match told {
+            Some(ready) if ready > 0 || !waits => return Ok(ready),
+            _ => ask = told.is_none(),
         }
     }
 }
 
-/// What is ready now, without waiting: rings first, the kernel's in one call.
-fn survey(fds: &mut [libc::pollfd], scratch: &mut Scratch) -> Result<usize, Errno> {
-    let polls = scratch.polls();
-    let mut others = false;
-    let mut sets = false;
-    for (place, poll) in polls.iter_mut().zip(fds.iter_mut()) {
-        *place = *poll;
-        place.revents = 0;
+/// What a look without system calls finds.
+struct Survey {
+    /// Promoted members that are ready.
+    ready: usize,
+    /// Whether there are others, of which the kernel knows, and sets among them.
+    others: bool,
+    sets: bool,
+}
+
+/// Looks at rings. The others are left in `polls`.
+fn survey(fds: &mut [libc::pollfd], polls: &mut [libc::pollfd]) -> Survey {
+    let mut found = Survey { ready: 0, others: false, sets: false };
+    for (place, poll) in polls.iter_mut().zip(fds) {
+        *place = libc::pollfd { revents: 0, ..*poll };
         poll.revents = 0;
-        if let Some(conn) = managed(poll.fd)
-            && let Some(events) = events(conn, poll)
-        {
+        if let Some(events) = managed(poll.fd).and_then(|conn| events(conn, poll)) {
             poll.revents = events as i16;
             place.fd = -1;
+            found.ready += usize::from(events != 0);
         } else {
-            others = true;
-            sets |= epoll::watch(poll.fd);
+            found.others = true;
+            found.sets |= epoll::watch(poll.fd);
         }
     }
-    if others {
-        let polls = &mut polls[..fds.len()];
-        if sets {
-            epoll::settle();
-        }
+    found
+}
+
+/// How many of those in `polls` are ready, which goes to `fds`.
+fn ask_kernel(fds: &mut [libc::pollfd], polls: &mut [libc::pollfd], sets: bool) -> Result<usize, Errno> {
+    let polls = &mut polls[..fds.len()];
+    if sets {
+        epoll::settle();
+    }
+    sys::ppoll(polls, Some(0))?;
+    if polls.iter().any(|poll| poll.revents != 0 && table::set(poll.fd).is_some()) {
+        // It may be a wake-up for something that was seen before the wake-up came: only what stays
+        // when that is taken counts.
+        epoll::settle();
         sys::ppoll(polls, Some(0))?;
-        if polls.iter().any(|poll| poll.revents != 0 && table::set(poll.fd).is_some()) {
-            // It may be a wake-up for something that was seen before the wake-up came: only what stays when that is taken counts.
-            epoll::settle();
-            sys::ppoll(polls, Some(0))?;
-        }
-        for (place, poll) in polls.iter().zip(fds.iter_mut()) {
-            if place.fd >= 0 {
-                poll.revents = place.revents;
+    }
+    let mut ready = 0;
+    for (place, poll) in polls.iter().zip(fds).filter(|(place, _)| place.fd >= 0) {
+        poll.revents = place.revents;
+        ready += usize::from(poll.revents != 0);
+    }
+    Ok(ready)
+}
+
+/// How many are ready after a sleep in the kernel, which has told of its own. `None` where it was
+/// asked for something else than the program wants to know.
+fn after_sleep(fds: &mut [libc::pollfd], scratch: &mut Scratch) -> Option<usize> {
+    let (polls, watches) = scratch.both();
+    let mut ready = 0;
+    for ((place, watch), poll) in polls.iter().zip(&*watches).zip(fds) {
+        poll.revents = match watch {
+            Watch::Waiter(conn, _) if conn.is(managed(poll.fd)) => events(conn, poll)? as i16,
+            Watch::Waiter(..) => return None,
+            _ => place.revents,
+        };
+        ready += usize::from(poll.revents != 0);
+    }
+    Some(ready)
+}
+
+/// Between two looks at the kernel for a connection's life, in ns.
+const LIFE_NS: u64 = 100_000;
+
+/// Whether a connection whose ring has nothing to read has ended without a word, as that of a peer
+/// that was killed. Only the kernel knows. It tells those who sleep; for a program that never does
+/// it is asked now and then, of all when that is due of the first.
+fn any_ended(fds: &[libc::pollfd], polls: &mut [libc::pollfd]) -> bool {
+    let now = ticks();
+    let polls = &mut polls[..fds.len()];
+    let mut due = false;
+    for (place, poll) in polls.iter_mut().zip(fds) {
+        *place = libc::pollfd { fd: -1, events: libc::POLLRDHUP, revents: 0 };
+        if poll.revents & libc::POLLIN == 0
+            && let Some(conn) = managed(poll.fd)
+            && !conn.has(flag::PEER_FIN | flag::PEER_HUP)
+            && let Some(mut rx) = conn.lock_rx(poll.fd)
+            && path::is_ring(conn.rx.path())
+        {
+            if !due && now.wrapping_sub(rx.looked) < ticks_of(LIFE_NS) {
+                return false;
             }
+            (rx.looked, place.fd, due) = (now, poll.fd, true);
         }
     }
-    Ok(fds.iter().filter(|poll| poll.revents != 0).count())
+    if !due || sys::ppoll(polls, Some(0)).unwrap_or(0) == 0 {
+        return false;
+    }
+    for place in polls.iter().filter(|place| place.revents != 0) {
+        if let Some(conn) = managed(place.fd) {
+            ready::absorb(conn, place.fd);
+        }
+    }
+    true
 }
 
 /// What a promoted member is ready for; waits for a thread that is taking the answer to its offer.
@@ -142,8 +215,8 @@ fn managed(fd: i32) -> Option<&'static Conn> {
     table::conn(fd).filter(|conn| conn.is_managed())
 }
 
-/// Changes when any promoted member's peer has put something, or its end has become known: a survey before that has not seen it, and a sleep
-/// after it would not be told.
+/// Changes when any promoted member's peer has put something, or its end has become known: a survey
+/// before that has not seen it, and a sleep after it would not be told.
 fn fingerprint(fds: &[libc::pollfd]) -> u64 {
     fds.iter().filter_map(|poll| managed(poll.fd)).fold(0, |sum, conn| {
         let told = u64::from(conn.has(flag::PEER_FIN | flag::PEER_HUP));
@@ -165,33 +238,33 @@ const MEET_MOST: usize = 8;
 /// How soon it is looked again whether what goes by tcp first has gone.
 const RESEND_NS: u64 = 1_000_000;
 
-/// Counts this thread as a sleeper on each connection, or as one that is in the kernel, arms it, and puts what the kernel is asked for into `polls`. How long at most may
-/// be slept, in ns.
+/// Counts this thread as a sleeper on each connection, or as one that is in the kernel, arms it,
+/// and puts what the kernel is asked for into `polls`. How long at most may be slept, in ns.
 fn fall_asleep(
     fds: &[libc::pollfd],
     polls: &mut [libc::pollfd],
-    ways: &mut [Way],
-    mode: u64,
-    id: u8,
+    watches: &mut [Watch],
+    how: u64,
 ) -> Option<u64> {
     let mut limit = None;
-    for ((place, way), poll) in polls.iter_mut().zip(&mut *ways).zip(fds) {
+    for ((place, watch), poll) in polls.iter_mut().zip(&mut *watches).zip(fds) {
         *place = libc::pollfd { revents: 0, ..*poll };
-        *way = Way::NotOurs;
+        *watch = Watch::NotOurs;
         let Some(conn) = table::conn(poll.fd) else { continue };
-        *way = Way::into(conn);
-        if matches!(way, Way::Kernel(_)) {
+        *watch = Watch::into(conn);
+        if matches!(watch, Watch::Kernel(_)) {
             continue;
         }
         conn.counters.sleeps.fetch_add(1, Ordering::Relaxed);
         let interest = if poll.events & libc::POLLOUT != 0 { trip::RX | trip::TX } else { trip::RX };
-        arm::arm(conn, interest, mode, id);
-        // The companion stands for the connection: kicks, its end, and what is still on tcp. Once its end is known it would
-        // be readable for ever.
+        arm::arm(conn, interest, how);
+        // The companion stands for the connection: kicks, its end, and what is still on tcp. Once
+        // its end is known it would be readable for ever.
         let on_tcp = matches!(conn.tx.path(), path::TCP | path::LAST);
         let out = if on_tcp { poll.events & libc::POLLOUT } else { 0 };
-        if conn.tx.path() == path::RESEND && poll.events & libc::POLLOUT != 0 {
-            // For room in the companion, or for what the peer says: looks send on.
+        if conn.tx.path() == path::RESEND {
+            // For room in the companion, or for what the peer says, whatever the program waits for:
+            // the peer may have to get these bytes before it answers. The next survey sends on.
             limit = Some(RESEND_NS);
         } else if conn.is_via() && conn.tx.path() == path::SMALL && poll.events & libc::POLLOUT != 0 {
             // For a window that stays full.
@@ -204,34 +277,27 @@ fn fall_asleep(
     limit
 }
 
+/// Sleeps in the kernel, unless what was `seen` has changed: then it is not asked.
 fn sleep(
     fds: &[libc::pollfd],
     scratch: &mut Scratch,
     (deadline, began): (Option<u64>, u64),
     mask: *const libc::sigset_t,
     seen: u64,
-) -> Result<(), Errno> {
+) -> Result<bool, Errno> {
     let rung = |conn: &Conn| !conn.has(flag::NO_BELLS);
-    let bell =
-        if fds.iter().any(|poll| managed(poll.fd).is_some_and(rung)) { bells::claim_bell() } else { None };
-    let (mode, id) = if bell.is_some() { (trip::BELL, CALL_BELL as u8) } else { (trip::KICK, 0) };
+    let bell = CallBell::claim_if(fds.iter().any(|poll| managed(poll.fd).is_some_and(rung)));
     let count = fds.len();
-    let (polls, ways) = scratch.both();
-    let limit = fall_asleep(fds, polls, ways, mode, id);
-    polls[count] = libc::pollfd { fd: bell.unwrap_or(-1), events: libc::POLLIN, revents: 0 };
-    let mut result = Ok(());
+    let (polls, watches) = scratch.both();
+    let limit = fall_asleep(fds, polls, watches, bell.how());
+    polls[count] = bell.polled();
+    let mut result = Ok(false);
     if fingerprint(fds) == seen {
         let left = deadline.map(|deadline| deadline.saturating_sub(sys::now()));
         let (left, looks) =
             overdue::limit(idle::before_sleep([left, limit].into_iter().flatten().min(), began));
-        let left = left.map(sys::timespec);
-        let timeout = left.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
-        // SAFETY: the array has count + 1 places, timeout is null or valid, the mask is the program's.
-        let got = unsafe { real::ppoll()(polls.as_mut_ptr(), count as u64 + 1, timeout, mask) };
-        if got < 0 {
-            result = Err(Errno::new(real::errno()));
-        }
-        if looks && got == 0 {
+        let got = next::ppoll(polls, left, mask);
+        if looks && got == Ok(0) {
             let came =
                 || (fingerprint(fds) != seen).then(|| fds.iter().find(|poll| managed(poll.fd).is_some()));
             overdue::check(
@@ -240,24 +306,21 @@ fn sleep(
                 |nanos| sys::ppoll(polls, Some(nanos)) != Ok(0),
             );
         }
+        result = got.map(|_| true);
     }
-    for way in &*ways {
-        match way {
-            Way::Waiter(conn, place) => drop(Waiter::again(conn, *place)),
-            Way::Kernel(conn) => conn.leave_kernel(),
-            Way::NotOurs => {}
+    for watch in &*watches {
+        match watch {
+            Watch::Waiter(conn, place) => drop(Waiter::again(conn, *place)),
+            Watch::Kernel(conn) => conn.leave_kernel(),
+            Watch::NotOurs => {}
         }
     }
-    if let Some(bell) = bell {
-        if polls[count].revents != 0 {
-            bell::silence(bell);
-        }
-        bells::release_bell();
-    }
-    for ((place, way), poll) in polls.iter().zip(&*ways).zip(fds) {
-        if let Way::Waiter(conn, _) = way
+    bell.silence_if(&polls[count]);
+    drop(bell);
+    for ((place, watch), poll) in polls.iter().zip(&*watches).zip(fds) {
+        if let Watch::Waiter(conn, _) = watch
             && (place.revents != 0 || conn.has(flag::LEFT))
-            && managed(poll.fd).is_some_and(|now| core::ptr::eq(now, *conn))
+            && conn.is(managed(poll.fd))
         {
             if place.revents & !(libc::POLLIN | libc::POLLRDNORM) == 0 {
                 kicks::take_after_sleep(conn, poll.fd);
@@ -271,7 +334,7 @@ fn sleep(
 
 /// How a descriptor is waited for in a sleep.
 #[derive(Clone, Copy)]
-enum Way {
+enum Watch {
     NotOurs,
     /// As a promoted connection, with the waiter's place.
     Waiter(&'static Conn, i32),
@@ -279,73 +342,71 @@ enum Way {
     Kernel(&'static Conn),
 }
 
-impl Way {
-    fn into(conn: &'static Conn) -> Way {
+impl Watch {
+    fn into(conn: &'static Conn) -> Watch {
         loop {
             if conn.is_managed() {
-                return Way::Waiter(conn, Waiter::new(conn).keep());
+                return Watch::Waiter(conn, Waiter::new(conn).keep());
             }
             if conn.enter_kernel() {
-                return Way::Kernel(conn);
+                return Watch::Kernel(conn);
             }
         }
     }
 }
 
-/// Room for as many pollfds as the program has, and one for the bell, and for how each is waited for: on the stack, or mapped when
-/// there are many.
+/// Room for as many pollfds as the program has, and one for the bell, and for how each is waited
+/// for: on the stack, or kept for the next call when there are many.
 struct Scratch {
     polls: [libc::pollfd; Self::FEW + 1],
-    ways: [Way; Self::FEW],
-    many: *mut libc::pollfd,
+    watches: [Watch; Self::FEW],
+    many: Option<Spare>,
     len: usize,
 }
 
 impl Scratch {
     const FEW: usize = 64;
+    const NONE: libc::pollfd = libc::pollfd { fd: -1, events: 0, revents: 0 };
 
     fn new(len: usize) -> Option<Scratch> {
-        let many: *mut libc::pollfd = if len > Self::FEW {
-            sys::mmap_private(Self::bytes(len)).ok()?.cast()
-        } else {
-            core::ptr::null_mut()
-        };
-        for at in 0..if many.is_null() { 0 } else { len } {
-            // SAFETY: mapped with room for so many, which come first.
-            unsafe { many.cast::<Way>().add(at).write(Way::NotOurs) };
+        let few = ([Self::NONE; Self::FEW + 1], [Watch::NotOurs; Self::FEW]);
+        let mut scratch = Scratch { polls: few.0, watches: few.1, many: None, len };
+        if len > Self::FEW {
+            let bytes = len * size_of::<Watch>() + (len + 1) * size_of::<libc::pollfd>();
+            let (watches, polls) = Self::split(scratch.many.insert(Spare::new(bytes)?), len);
+            for at in 0..len {
+                // SAFETY: there is room for so many watches.
+                unsafe { watches.add(at).write(Watch::NotOurs) };
+            }
+            for at in 0..=len {
+                // SAFETY: and behind them for one poll more.
+                unsafe { polls.add(at).write(Self::NONE) };
+            }
         }
-        let none = libc::pollfd { fd: -1, events: 0, revents: 0 };
-        Some(Scratch { polls: [none; Self::FEW + 1], ways: [Way::NotOurs; Self::FEW], many, len })
+        Some(scratch)
     }
 
-    /// The ways come first, as they need the alignment.
-    fn bytes(len: usize) -> usize {
-        len * size_of::<Way>() + (len + 1) * size_of::<libc::pollfd>()
+    /// The watches come first, as they need the alignment.
+    fn split(many: &Spare, len: usize) -> (*mut Watch, *mut libc::pollfd) {
+        let watches = many.memory().as_ptr().cast::<Watch>();
+        (watches, watches.wrapping_add(len).cast())
     }
 
     fn polls(&mut self) -> &mut [libc::pollfd] {
         self.both().0
     }
 
-    fn both(&mut self) -> (&mut [libc::pollfd], &mut [Way]) {
-        if self.many.is_null() {
-            return (&mut self.polls[..self.len + 1], &mut self.ways[..self.len]);
-        }
-        let ways = self.many.cast::<Way>();
-        // SAFETY: mapped with room for both, the ways written by `new`, the rest zeroed; owned by self.
+    fn both(&mut self) -> (&mut [libc::pollfd], &mut [Watch]) {
+        let Some(many) = &self.many else {
+            return (&mut self.polls[..self.len + 1], &mut self.watches[..self.len]);
+        };
+        let (watches, polls) = Self::split(many, self.len);
+        // SAFETY: `new` has made room for both, and written all of them; owned by self.
         unsafe {
             (
-                core::slice::from_raw_parts_mut(ways.add(self.len).cast(), self.len + 1),
-                core::slice::from_raw_parts_mut(ways, self.len),
+                core::slice::from_raw_parts_mut(polls, self.len + 1),
+                core::slice::from_raw_parts_mut(watches, self.len),
             )
-        }
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        if !self.many.is_null() {
-            sys::munmap(self.many.cast(), Self::bytes(self.len));
         }
     }
 }

@@ -1,16 +1,17 @@
 //! What /proc says of a process's descriptors. Without memory of its own: hooks call it.
 
 use core::ffi::CStr;
-use core::fmt::{self, Write};
+use core::fmt;
 
 use fabric::sys;
+use fabric::text::Text;
 
-/// Calls `each` for the open descriptors of a process, in their order, until it says that it is enough. `process`: a number, or "self".
+/// Calls `each` for the open descriptors of a process, in their order, until it says that it is
+/// enough. `process`: a number, or "self".
 pub(crate) fn each_descriptor(process: impl fmt::Display, mut each: impl FnMut(i32) -> bool) {
-    let Some(path) = Text::of(format_args!("/proc/{process}/fd")) else { return };
-    let Some(path) = path.as_c() else { return };
+    let path = Path::of(format_args!("/proc/{process}/fd"));
     let flags = libc::O_RDONLY | libc::O_DIRECTORY;
-    let Ok(folder) = crate::descriptors::made(|| sys::open(path, flags, 0)) else { return };
+    let Ok(folder) = crate::descriptors::made(|| sys::open(path.as_c(), flags, 0)) else { return };
     let mut entries = [0; 2048];
     'all: while let Ok(len @ 1..) = sys::getdents(folder, &mut entries) {
         let mut at = 0;
@@ -31,42 +32,16 @@ pub(crate) fn each_descriptor(process: impl fmt::Display, mut each: impl FnMut(i
 const SIZE: usize = 16;
 const NAME: usize = 19;
 
-/// What a descriptor is of ("anon_inode:[eventpoll]", "/memfd:name (deleted)"), as much as there is room for; nothing if it is not open.
+/// What a descriptor is of ("anon_inode:[eventpoll]", "/memfd:name (deleted)"), as much as there is
+/// room for; nothing if it is not open.
 pub(crate) fn target(process: impl fmt::Display, fd: i32, room: &mut [u8]) -> &[u8] {
-    let path = Text::of(format_args!("/proc/{process}/fd/{fd}"));
-    let path = path.as_ref().and_then(Text::as_c);
-    let len = path.and_then(|path| sys::readlink(path, room).ok()).unwrap_or(0);
+    let path = Path::of(format_args!("/proc/{process}/fd/{fd}"));
+    let len = sys::readlink(path.as_c(), room).unwrap_or(0);
     &room[..len]
 }
 
-/// A short text that ends with a zero.
-pub(crate) struct Text {
-    bytes: [u8; 64],
-    len: usize,
-}
-
-impl Text {
-    /// `None` if it is too long.
-    pub(crate) fn of(what: fmt::Arguments<'_>) -> Option<Text> {
-        let mut text = Text { bytes: [0; 64], len: 0 };
-        text.write_fmt(what).ok().map(|()| text)
-    }
-
-    /// As the kernel takes it.
-    pub(crate) fn as_c(&self) -> Option<&CStr> {
-        CStr::from_bytes_until_nul(&self.bytes).ok()
-    }
-}
-
-impl Write for Text {
-    fn write_str(&mut self, more: &str) -> fmt::Result {
-        let place = self.bytes.get_mut(self.len..self.len + more.len()).ok_or(fmt::Error)?;
-        place.copy_from_slice(more.as_bytes());
-        self.len += more.len();
-        // The last byte stays zero.
-        if self.len < self.bytes.len() { Ok(()) } else { Err(fmt::Error) }
-    }
-}
+/// The name of a file there.
+pub(crate) type Path = Text<64>;
 
 #[cfg(test)]
 mod tests {

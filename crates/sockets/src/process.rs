@@ -6,6 +6,8 @@ use fabric::sys;
 use options::{Options, PathMode};
 use stream::spin::{nanos_of, ticks, ticks_of};
 
+use crate::reason::Reason;
+
 struct Cell(UnsafeCell<Options>);
 // SAFETY: written once by `start`, before STARTED is set; read only after.
 unsafe impl Sync for Cell {}
@@ -18,7 +20,7 @@ const ENDED: u32 = 2;
 static PID: AtomicU32 = AtomicU32::new(0);
 static SPIN_TICKS: AtomicU64 = AtomicU64::new(0);
 static GATHER_TICKS: AtomicU64 = AtomicU64::new(0);
-/// Why nothing in this process is to be promoted: a [`crate::reason::Reason`], or 0.
+/// Why nothing in this process is to be promoted: a [`Reason`], or 0.
 static BARRED: AtomicU32 = AtomicU32::new(0);
 
 /// Whether we are a guest: see [`is_guest`].
@@ -29,8 +31,9 @@ pub fn be_guest() {
     GUEST.store(true, Ordering::Relaxed);
 }
 
-/// Whether the library was loaded (dlopen) by those who call it, and not preloaded: what the program itself does with descriptors, signals
-/// and children does not come to us. In exchange, connections are used by nobody but those who made them.
+/// Whether the library was loaded (dlopen) by those who call it, and not preloaded: what the
+/// program itself does with descriptors, signals and children does not come to us. In exchange,
+/// connections are used by nobody but those who made them.
 #[inline(always)]
 pub fn is_guest() -> bool {
     GUEST.load(Ordering::Relaxed)
@@ -46,8 +49,9 @@ pub fn start(options: Options) {
     STARTED.store(BEGUN, Ordering::Release);
 }
 
-/// Whether the machine has one processor only, so that a peer cannot run while we spin. How many this process may use says nothing:
-/// servers are pinned to one, and their peers to another (two on the same one are found out while they run).
+/// Whether the machine has one processor only, so that a peer cannot run while we spin. How many
+/// this process may use says nothing: servers are pinned to one, and their peers to another (two on
+/// the same one are found out while they run).
 fn one_cpu() -> bool {
     let mut online = [0; 64];
     let read = sys::open(c"/sys/devices/system/cpu/online", libc::O_RDONLY, 0).and_then(|fd| {
@@ -73,7 +77,8 @@ pub fn end() {
     STARTED.store(ENDED, Ordering::Release);
 }
 
-/// Whether that has been done: then not even a system call is left that the program does not make itself.
+/// Whether that has been done: then not even a system call is left that the program does not make
+/// itself.
 pub fn ended() -> bool {
     STARTED.load(Ordering::Acquire) == ENDED
 }
@@ -99,7 +104,8 @@ pub fn gather_ticks() -> u64 {
 
 const GATHER_NS: u64 = 500;
 
-/// Whether the process uses a good part of a processor: more than a sixteenth, since the last time that this was looked at.
+/// Whether the process uses a good part of a processor: more than a sixteenth, since the last time
+/// that this was looked at.
 pub fn busy() -> bool {
     let (now, looked) = (ticks(), LOOKED.load(Ordering::Relaxed));
     if now.wrapping_sub(looked) > ticks_of(BUSY_NS)
@@ -137,11 +143,11 @@ pub fn forked() {
 }
 
 /// Bars promotion in this process from now on.
-pub fn bar(reason: crate::reason::Reason) {
+pub fn bar(reason: Reason) {
     BARRED.store(reason as u32, Ordering::Relaxed);
 }
 
-/// Whether promotion is barred: the reason's code or 0.
-pub fn barred() -> u32 {
-    BARRED.load(Ordering::Relaxed)
+/// Why promotion is barred, if it is.
+pub fn barred() -> Option<Reason> {
+    Reason::of(BARRED.load(Ordering::Relaxed))
 }

@@ -1,18 +1,19 @@
-//! What a managed connection is ready for, as poll() would say of tcp. From the rings where the bytes are in rings, from the kernel
-//! where they are not.
+//! What a managed connection is ready for, as poll() would say of tcp. From the rings where the
+//! bytes are in rings, from the kernel where they are not.
 
 use fabric::{Local, sys};
 
 use crate::conn::{Conn, flag, path, state};
 use crate::events::{IN, OUT, RDHUP};
 use crate::kicks::By;
-use crate::layout::{TCP_AT, W, note};
+use crate::layout::{SMALL_AT, TCP_AT, W, note};
 use crate::path::reader;
 use crate::path::room;
-use crate::{demote, kicks, low_water, rendezvous};
+use crate::{demote, kicks, low_water, peering, rendezvous};
 
-/// Events of poll() (the same bits as epoll's) that the connection is ready for, of those in `want`; HUP and ERR always count.
-/// `None` if its calls are no longer ours; [`AGAIN`] if that is being decided.
+/// Events of poll() (the same bits as epoll's) that the connection is ready for, of those in
+/// `want`; HUP and ERR always count. `None` if its calls are no longer ours; [`AGAIN`] if that is
+/// being decided.
 pub fn events(conn: &'static Conn, fd: i32, want: u32) -> Option<u32> {
     if conn.state() == state::OFFERED && !rendezvous::answered(conn) {
         return Some(AGAIN);
@@ -29,6 +30,10 @@ pub fn events(conn: &'static Conn, fd: i32, want: u32) -> Option<u32> {
     }
     if seen.ask & (want | IN | RDHUP) != 0 {
         seen.ask_kernel(conn, fd)?;
+        if seen.got & IN != 0 && !seen.ring && has_moved(conn, fd)? {
+            // The kernel may have told of a kick: it was asked after the peer had moved.
+            return events(conn, fd, want);
+        }
     }
     let mut got = seen.got;
     if got & IN != 0 {
@@ -38,6 +43,15 @@ pub fn events(conn: &'static Conn, fd: i32, want: u32) -> Option<u32> {
         got |= WRNORM;
     }
     Some(got & (want | (libc::EPOLLHUP | libc::EPOLLERR) as u32))
+}
+
+/// Whether a connection that was read by tcp before is read from a ring now.
+fn has_moved(conn: &'static Conn, fd: i32) -> Option<bool> {
+    if conn.rx.path() == path::TCP && conn.word(SMALL_AT) != 0 {
+        let mut rx = conn.lock_rx(fd)?;
+        reader::progress(conn, fd, &mut rx);
+    }
+    Some(path::is_ring(conn.rx.path()))
 }
 
 /// What has been seen so far of what a connection is ready for.
@@ -62,7 +76,9 @@ impl Seen {
                 if room >= third
                     || conn.is_via() && room > 0 && tx.ring.unread(&conn.ends()) == Ok(0)
                     || if room > 0 { room::stuck(conn, &tx) } else { room::stuck_for_long(conn, &mut tx) }
+                    // A write goes by tcp then, which says how it ended.
                     || conn.notes() & note::CLOSED != 0
+                    || demote::is_abandoned(conn)
                     || conn.has(flag::BROKEN | flag::SHUT_WR)
                 {
                     self.got |= OUT;
@@ -79,8 +95,11 @@ impl Seen {
         let mut rx = conn.lock_rx(fd)?;
         reader::progress(conn, fd, &mut rx);
         self.ring = path::is_ring(conn.rx.path());
-        // What was recalled between hosts is not there; an END tells when it comes. (On one host its writer may have left it to us without a word.)
-        let recalled = conn.is_far() && conn.has(flag::RECALLED) && conn.word(TCP_AT) == 0;
+        // What was recalled between hosts is not there; an END tells when it comes. (On one host
+        // its writer may have left it to us without a word.)
+        let recalled = peering::facts(conn).uses_records
+            && conn.is_recalled_at(rx.ring.position())
+            && conn.word(TCP_AT) == 0;
         let unread = self.ring && !recalled && conn.word(W) != rx.ring.position();
         self.few = unread && low_water::is_above(conn, &rx);
         if unread && !self.few {
@@ -98,30 +117,24 @@ impl Seen {
     }
 
     fn ask_kernel(&mut self, conn: &'static Conn, fd: i32) -> Option<()> {
-        let mut poll = [libc::pollfd { fd, events: self.ask as i16, revents: 0 }];
-        if sys::ppoll(&mut poll, Some(0)).unwrap_or(0) == 0 {
-            return Some(());
-        }
+        let ready = || sys::ready_for(fd, self.ask as i16) as u16 as u32;
         let ends = (libc::EPOLLHUP | libc::EPOLLERR) as u32;
-        let mut told = poll[0].revents as u32;
+        let mut told = ready();
         if told & ends == libc::EPOLLERR as u32 {
-            // The kernel may be in the middle of a reset: the error first, then that it has hung up. One that slept, as the program
-            // does by what it knows, is told both. This question waits until the kernel has done with the socket.
+            // The kernel may be in the middle of a reset: the error first, then that it has hung
+            // up. One that slept, as the program does by what it knows, is told both. This question
+            // waits until the kernel has done with the socket.
             let _ = sys::ioctl_int(fd, libc::FIONREAD);
-            let _ = sys::ppoll(&mut poll, Some(0));
-            told = poll[0].revents as u32;
+            told = ready();
         }
         if self.ring && !self.few && told & IN != 0 && told & (RDHUP | ends) == 0 {
-            // The peer has told that it ends, and what the kernel has of that is a kick, or half: it counts an end as a byte before it
-            // says that it is one.
+            // The peer has told that it ends, and what the kernel has of that is a kick, or half:
+            // it counts an end as a byte before it says that it is one.
             let mut rx = conn.lock_rx(fd)?;
-            match kicks::look(conn, fd, &mut rx, By::Call) {
-                kicks::Look::Nothing => told &= !IN,
-                kicks::Look::Data => {}
-                kicks::Look::End => {
-                    let _ = sys::ppoll(&mut poll, Some(0));
-                    told = poll[0].revents as u32;
-                }
+            match kicks::poll(conn, fd, &mut rx, By::Call) {
+                kicks::Polled::Nothing => told &= !IN,
+                kicks::Polled::Data => {}
+                kicks::Polled::End => told = ready(),
             }
         }
         self.got |= told;
@@ -143,9 +156,9 @@ pub fn absorb(conn: &'static Conn, fd: i32) {
 /// As [`absorb`].
 pub(crate) fn absorb_by(conn: &'static Conn, fd: i32, by: By) {
     if let Some(mut rx) = conn.lock_rx(fd)
-        && matches!(conn.rx.path(), path::SMALL | path::BIG)
+        && path::is_ring(conn.rx.path())
     {
-        kicks::look(conn, fd, &mut rx, by);
+        kicks::poll(conn, fd, &mut rx, by);
     }
 }
 

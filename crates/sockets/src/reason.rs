@@ -1,4 +1,5 @@
-//! Why a connection is on tcp. Each is counted per process and shown per connection by `shunt stat`: never a silent fallback.
+//! Why a connection is on tcp. Each is counted per process and shown per connection by
+//! `shunt stat`: never a silent fallback.
 
 macro_rules! reasons {
     ($($name:ident = $code:literal, $text:literal;)*) => {
@@ -13,6 +14,11 @@ macro_rules! reasons {
             /// The reason in words.
             pub fn text(self) -> &'static str {
                 NAMES[self as usize]
+            }
+
+            /// The one with this code, but for [`Reason::None`].
+            pub fn of(code: u32) -> Option<Reason> {
+                [$(Reason::$name),*].get(code as usize).copied().filter(|&reason| reason != Reason::None)
             }
         }
     };

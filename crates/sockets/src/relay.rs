@@ -1,21 +1,22 @@
-//! What is left of a connection when it crosses into a process that knows nothing of rings, and its writer can send nothing more:
-//! bytes unread in the ring, which no kernel call brings into a socket's queue. So the descriptor is changed for another connection
-//! of the kernel's, and a small process at the other end of it, the *relay*, writes what was unread, and then carries bytes both
+//! What is left of a connection when it crosses into a process that knows nothing of rings, and its
+//! writer can send nothing more: bytes unread in the ring, which no kernel call brings into a
+//! socket's queue. So the descriptor is changed for another connection of the kernel's, and a small
+//! process at the other end of it, the *relay*, writes what was unread, and then carries bytes both
 //! ways between it and the companion, halves and resets with them, until both have ended.
 //!
-//! The new connection has the addresses of the old one: it is made in a network namespace of its own, where they are free. Where the
-//! kernel allows no namespace, its ports are others, but programs under Shunt are told the old ones ([`crate::names`]).
+//! The new connection has the addresses of the old one: it is made in a network namespace of its
+//! own, where they are free. Where the kernel allows no namespace, its ports are others, but
+//! programs under Shunt are told the old ones ([`crate::names`]).
 
-use fabric::Local;
 use fabric::sync::{AtomicU32, Ordering};
 use fabric::sys::{self, Errno};
 
-use crate::conn::{Conn, Held, Rx, flag, path};
+use crate::conn::{Conn, Held, Rx, path};
 use crate::demote::{finish, flush};
-use crate::handover::{Rest, each_number, hand_over_with};
+use crate::handover::{ALWAYS_ROOM, Handed, claims, each_number, hand_over_with, shared};
 use crate::layout::{self, KICKS, TCP_AT};
 use crate::names::Ports;
-use crate::path::reader::unread_at_death;
+use crate::path::reader::{self, unread_at_death};
 use crate::reason::Reason;
 use crate::socket::SO_COOKIE;
 use crate::{close, descriptors, low_water, names, process, report};
@@ -32,51 +33,58 @@ struct Unread {
     len: usize,
     /// Kicks that are still in the companion.
     kicks: u64,
-    /// The peer was killed: whether it left bytes of ours unread, which with tcp would make the end a reset. The kernel, that knows of
-    /// kicks instead, is not asked then.
+    /// The peer was killed: whether it left bytes of ours unread, which with tcp would make the end
+    /// a reset. The kernel, that knows of kicks instead, is not asked then.
     died_unread: Option<bool>,
 }
 
-/// Takes what is unread out of the ring, up to where it ends: under the lock, when its writer writes there no more.
+/// Takes what is unread out of the ring, up to where it ends: under the lock, when its writer
+/// writes there no more.
 fn take(conn: &Conn, rx: &mut Held<'_, Rx>, died_unread: Option<bool>) -> Option<Unread> {
     let ring = sys::mmap_private(layout::UNDER_WAY).ok()?;
     let end = conn.word(TCP_AT).checked_sub(1).map_or(u64::MAX, |at| at.saturating_sub(rx.ring.position()));
     let most = end.min(layout::UNDER_WAY as u64) as usize;
     let mut path = if conn.rx.path() == path::TCP { path::SMALL } else { conn.rx.path() };
-    let mut len = 0;
-    loop {
-        let ready = rx.ring.ready(&conn.ends(), most - len, || conn.until(path)).unwrap_or(0);
-        let ready = ready.min(most - len);
-        if ready == 0 && path == path::SMALL && conn.word(layout::BIG_AT) == rx.ring.position() + 1 {
-            rx.ring.move_to(conn.big_ring(), layout::BIG);
-            conn.set(flag::GREW);
-            path = path::BIG;
-            continue;
-        }
-        if ready == 0 {
-            break;
-        }
-        // SAFETY: `ready` vouched for so many bytes of the ring; the target has room for them behind the first `len`.
-        unsafe { rx.ring.peek(&conn.ends(), 0, ring.add(len), ready) };
-        rx.ring.skip(ready);
-        len += ready;
-    }
+    let (mut len, mut reader) = (0, rx.ring);
+    reader::walk(conn, &mut reader, &mut path, |reader, ready| {
+        let piece = ready.min(most - len);
+        // SAFETY: `ready` vouched for so many bytes of the ring; the target has room for them
+        // behind the first `len`.
+        unsafe { reader.peek(&conn.ends(), 0, ring.add(len), piece) };
+        len += piece;
+        piece
+    });
+    rx.ring = reader;
     let kicks = conn.word(KICKS).wrapping_sub(rx.kicks_drained);
     let before = if conn.rx.path() == path::TCP { rx.tcp_left.unwrap_or(0) } else { 0 };
     Some(Unread { before, ring, len, kicks: if kicks > 1 << 20 { 0 } else { kicks }, died_unread })
 }
 
-/// Takes the connection back so that a process that knows nothing of rings can go on with it, or `leaves` this process
-/// ([`crate::handover`]). What can go by tcp no more goes by a relay. True if the connection itself carries all of it.
+/// Takes the connection back so that a process that knows nothing of rings can go on with it, or
+/// `leaves` this process ([`crate::handover`]). What can go by tcp no more goes by a relay. True if
+/// the connection itself carries all of it.
 pub fn hand_over(conn: &'static Conn, fd: i32, reason: Reason, leaves: bool) -> bool {
-    // What is unread stays in the ring, and is ours, as splice() can take it from there.
-    let stays = matches!(reason, Reason::Duplicated | Reason::Forked | Reason::Splice);
-    let rest = (!stays).then_some(rest as Rest);
-    hand_over_with(conn, fd, reason, leaves, rest)
+    // What is unread stays in the ring, and is ours, where splice() can take it from there, and
+    // where nothing can be made; where an epoll set tells of it; and where it may be a child that
+    // only happens to hold the connection, which ends us.
+    let may_stay = || {
+        matches!(reason, Reason::Duplicated | Reason::Forked | Reason::Splice | Reason::NoDescriptors)
+            || !leaves && conn.epolls.load(Ordering::Acquire) != 0
+            || reason != Reason::Passed && fd > libc::STDERR_FILENO && shared(conn)
+    };
+    match hand_over_with(conn, fd, reason, may_stay) {
+        Handed::Whole => return true,
+        Handed::Left => {}
+        Handed::Unsendable(rx, ended) => {
+            rest(conn, fd, rx, ended);
+            flush(conn, fd);
+        }
+    }
+    false
 }
 
-/// Changes every number that stands for the connection here for one of a relay's, which begins with `rest`. False if none can be
-/// made: then `rest` is lost.
+/// Changes every number that stands for the connection here for one of a relay's, which begins with
+/// `rest`. False if none can be made: then `rest` is lost.
 fn begin(conn: &'static Conn, fd: i32, rest: Unread) -> bool {
     let made = start(conn, fd, rest);
     if let Some(new) = made {
@@ -100,10 +108,13 @@ fn begin(conn: &'static Conn, fd: i32, rest: Unread) -> bool {
     made.is_some()
 }
 
-/// Waits, not for long, until the relay has written what is unread, at least so much as always finds room: it was readable before, so it is to be readable now.
+/// Waits, not for long, until the relay has written what is unread, at least so much as always
+/// finds room: it was readable before, so it is to be readable now.
 fn await_rest(fd: i32, unread: usize) {
     let start = sys::now();
-    while sys::ioctl_int(fd, libc::FIONREAD).is_ok_and(|there| (there as usize) < unread.min(ALWAYS_ROOM)) {
+    while sys::ioctl_int(fd, libc::FIONREAD)
+        .is_ok_and(|there| (there as u64) < (unread as u64).min(ALWAYS_ROOM))
+    {
         if sys::now() - start > AWAITED_NS {
             return;
         }
@@ -111,7 +122,6 @@ fn await_rest(fd: i32, unread: usize) {
     }
 }
 
-const ALWAYS_ROOM: usize = 2048;
 const AWAITED_NS: u64 = 100_000_000;
 
 /// What the program has set on the old socket.
@@ -141,14 +151,15 @@ fn start(conn: &Conn, companion: i32, rest: Unread) -> Option<i32> {
     let (own, peer) = conn.addresses();
     let family = sys::getsockopt::<i32>(companion, libc::SOL_SOCKET, libc::SO_DOMAIN).ok()?;
     let page = sys::mmap_common(4096).ok()?;
-    // SAFETY: a mapping of at least so many bytes, aligned, all zeroes, and not unmapped before the last use.
+    // SAFETY: a mapping of at least so many bytes, aligned, all zeroes, and not unmapped before the
+    // last use.
     let answer = unsafe { &*page.cast::<AtomicU32>() };
     // The relay is nobody's to interrupt, and must not run the program's handlers.
     let signals = sys::block_signals(u64::MAX);
     let room = descriptors::Raised::new();
     for apart in [true, false] {
-        // A process between, which shares our descriptors: it may enter a namespace, as it has one thread, and the relay, its child, is
-        // not ours to wait for.
+        // A process between, which shares our descriptors: it may enter a namespace, as it has one
+        // thread, and the relay, its child, is not ours to wait for.
         match sys::clone_process(libc::CLONE_FILES) {
             Ok(None) => {
                 if let Some((inner, outer)) = pair(family, own, peer, apart) {
@@ -180,7 +191,8 @@ fn start(conn: &Conn, companion: i32, rest: Unread) -> Option<i32> {
     inner.checked_sub(1).map(|fd| fd as i32)
 }
 
-/// The two ends of a new connection: the program's, from `own` to `peer`, and the other one. `apart`: in a namespace of its own.
+/// The two ends of a new connection: the program's, from `own` to `peer`, and the other one.
+/// `apart`: in a namespace of its own.
 fn pair(family: i32, own: Addr, peer: Addr, apart: bool) -> Option<(i32, i32)> {
     let (mut own, mut peer) = (own, peer);
     if apart {
@@ -303,7 +315,7 @@ fn interface(name: &[u8]) -> [libc::c_char; libc::IFNAMSIZ] {
 }
 
 /// Bytes under way in one direction.
-struct Way {
+struct Pipe {
     bytes: [u8; 16 << 10],
     from: usize,
     to: usize,
@@ -311,8 +323,8 @@ struct Way {
     told: bool,
 }
 
-impl Way {
-    const NEW: Way = Way { bytes: [0; 16 << 10], from: 0, to: 0, ended: false, told: false };
+impl Pipe {
+    const NEW: Pipe = Pipe { bytes: [0; 16 << 10], from: 0, to: 0, ended: false, told: false };
 
     fn empty(&self) -> bool {
         self.from == self.to
@@ -388,7 +400,7 @@ fn reset(fd: i32) {
 
 fn carry(companion: i32, outer: i32, rest: Unread, mut ring: &[u8]) -> Result<(), Side> {
     let Unread { mut before, mut kicks, died_unread, .. } = rest;
-    let (mut down, mut up) = (Way::NEW, Way::NEW);
+    let (mut down, mut up) = (Pipe::NEW, Pipe::NEW);
     loop {
         let from_ring = down.empty() && before == 0 && !ring.is_empty();
         let reads = down.empty() && !from_ring && !down.ended;
@@ -408,7 +420,8 @@ fn carry(companion: i32, outer: i32, rest: Unread, mut ring: &[u8]) -> Result<()
         if from_ring || !down.empty() {
             polls[1].events |= libc::POLLOUT;
         }
-        // What has hung up tells so again and again: a side of which nothing is wanted now is not asked.
+        // What has hung up tells so again and again: a side of which nothing is wanted now is not
+        // asked.
         if polls[0].events == 0 && (!down.ended || died_unread.is_some()) {
             polls[0].fd = -1;
         }
@@ -464,13 +477,13 @@ fn carry(companion: i32, outer: i32, rest: Unread, mut ring: &[u8]) -> Result<()
 
 /// Lets a relay have what is unread. If the writer may still come to send it, it is told not to.
 fn rest(conn: &'static Conn, fd: i32, mut rx: Held<'_, Rx>, ended: bool) {
-    // Between hosts nobody sends in the other's stead.
-    let claimed =
-        !conn.is_far() && conn.mine().replace_word(conn.at(layout::CLAIM), 0, layout::BY_READER).is_ok();
+    let claimed = claims(conn);
     let died_unread = if ended { unread_at_death(conn) } else { None };
-    if (claimed || ended || conn.word(TCP_AT) != 0)
-        && let Some(rest) = take(conn, &mut rx, died_unread)
-    {
+    if claimed || ended || conn.word(TCP_AT) != 0 {
+        let Some(rest) = take(conn, &mut rx, died_unread) else {
+            drop(rx);
+            return lose(fd);
+        };
         if claimed {
             conn.put(layout::RESENT_TO, rx.ring.position() + 1);
         }
@@ -482,6 +495,18 @@ fn rest(conn: &'static Conn, fd: i32, mut rx: Held<'_, Rx>, ended: bool) {
         if begin(conn, fd, rest) {
             return;
         }
+        // Kicks would be taken for bytes.
+        if rest.len > 0 || rest.kicks > 0 {
+            return lose(fd);
+        }
     }
     report::count_reason(Reason::PeerGone);
+}
+
+/// Bytes are lost: whoever goes on with the connection finds it reset, and so does the peer. An end
+/// would hide that.
+fn lose(fd: i32) {
+    report::count_reason(Reason::Broken);
+    let nowhere = libc::sockaddr { sa_family: libc::AF_UNSPEC as u16, sa_data: [0; 14] };
+    let _ = sys::connect(fd, &raw const nowhere, size_of_val(&nowhere) as u32);
 }

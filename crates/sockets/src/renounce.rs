@@ -1,7 +1,9 @@
-//! What a process gives up before it becomes a lesser one (another user, fewer rights, a namespace of its own). It may be taken over later, and
-//! must not be able then to write what those read who are more: a child of fork() shares the home and the links of its parent. So its connections go
-//! back to tcp for good, what is shared is changed for memory of its own at the same addresses (threads may be looking there, or
-//! have bytes to read), and our descriptors are closed, as each leads back to something shared. Connections that it makes later are followed as any other's.
+//! What a process gives up before it becomes a lesser one (another user, fewer rights, a namespace
+//! of its own). It may be taken over later, and must not be able then to write what those read who
+//! are more: a child of fork() shares the home and the links of its parent. So its connections go
+//! back to tcp for good, what is shared is changed for memory of its own at the same addresses
+//! (threads may be looking there, or have bytes to read), and our descriptors are closed, as each
+//! leads back to something shared. Connections that it makes later are followed as any other's.
 
 use fabric::sync::Ordering;
 

@@ -1,5 +1,5 @@
-//! Counters that `shunt run --stats` and `--require` read: a page that the command made and named in SHUNT_REPORT. Without it the
-//! counts go to a private page, so that counting costs no question.
+//! Counters that `shunt run --stats` and `--require` read: a page that the command made and named
+//! in SHUNT_REPORT. Without it the counts go to a private page, so that counting costs no question.
 
 use core::ffi::CStr;
 use fabric::sync::{AtomicU64, Ordering};
@@ -26,6 +26,12 @@ const BYTES: usize = 4096;
 
 static SPARE: [AtomicU64; BYTES / 8] = [const { AtomicU64::new(0) }; BYTES / 8];
 static PAGE: AtomicU64 = AtomicU64::new(0);
+
+/// Where a simulated process keeps its counts: it has no report.
+#[cfg(sim)]
+pub fn counts() -> *const u64 {
+    SPARE.as_ptr().cast()
+}
 
 /// Opens the page that the command made.
 pub fn open(path: &CStr) {

@@ -6,9 +6,9 @@ use crate::proc;
 use crate::process::{bar, is_guest};
 use crate::reason::Reason;
 
-/// Bars promotion if the process has an io_uring already: one that was made by code that makes its system calls itself. Looked for
-/// once, before the first connection is posted; a program that has one makes it early. No matter to a guest, whose connections nobody
-/// gives to a ring.
+/// Bars promotion if the process has an io_uring already: one that was made by code that makes its
+/// system calls itself. Looked for once, before the first connection is posted; a program that has
+/// one makes it early. No matter to a guest, whose connections nobody gives to a ring.
 pub fn look_for_rings() {
     if is_guest() || LOOKED_FOR_RINGS.swap(1, Ordering::Relaxed) != 0 {
         return;

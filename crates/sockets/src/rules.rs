@@ -1,6 +1,7 @@
-//! The rules of this process: which of its connections stay on TCP because somebody wrote so. Only those that are for this
-//! program are kept, in memory that is written once, before any connection is followed. They are asked when a connection is
-//! about to be posted, with addresses that posting needs anyway: a call never asks, a short connection neither.
+//! The rules of this process: which of its connections stay on TCP because somebody wrote so. Only
+//! those that are for this program are kept, in memory that is written once, before any connection
+//! is followed. They are asked when a connection is about to be posted, with addresses that posting
+//! needs anyway: a call never asks, a short connection neither.
 
 use fabric::sync::{AtomicU64, Ordering};
 use fabric::sys::{self, Errno};
@@ -13,7 +14,8 @@ use crate::process;
 static RULES: AtomicU64 = AtomicU64::new(0);
 static COUNT: AtomicU64 = AtomicU64::new(0);
 
-/// Begins, with the rules and the program's name, before connections are followed. A fault, and none of the rules counts.
+/// Begins, with the rules and the program's name, before connections are followed. A fault, and
+/// none of the rules counts.
 pub fn start<'a>(rules: Rules<'a>, program: &[u8]) -> Result<(), RuleFault<'a>> {
     let mut count = 0;
     for rule in rules.clone() {
@@ -45,7 +47,8 @@ pub fn keep_on_tcp(role: Role, own: Addr, peer: Addr) -> bool {
     if count == 0 {
         return false;
     }
-    // SAFETY: COUNT was stored after so many rules were written there, and they are never changed or unmapped.
+    // SAFETY: COUNT was stored after so many rules were written there, and they are never changed
+    // or unmapped.
     let rules = unsafe { core::slice::from_raw_parts(RULES.load(Ordering::Relaxed) as *const Ends, count) };
     let address = match role {
         Role::Client => peer,

@@ -1,6 +1,8 @@
-//! Whether the program waits for a connection by calls that we see. Some make theirs with an instruction of their own (Bun waits so for its
-//! epoll sets, and reads by libc): the kernel, which they ask, knows nothing of what lies in a ring. So a connection is promoted only when the program has
-//! been seen to wait for it: by poll() or select(), by a read that waited, or by epoll_wait() on each of its sets.
+//! Whether the program waits for a connection by calls that we see. Some make theirs with an
+//! instruction of their own (Bun waits so for its epoll sets, and reads by libc): the kernel, which
+//! they ask, knows nothing of what lies in a ring. So a connection is promoted only when the
+//! program has been seen to wait for it: by poll() or select(), by a read that waited, or by
+//! epoll_wait() on each of its sets.
 
 use fabric::sync::Ordering;
 use fabric::sys;
@@ -16,7 +18,8 @@ pub fn waited_for(conn: &Conn) {
     }
 }
 
-/// The program reads. That it waits then is asked of the kernel for the first reads, until it has been seen to.
+/// The program reads. That it waits then is asked of the kernel for the first reads, until it has
+/// been seen to.
 #[inline]
 pub(crate) fn reads(conn: &Conn, fd: i32, flags: i32) {
     if !conn.has(flag::SEEN) && conn.epolls.load(Ordering::Relaxed) == 0 {

@@ -1,6 +1,7 @@
-//! What the program's signal handlers ask of calls that they interrupt, and what is left of calls that they jump out of. The kernel
-//! restarts a call after a handler with SA_RESTART; where we wait with poll, which it never restarts, we do so ourselves. The library
-//! counts handlers as they are installed.
+//! What the program's signal handlers ask of calls that they interrupt, and what is left of calls
+//! that they jump out of. The kernel restarts a call after a handler with SA_RESTART; where we wait
+//! with poll, which it never restarts, we do so ourselves. The library counts handlers as they are
+//! installed.
 
 use fabric::sync::{AtomicBool, AtomicU64, Ordering};
 use fabric::sys;
@@ -14,21 +15,26 @@ static INTERRUPT: AtomicU64 = AtomicU64::new(0);
 /// Whether there has ever been one.
 static EVER: AtomicBool = AtomicBool::new(false);
 
-/// Keeps the program's handlers out until dropped: what the kernel has done and what we note of it go together, also for those who jump
-/// out of a handler.
-pub struct Undisturbed(Option<u64>);
+/// All signals are blocked until it is dropped.
+pub struct Blocked(u64);
 
-/// Only if the program has handlers: it takes two calls.
-pub fn undisturbed() -> Undisturbed {
-    Undisturbed(EVER.load(Ordering::Relaxed).then(|| sys::block_signals(u64::MAX)))
+impl Blocked {
+    pub fn all() -> Blocked {
+        Blocked(sys::block_signals(u64::MAX))
+    }
 }
 
-impl Drop for Undisturbed {
+impl Drop for Blocked {
     fn drop(&mut self) {
-        if let Some(blocked) = self.0 {
-            sys::block_signals(blocked);
-        }
+        sys::block_signals(self.0);
     }
+}
+
+/// Keeps the program's handlers out until dropped: what the kernel has done and what we note of it
+/// go together, also for those who jump out of a handler. Only if the program has handlers: it
+/// takes two calls.
+pub fn undisturbed() -> Option<Blocked> {
+    EVER.load(Ordering::Relaxed).then(Blocked::all)
 }
 
 /// Whether the program has ever had a handler.
@@ -61,8 +67,15 @@ pub fn may_be_in_handler() -> bool {
         || process::is_guest() && sys::blocked_signals() != 0
 }
 
-/// After EINTR: whether to go on waiting. With handlers of both kinds the call is ended: programs that have any handler without
-/// SA_RESTART must cope with EINTR. A guest does not hear of handlers, and those who call it cope with EINTR.
+/// Whether all handlers are of one kind, so that [`restarts`] is what the kernel would do. Not in a
+/// guest, who does not hear of them.
+pub(crate) fn are_alike() -> bool {
+    !process::is_guest() && (RESTART.load(Ordering::Relaxed) == 0 || restarts())
+}
+
+/// After EINTR: whether to go on waiting. With handlers of both kinds the call is ended: programs
+/// that have any handler without SA_RESTART must cope with EINTR. A guest does not hear of
+/// handlers, and those who call it cope with EINTR.
 pub fn restarts() -> bool {
     INTERRUPT.load(Ordering::Relaxed) == 0 && !process::is_guest()
 }

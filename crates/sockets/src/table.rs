@@ -1,8 +1,8 @@
-//! The descriptor table: what Shunt knows of each descriptor, one load away. An entry is a tagged address; zero means that the
-//! call goes straight to libc.
+//! The descriptor table: what Shunt knows of each descriptor, one load away. An entry is a tagged
+//! address; zero means that the call goes straight to libc.
 
 use fabric::sync::{AtomicU64, AtomicUsize, Ordering};
-use fabric::sys;
+use fabric::words::Array;
 
 use crate::conn::Conn;
 use crate::epoll::set::Set;
@@ -27,37 +27,27 @@ const CONN: u64 = 1;
 const SET: u64 = 2;
 const OWN: u64 = 3;
 
-/// Descriptors below this, which are nearly all, have a table of their own: what is mapped is the program's no more.
+/// Descriptors below this, which are nearly all, have a table of their own: what is mapped is the
+/// program's no more.
 const LOW: usize = 1 << 16;
 
-static TABLE: AtomicU64 = AtomicU64::new(0);
+static TABLE: Array<AtomicU64, LOW> = Array::new();
 /// The table of those from [`LOW`] on, once there is one.
-static HIGH: AtomicU64 = AtomicU64::new(0);
-/// One more than the highest descriptor of the program's that ever had an entry, and of anyone's: ours lie thousands higher.
+static HIGH: Array<AtomicU64, { LEN - LOW }> = Array::new();
+/// One more than the highest descriptor of the program's that ever had an entry, and of anyone's:
+/// ours lie thousands higher.
 static TOP: AtomicUsize = AtomicUsize::new(0);
 static TOP_OF_ALL: AtomicUsize = AtomicUsize::new(0);
 
 #[inline(always)]
 fn cell(fd: i32) -> Option<&'static AtomicU64> {
-    if fd as u32 as usize >= LOW {
-        return high(fd);
-    }
-    let table = TABLE.load(Ordering::Acquire);
-    if table == 0 {
-        return None;
-    }
-    // SAFETY: the table is a mapping of LOW words that is never unmapped; fd < LOW.
-    Some(unsafe { &*(table as *const AtomicU64).add(fd as usize) })
+    let fd = fd as u32 as usize;
+    if fd < LOW { TABLE.get().get(fd) } else { high(fd) }
 }
 
 #[cold]
-fn high(fd: i32) -> Option<&'static AtomicU64> {
-    let (table, fd) = (HIGH.load(Ordering::Acquire), fd as u32 as usize);
-    if table == 0 || fd >= LEN {
-        return None;
-    }
-    // SAFETY: the table is a mapping of LEN - LOW words that is never unmapped; LOW <= fd < LEN.
-    Some(unsafe { &*(table as *const AtomicU64).add(fd - LOW) })
+fn high(fd: usize) -> Option<&'static AtomicU64> {
+    HIGH.get().get(fd - LOW)
 }
 
 fn decode(word: u64) -> Entry {
@@ -114,13 +104,10 @@ pub fn is_own(fd: i32) -> bool {
     matches!(entry(fd), Entry::Own)
 }
 
-/// Changes an entry; returns what it was. False room (fd too high, no memory) leaves things as they are and gives `None`.
+/// Changes an entry; returns what it was. False room (fd too high, no memory) leaves things as they
+/// are and gives `None`.
 pub fn swap(fd: i32, entry: Entry) -> Option<Entry> {
-    if (0..LOW as i32).contains(&fd) {
-        make(&TABLE, LOW);
-    } else {
-        make(&HIGH, LEN - LOW);
-    }
+    let _ = if (0..LOW as i32).contains(&fd) { TABLE.make() } else { HIGH.make() };
     let cell = cell(fd)?;
     TOP_OF_ALL.fetch_max(fd as usize + 1, Ordering::AcqRel);
     if matches!(entry, Entry::Conn(_) | Entry::Set(_)) {
@@ -129,7 +116,8 @@ pub fn swap(fd: i32, entry: Entry) -> Option<Entry> {
     Some(decode(cell.swap(encode(entry), Ordering::AcqRel)))
 }
 
-/// Notes a descriptor of our own, and what it stands for ([`crate::descriptors::intact`]), of which 62 bits are kept.
+/// Notes a descriptor of our own, and what it stands for ([`crate::descriptors::intact`]), of which
+/// 62 bits are kept.
 pub fn own(fd: i32, identity: u64) {
     swap(fd, Entry::Own);
     if let Some(cell) = cell(fd) {
@@ -152,7 +140,8 @@ pub fn top_of_all() -> i32 {
     TOP_OF_ALL.load(Ordering::Acquire) as i32
 }
 
-/// Calls `each` for every connection and set. As long as the table, so not for what happens with each connection.
+/// Calls `each` for every connection and set. As long as the table, so not for what happens with
+/// each connection.
 pub fn for_each(mut each: impl FnMut(i32, Entry)) {
     for fd in 0..top() {
         match entry(fd) {
@@ -162,14 +151,13 @@ pub fn for_each(mut each: impl FnMut(i32, Entry)) {
     }
 }
 
-fn make(table: &AtomicU64, len: usize) {
-    if table.load(Ordering::Acquire) != 0 {
-        return;
-    }
-    let Ok(at) = sys::mmap_private(len * 8) else { return };
-    if table.compare_exchange(0, at as u64, Ordering::AcqRel, Ordering::Acquire).is_err() {
-        sys::munmap(at, len * 8);
-    }
+/// The same for every connection.
+pub fn each_conn(mut each: impl FnMut(i32, &'static Conn)) {
+    for_each(|fd, entry| {
+        if let Entry::Conn(conn) = entry {
+            each(fd, conn);
+        }
+    });
 }
 
 #[cfg(test)]

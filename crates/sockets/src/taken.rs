@@ -1,29 +1,38 @@
-//! pidfd_getfd(): a process takes a connection from another one, its *owner*, which may be in no call of ours, and may never be again. From then on both have the kernel's
-//! socket, so the connection goes back to tcp before the taker's call returns, without the owner.
+//! pidfd_getfd(): a process takes a connection from another one, its *owner*, which may be in no
+//! call of ours, and may never be again. From then on both have the kernel's socket, so the
+//! connection goes back to tcp before the taker's call returns, without the owner.
 //!
-//! The taker may trace the owner, or the call would have failed; if it may trace the peer as well, it can do all that the owner would have to. It finds both ends in their
-//! homes, locks their directions as a child of the owner's could, and then:
+//! The taker may trace the owner, or the call would have failed; if it may trace the peer as well,
+//! it can do all that the owner would have to. It finds both ends in their homes, locks their
+//! directions as a child of the owner's could, and then:
 //!
-//! * what the owner has not read it sends by tcp in the peer's stead, from a copy of the peer's socket, after it has taken the kicks out of the owner's. What finds no room
-//!   there the peer sends later, as after any recall;
+//! * what the owner has not read it sends by tcp in the peer's stead, from a copy of the peer's
+//!   socket, after it has taken the kicks out of the owner's. What finds no room there the peer
+//!   sends later, as after any recall;
 //! * the owner's end is on tcp at once; its sleepers are woken by a byte that is taken out again;
-//! * the peer is told by a mark in its end ([`crate::path::steps::TAKEN`]) what the owner would have told it: where tcp begins, and how many kicks come before. A kick
-//!   wakes it. Whatever it has not read it still reads in the ring.
+//! * the peer is told by a mark in its end ([`crate::path::steps::TAKEN`]) what the owner would
+//!   have told it: where tcp begins, and how many kicks come before. A kick wakes it. Whatever it
+//!   has not read it still reads in the ring.
 //!
-//! Nothing is written into the segments of the link. Where any of this cannot be (the peer is another user's, or on another host, or is back on tcp already, so that unread bytes
-//! of the ring come before others that the kernel has), the taker does not get the connection (EPERM), and that is counted.
+//! Nothing is written into the segments of the link. Where any of this cannot be (the peer is
+//! another user's, or on another host, or is back on tcp already, so that unread bytes of the ring
+//! come before others that the kernel has), the taker does not get the connection (EPERM), and that
+//! is counted.
 
 use fabric::sync::{Ordering, fence};
 use fabric::sys::{self, Errno};
 
 use crate::conn::{Conn, Held, Rx, Tx, flag, path, state};
+use crate::demote::unsent;
 use crate::home::{self, Foreign};
 use crate::layout;
 use crate::path::steps;
-use crate::proc::{self, Text};
+use crate::path::writing::Piece;
+use crate::proc::{self, Path};
 use crate::reason::Reason;
 use crate::socket::SO_COOKIE;
-use crate::{descriptors, report, signals};
+use crate::wake::fire;
+use crate::{descriptors, peering, report, signals};
 
 /// What has become of a descriptor that was taken.
 #[derive(Debug, PartialEq, Eq)]
@@ -42,7 +51,7 @@ const PATIENCE_NS: u64 = 300_000_000;
 const KICK_NS: u64 = 200_000_000;
 /// So long a sleeper gets to wake up.
 const NUDGE_NS: u64 = 20_000_000;
-const LOOK_NS: u64 = 100_000;
+const POLL_NS: u64 = 100_000;
 
 /// The program has taken descriptor `theirs` of the process behind `pidfd`, as `fd`.
 pub fn taken(pidfd: i32, theirs: i32, fd: i32) -> Taken {
@@ -71,7 +80,8 @@ pub fn taken(pidfd: i32, theirs: i32, fd: i32) -> Taken {
     Taken::Kernel
 }
 
-/// Whether it is the connection with this cookie, which is not known of one that has not been posted yet.
+/// Whether it is the connection with this cookie, which is not known of one that has not been
+/// posted yet.
 fn is_of(conn: &Conn, cookie: u64, pidfd: i32) -> bool {
     let known = conn.cookie.load(Ordering::Relaxed);
     if known != 0 || !conn.may_be_promoted() {
@@ -95,11 +105,12 @@ fn leave(conn: &Conn, fd: i32, owner: u32) -> bool {
         if sys::now() - start > PATIENCE_NS {
             return false;
         }
-        let _ = sys::ppoll(&mut [], Some(LOOK_NS));
+        let _ = sys::ppoll(&mut [], Some(POLL_NS));
     }
 }
 
-/// Whether an end that is not to be promoted any more never will be: who takes an offer makes it managed first, and then looks at the flag.
+/// Whether an end that is not to be promoted any more never will be: who takes an offer makes it
+/// managed first, and then looks at the flag.
 fn is_left_alone(conn: &Conn) -> bool {
     match conn.state() {
         state::POSTED => conn.managed.load(Ordering::SeqCst) == 0,
@@ -112,7 +123,7 @@ fn is_left_alone(conn: &Conn) -> bool {
 fn both_to_tcp(owners: &Conn, fd: i32, owner: u32) -> Option<()> {
     let peer = owners.peer_pid.load(Ordering::Relaxed);
     let cookie = owners.pending_cookie.load(Ordering::Relaxed);
-    if peer == 0 || cookie == 0 || owners.is_far() {
+    if peer == 0 || cookie == 0 || !peering::facts(owners).reaches_process {
         return None;
     }
     let process = Copy(sys::pidfd(peer).ok()?);
@@ -187,13 +198,11 @@ impl Ends<'_> {
                 nudge(conn, from, to);
             }
         }
-        self.owners.set(flag::NEVER | flag::DEMOTING);
-        self.peers.set(flag::NEVER | flag::DEMOTING);
+        self.owners.set(flag::NEVER);
+        self.peers.set(flag::NEVER);
         self.peers.set_reason(Reason::PeerAsked);
-        for direction in [&self.peers.tx.path, &self.owners.rx.path, &self.owners.tx.path] {
-            if direction.load(Ordering::Relaxed) == path::TCP {
-                direction.store(path::LAST, Ordering::Release);
-            }
+        if self.peers.tx.path() == path::TCP {
+            self.peers.tx.set_path(path::LAST);
         }
         if never_on_ring {
             self.peers.rx.set_path(path::LAST);
@@ -216,7 +225,8 @@ impl Ends<'_> {
         Some(())
     }
 
-    /// Whether bytes to the owner, and to the peer, go by a ring; `None` where it cannot be told what is unread.
+    /// Whether bytes to the owner, and to the peer, go by a ring; `None` where it cannot be told
+    /// what is unread.
     fn on_rings(&self, peers_tx: &Held<'_, Tx>) -> Option<(bool, bool)> {
         let on_ring = |path| matches!(path, path::SMALL | path::BIG);
         let to_owner = match (self.peers.tx.path(), self.owners.rx.path()) {
@@ -249,7 +259,7 @@ impl Ends<'_> {
                 Ok(1..) if sys::now() - start > KICK_NS => return None,
                 Ok(taken @ 1..) => owners.kicks_drained += taken as u64,
                 Err(Errno::EAGAIN | Errno::EINTR) if sys::now() - start < KICK_NS => {
-                    let _ = sys::ppoll(&mut [], Some(LOOK_NS));
+                    let _ = sys::ppoll(&mut [], Some(POLL_NS));
                 }
                 _ => return None,
             }
@@ -258,19 +268,11 @@ impl Ends<'_> {
 
     /// Leaves for the peer what the owner would tell it, and wakes it.
     fn tell_peer(&self, owners: &mut Held<'_, Tx>, peers: &mut Held<'_, Rx>) {
-        let mut debt = owners.debt + 1;
-        owners.kicks_sent += 1;
-        while debt > 0 {
-            let zeros = [0; 64];
-            let len = (debt as usize).min(zeros.len());
-            match sys::send(self.fd, zeros.as_ptr(), len, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) {
-                Ok(sent) => debt -= sent as u64,
-                // Nothing comes of the rest: there is no room, so nobody sleeps there.
-                Err(_) => break,
-            }
-        }
-        owners.kicks_sent -= debt;
-        owners.debt = 0;
+        (owners.kicks_sent, owners.debt) = (owners.kicks_sent + 1, owners.debt + 1);
+        let all = owners.kicks_sent;
+        fire::send_owed(self.fd, owners, all);
+        // Nothing comes of the rest: there is no room, so nobody sleeps there.
+        owners.kicks_sent -= core::mem::take(&mut owners.debt);
         peers.taken = (owners.ring.position() + 1, owners.kicks_sent);
         peers.step |= steps::TAKEN;
     }
@@ -280,25 +282,18 @@ impl Ends<'_> {
         let slot = self.peers.slot.load(Ordering::Relaxed) as usize;
         let base = self.owners.mine().base().addr();
         let from = owners.ring.position();
-        (peers.tcp_at, peers.leaving) = (from + 1, path::RESEND);
+        peers.tcp_at = from + 1;
         (peers.resend, peers.sent_from, peers.debt) = (from, 0, 0);
         let mut bytes = [0u8; 4096];
         while peers.resend < peers.ring.position() {
-            let grown = peers.big != 0 && peers.ring.is_at(layout::big(peers.big));
-            let in_big = grown && peers.resend >= peers.big_from;
-            let (data, capacity) = if in_big {
-                (layout::big(peers.big), layout::BIG)
-            } else {
-                (layout::small(slot), layout::SMALL)
-            };
-            let end = if grown && !in_big { peers.big_from } else { peers.ring.position() };
-            let at = (peers.resend % capacity as u64) as usize;
-            let len = (end.saturating_sub(peers.resend) as usize).min(bytes.len()).min(capacity - at);
+            let Piece { in_big, at, len, .. } = unsent(peers).piece(layout::SMALL, layout::BIG, bytes.len());
+            let data = if in_big { layout::big(peers.big) } else { layout::small(slot) };
             let local = [libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: len }];
             let place = core::ptr::without_provenance_mut(base + data + at);
             let remote = [libc::iovec { iov_base: place, iov_len: len }];
             // Nothing that stands in a home is believed: its process may be a lesser one.
-            // SAFETY: `bytes` has room for so many. What is read is another process's, and any bytes will do.
+            // SAFETY: `bytes` has room for so many. What is read is another process's, and any
+            // bytes will do.
             if len == 0 || unsafe { sys::process_vm_readv(self.owner, &local, &remote) } != Ok(len) {
                 return;
             }
@@ -310,8 +305,8 @@ impl Ends<'_> {
     }
 }
 
-/// Wakes who sleeps on a connection that has no other sign of the change: by a byte that is taken out again. Only where nothing else waits there, which would have
-/// woken it.
+/// Wakes who sleeps on a connection that has no other sign of the change: by a byte that is taken
+/// out again. Only where nothing else waits there, which would have woken it.
 fn nudge(conn: &Conn, from: i32, to: i32) {
     let sleeps = || conn.sleepers.load(Ordering::SeqCst) > 0;
     let in_set = conn.epolls.load(Ordering::Acquire) > 0;
@@ -324,13 +319,13 @@ fn nudge(conn: &Conn, from: i32, to: i32) {
     }
     let start = sys::now();
     while (sleeps() || in_set) && sys::now() - start < NUDGE_NS {
-        let _ = sys::ppoll(&mut [], Some(LOOK_NS));
+        let _ = sys::ppoll(&mut [], Some(POLL_NS));
     }
     let mut byte = 0u8;
     while sys::recv(to, &raw mut byte, 1, libc::MSG_DONTWAIT) == Err(Errno::EAGAIN)
         && sys::now() - start < KICK_NS
     {
-        let _ = sys::ppoll(&mut [], Some(LOOK_NS));
+        let _ = sys::ppoll(&mut [], Some(POLL_NS));
     }
 }
 
@@ -355,8 +350,8 @@ fn copy(pidfd: i32, fd: i32) -> Option<Copy> {
 
 /// Which process a handle stands for, by its number here.
 fn process_of(pidfd: i32) -> Option<u32> {
-    let path = Text::of(format_args!("/proc/self/fdinfo/{pidfd}"))?;
-    let file = Copy(sys::open(path.as_c()?, libc::O_RDONLY, 0).ok()?);
+    let path = Path::of(format_args!("/proc/self/fdinfo/{pidfd}"));
+    let file = Copy(sys::open(path.as_c(), libc::O_RDONLY, 0).ok()?);
     let mut text = [0; 512];
     let len = sys::read(file.0, &mut text).ok()?;
     let mut lines = text[..len].split(|&byte| byte == b'\n');

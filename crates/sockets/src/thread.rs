@@ -1,5 +1,5 @@
-//! What a thread knows of itself. Const-initialised and without destructors, so that hooks may use it at any time, in threads
-//! that are starting or ending and in signal handlers.
+//! What a thread knows of itself. Const-initialised and without destructors, so that hooks may use
+//! it at any time, in threads that are starting or ending and in signal handlers.
 
 use core::cell::Cell;
 use fabric::lock::Lock;
@@ -7,7 +7,8 @@ use fabric::sys;
 
 struct Thread {
     tid: Cell<u32>,
-    /// By [`Place`], the lock that it took last, and about where its stack was then. It may have given it back since.
+    /// By [`Place`], the lock that it took last, and about where its stack was then. It may have
+    /// given it back since.
     took: [Cell<(*const Lock, usize)>; PLACES],
     /// It is a thread of this library, none of the program's.
     ours: Cell<bool>,
@@ -15,6 +16,7 @@ struct Thread {
 
 const PLACES: usize = 5;
 
+#[cfg(not(sim))]
 thread_local! {
     static THREAD: Thread = const {
         Thread {
@@ -23,6 +25,20 @@ thread_local! {
             ours: Cell::new(false),
         }
     };
+}
+
+#[cfg(not(sim))]
+#[inline(always)]
+fn with<R>(of: impl FnOnce(&Thread) -> R) -> R {
+    THREAD.with(of)
+}
+
+#[cfg(sim)]
+fn with<R>(of: impl FnOnce(&Thread) -> R) -> R {
+    const { assert!(size_of::<Thread>() <= fabric::sim::THREAD_BYTES) }
+    // SAFETY: the thread's own memory, which has room for this and began with zeroes, which are a
+    // valid value.
+    of(unsafe { &*fabric::sim::thread().cast() })
 }
 
 /// What a lock is for: a thread has at most one of each kind, but for signal handlers in between.
@@ -38,55 +54,58 @@ pub enum Place {
 /// The thread's id, cached.
 #[inline(always)]
 pub fn tid() -> u32 {
-    THREAD.with(Thread::tid)
+    with(Thread::tid)
 }
 
 /// Whether this thread is from now on one of this library's.
 pub fn be_ours(ours: bool) {
-    THREAD.with(|thread| thread.ours.set(ours));
+    with(|thread| thread.ours.set(ours));
 }
 
-/// Whether it is. Libraries that such a thread opens do not change what the program has decided for its process.
+/// Whether it is. Libraries that such a thread opens do not change what the program has decided for
+/// its process.
 pub fn is_ours() -> bool {
-    THREAD.with(|thread| thread.ours.get())
+    with(|thread| thread.ours.get())
 }
 
-/// Takes a lock that lives as long as the process; false if the thread has it already, in a call that this one, in a signal handler,
-/// has interrupted.
+/// Takes a lock that lives as long as the process; false if the thread has it already, in a call
+/// that this one, in a signal handler, has interrupted.
 #[inline(always)]
 #[must_use]
 pub fn lock(lock: &Lock, place: Place) -> bool {
-    THREAD.with(|thread| lock.lock(thread.tid()) && thread.note(lock, place))
+    with(|thread| lock.lock(thread.tid()) && thread.note(lock, place))
 }
 
 /// As [`lock`], if nobody has it.
 #[must_use]
 pub fn try_lock(lock: &Lock, place: Place) -> bool {
-    THREAD.with(|thread| lock.try_lock(thread.tid()) && thread.note(lock, place))
+    with(|thread| lock.try_lock(thread.tid()) && thread.note(lock, place))
 }
 
 /// Forgets what it knows: in the child of fork().
 pub fn forget() {
-    THREAD.with(|thread| {
+    with(|thread| {
         thread.tid.set(0);
         thread.took.iter().for_each(|took| took.set((core::ptr::null(), 0)));
     });
 }
 
-/// The thread jumps (longjmp) to a place where its stack is at `target`: tells of the locks that it has in frames which end by that,
-/// calls that its signal handler has interrupted.
+/// The thread jumps (longjmp) to a place where its stack is at `target`: tells of the locks that it
+/// has in frames which end by that, calls that its signal handler has interrupted.
 #[cold]
 pub fn abandoned(target: usize, mut each: impl FnMut(&'static Lock)) {
-    // Stacks grow downwards. A handler may run on a stack of its own: to jump from there to the thread's ends all that was on it.
+    // Stacks grow downwards. A handler may run on a stack of its own: to jump from there to the
+    // thread's ends all that was on it.
     let ends = |frame: usize| match sys::alternate_stack() {
         Some(other) if other.contains(&target) => other.contains(&frame) && frame < target,
         Some(other) if other.contains(&frame) => true,
         _ => frame < target,
     };
-    THREAD.with(|thread| {
+    with(|thread| {
         for took in &thread.took {
             let (lock, frame) = took.get();
-            // SAFETY: locks that `lock` is called with live as long as the process, at the same place.
+            // SAFETY: locks that `lock` is called with live as long as the process, at the same
+            // place.
             if let Some(lock) = unsafe { lock.as_ref() }
                 && lock.owner() == thread.tid()
                 && ends(frame)

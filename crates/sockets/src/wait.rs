@@ -1,15 +1,20 @@
-//! Waiting for one connection, in a call that blocks: spin, arm the tripwire, look again, sleep in the kernel on the companion.
+//! Waiting for one connection, in a call that blocks: spin, arm the tripwire, look again, sleep in
+//! the kernel on the companion.
 //!
-//! A reader sleeps in recv(MSG_PEEK) on the companion: the kernel then does for us what it does for tcp, be it SO_RCVTIMEO, EINTR and
-//! SA_RESTART, or cancellation. A writer sleeps in poll.
+//! Readers and writers sleep in poll, until the bell of single calls is rung or the companion tells
+//! of the end. A reader who has no bell sleeps in recv(MSG_PEEK) on the companion, until it is
+//! kicked: the kernel then does for us what it does for tcp, be it SO_RCVTIMEO, EINTR and
+//! SA_RESTART, or cancellation.
 
 use fabric::sync::Ordering;
 use fabric::sys::{self, Errno};
-use fabric::{Local, bell, trip};
-use stream::spin::{NO_CPU, Spun, cpu, is_realtime, nanos_of, ticks, ticks_of};
+use fabric::{Local, trip};
+use stream::spin::{Learned, NO_CPU, Spun, cpu, is_realtime, nanos_of, ticks, ticks_of};
 
+use crate::bells::CallBell;
 use crate::conn::{Conn, flag, path, state};
-use crate::layout::{self, CALL_BELL, R, SMALL_AT, TCP_AT, TRIP};
+use crate::layout::{R, SMALL_AT, TCP_AT, TRIP};
+use crate::path::reading;
 use crate::path::room;
 use crate::path::room::stall_ns;
 use crate::path::writer;
@@ -17,67 +22,120 @@ use crate::reason::Reason;
 use crate::wake::arm::{Seen, arm, meet};
 use crate::wake::sleepers::Waiter;
 
-use crate::{bells, demote, idle, kicks, overdue, process, real, rendezvous, signals, table};
+use crate::{demote, idle, kicks, next, overdue, peering, process, rendezvous, signals, table};
 
-/// Waits until a read may find something. Errors are what the call is to return. `orphan`: whether the number that the call was made with
-/// was closed while it slept, so that [`Conn::descriptor`] is the one to go on with.
-#[cold]
-pub fn readable(conn: &'static Conn, fd: i32, orphan: &mut bool) -> Result<(), Errno> {
-    beyond(conn, fd, 0, orphan)
+/// The number that a call goes by. If it is closed while the call sleeps it is an `orphan`, and
+/// goes on by the connection's hidden one ([`crate::close`]).
+pub struct Number {
+    pub fd: i32,
+    pub orphan: bool,
 }
 
-/// Likewise, until a look may find more than the `had` bytes that the last one has seen; until `deadline`, of SO_RCVTIMEO, at most.
+impl Number {
+    /// The sleeper is awake.
+    fn woken(&mut self, conn: &Conn, waiter: Waiter) {
+        if waiter.wake() {
+            *self = Number { fd: conn.descriptor(), orphan: true };
+        }
+    }
+
+    /// EBADF if it has been closed meanwhile.
+    fn check(&self, conn: &Conn) -> Result<(), Errno> {
+        if self.orphan || conn.is(table::conn(self.fd)) { Ok(()) } else { Err(Errno::EBADF) }
+    }
+}
+
+/// Waits until a read may find something. Errors are what the call is to return.
+#[cold]
+pub fn readable(conn: &'static Conn, number: &mut Number) -> Result<(), Errno> {
+    beyond(conn, number, 0)
+}
+
+/// Likewise, until a look may find more than the `had` bytes that the last one has seen; until
+/// `deadline`, of SO_RCVTIMEO, at most.
 #[cold]
 pub fn more(
     conn: &'static Conn,
-    fd: i32,
+    number: &mut Number,
     had: usize,
     deadline: Option<u64>,
-    orphan: &mut bool,
 ) -> Result<(), Errno> {
     if deadline.is_some_and(|deadline| ticks() >= deadline) {
         return Err(Errno::EAGAIN);
     }
-    if matches!(conn.rx.path(), path::SMALL | path::BIG) && conn.word(TCP_AT) == 0 {
-        return beyond(conn, fd, had as u64, orphan);
+    if path::is_ring(conn.rx.path()) && conn.word(TCP_AT) == 0 {
+        return beyond(conn, number, had as u64);
     }
     // Some of it came, or comes, by tcp: the kernel wakes nobody who has seen bytes and wants more.
-    nap(conn, fd, deadline.is_some(), orphan)
+    nap(conn, number, deadline.is_some())
 }
 
-/// Sleeps for a moment where nothing tells of what is waited for; `limited`: by a time of the program's, so that no signal's call is restarted.
-fn nap(conn: &'static Conn, fd: i32, limited: bool, orphan: &bool) -> Result<(), Errno> {
-    let nap = sys::timespec(NAP_NS);
-    // SAFETY: no array, and a valid timeout.
-    let got = unsafe { real::ppoll()(core::ptr::null_mut(), 0, &nap, core::ptr::null()) };
-    if got < 0 && real::errno() == libc::EINTR && (limited || !signals::restarts()) {
-        return Err(Errno::EINTR);
-    }
-    if *orphan || is_still(conn, fd) { Ok(()) } else { Err(Errno::EBADF) }
-}
-
-/// Whether the number has not been closed meanwhile.
-fn is_still(conn: &'static Conn, fd: i32) -> bool {
-    core::ptr::eq(table::conn(fd).map_or(core::ptr::null(), core::ptr::from_ref), conn)
+/// Sleeps for a moment where nothing tells of what is waited for; `limited`: by a time of the
+/// program's.
+fn nap(conn: &Conn, number: &Number, limited: bool) -> Result<(), Errno> {
+    sleep(&mut [], Some(NAP_NS), limited)?;
+    number.check(conn)
 }
 
 const NAP_NS: u64 = 500_000;
 
-fn beyond(conn: &'static Conn, fd: i32, had: u64, orphan: &mut bool) -> Result<(), Errno> {
+/// Sleeps in poll(). How many descriptors are ready: none, too, after a signal whose call is
+/// restarted, which one that is `limited` by a time never is.
+fn sleep(polls: &mut [libc::pollfd], nanos: Option<u64>, limited: bool) -> Result<usize, Errno> {
+    match next::ppoll(polls, nanos, core::ptr::null()) {
+        Err(Errno::EINTR) if limited || !signals::restarts() => Err(Errno::EINTR),
+        got => Ok(got.unwrap_or(0)),
+    }
+}
+
+/// What tells a sleeper of kicks, and of the end.
+fn arrivals(fd: i32) -> libc::pollfd {
+    libc::pollfd { fd, events: libc::POLLIN | libc::POLLRDHUP, revents: 0 }
+}
+
+/// What of it tells of the end.
+const ENDS: i16 = libc::POLLHUP | libc::POLLERR | libc::POLLRDHUP;
+
+/// Spins until `changed`, then sleeps if that has not come; both are learned from.
+pub(crate) fn spin_or_sleep(
+    learned: &mut Learned,
+    peer: u64,
+    changed: impl FnMut() -> bool,
+    sleep: impl FnOnce() -> Result<(), Errno>,
+) -> (Spun, Result<(), Errno>) {
+    let limit = process::spin_ticks();
+    let spun = learned.spin(limit, peer, changed);
+    if spun == Spun::Won {
+        return (spun, Ok(()));
+    }
+    let before = ticks();
+    let result = sleep();
+    learned.slept(ticks() - before, limit);
+    (spun, result)
+}
+
+/// For the report.
+pub(crate) fn count_spin(conn: &Conn, spun: Spun) {
+    match spun {
+        Spun::Won => conn.counters.spins_won.fetch_add(1, Ordering::Relaxed),
+        Spun::Lost => conn.counters.spins_lost.fetch_add(1, Ordering::Relaxed),
+        Spun::None => 0,
+    };
+}
+
+fn beyond(conn: &'static Conn, number: &mut Number, had: u64) -> Result<(), Errno> {
     let (seen, ahead, mut learned) = {
-        let Some(rx) = conn.lock_rx(fd) else { return Err(Errno::EINTR) };
-        let seen = Seen::to_read(conn);
-        let ring = matches!(conn.rx.path(), path::SMALL | path::BIG);
-        if ring && conn.has(flag::RECALLED) && conn.word(TCP_AT) == 0 && seen.front != rx.ring.position() {
-            // It has been recalled, and may be on its way by tcp; its writer may be stopped.
+        let Some(rx) = conn.lock_rx(number.fd) else { return Err(Errno::EINTR) };
+        let (seen, position) = (Seen::to_read(conn), rx.ring.position());
+        let ring = path::is_ring(conn.rx.path());
+        let next = position + had;
+        if ring && conn.is_recalled_at(next) && reading::naps(next, seen.front, conn.word(TCP_AT)) {
             drop(rx);
-            return nap(conn, fd, false, orphan);
+            return nap(conn, number, false);
         }
-        if ring
-            && (seen.front != rx.ring.position() + had
-                || conn.word(TCP_AT) == rx.ring.position() + 1
-                    && conn.word(layout::KICKS) == rx.kicks_drained)
-        {
+        let tcp_is_next =
+            || conn.word(TCP_AT) == position + 1 && kicks::counted(conn, &rx) == rx.kicks_drained;
+        if ring && (seen.front != position + had || tcp_is_next()) {
             return Ok(());
         }
         if conn.rx.path() == path::TCP && conn.word(SMALL_AT) != 0 && rx.tcp_left.is_none() {
@@ -85,38 +143,51 @@ fn beyond(conn: &'static Conn, fd: i32, had: u64, orphan: &mut bool) -> Result<(
         }
         (seen, ring.then(|| rx.ring.ahead()), rx.learned)
     };
-    let limit = process::spin_ticks();
+    if conn.tx.path() == path::RESEND && !peering::facts(conn).uses_records {
+        return beside_unsent(conn, number, seen);
+    }
     let peer = meet(conn);
     if ahead.is_some() && gains_nothing(conn, peer) {
-        demote::now(conn, fd, Reason::OneProcessor);
+        demote::now(conn, number.fd, Reason::OneProcessor);
         return Ok(());
     }
-    let spun = learned.spin(limit, peer, || {
+    let changed = || {
         // The bytes come together with the word that tells of them.
         ahead.iter().flatten().for_each(|&place| conn.mine().foresee(place));
         Seen::to_read(conn) != seen
-    });
-    let before = ticks();
-    let result = if spun == Spun::Won { Ok(()) } else { sleep_readable(conn, fd, seen, orphan) };
-    match spun {
-        Spun::Won => conn.counters.spins_won.fetch_add(1, Ordering::Relaxed),
-        Spun::Lost => conn.counters.spins_lost.fetch_add(1, Ordering::Relaxed),
-        Spun::None => 0,
     };
-    if spun != Spun::Won {
-        learned.slept(ticks() - before, limit);
-    }
-    if !*orphan && !is_still(conn, fd) {
-        return Err(Errno::EBADF);
-    }
-    if let Some(mut rx) = conn.lock_rx(if *orphan { conn.descriptor() } else { fd }) {
+    let sleep = || sleep_readable(conn, number, seen);
+    let (spun, result) = spin_or_sleep(&mut learned, peer, changed, sleep);
+    count_spin(conn, spun);
+    number.check(conn)?;
+    if let Some(mut rx) = conn.lock_rx(number.fd) {
         rx.learned = learned;
     }
     result
 }
 
-/// Whether tcp would do as well: a real-time reader does not spin, and if its peer waits on the same processor each message costs a kick to send, to look at, and
-/// to take, which is one call more than by tcp.
+/// Waits while the companion has no room for bytes that the program has sent, and sends them on:
+/// the peer may have to get them before it answers. Between hosts the progress thread does it.
+fn beside_unsent(conn: &'static Conn, number: &Number, seen: Seen) -> Result<(), Errno> {
+    let deadline = deadline(number.fd, libc::SO_RCVTIMEO);
+    while conn.tx.path() == path::RESEND && Seen::to_read(conn) == seen {
+        if deadline.is_some_and(|deadline| ticks() >= deadline) {
+            return Err(Errno::EAGAIN);
+        }
+        let got = sleep(&mut [arrivals(number.fd)], Some(NAP_NS), deadline.is_some())?;
+        number.check(conn)?;
+        if got > 0 {
+            kicks::take_after_sleep(conn, number.fd);
+            return Ok(());
+        }
+        demote::attend(conn, number.fd);
+    }
+    Ok(())
+}
+
+/// Whether tcp would do as well: a real-time reader does not spin, and if its peer waits on the
+/// same processor each message costs a kick to send, to look at, and to take, which is one call
+/// more than by tcp.
 fn gains_nothing(conn: &Conn, peer: u64) -> bool {
     // First what most have not: to ask for the processor takes as long as a message.
     let sleeps = conn.counters.sleeps.load(Ordering::Relaxed);
@@ -125,114 +196,95 @@ fn gains_nothing(conn: &Conn, peer: u64) -> bool {
         && peer != NO_CPU
         && peer == cpu()
         && is_realtime(ticks())
-        && !conn.has(flag::DEMOTING)
+        && !conn.is_demoted()
 }
 
 /// So many sleeps are enough to tell; and with so many bytes for each, memory is better even so.
 const SLEEPS_MOST: u64 = 500;
 const GAINS_BYTES: u64 = 4096;
 
-fn sleep_readable(conn: &'static Conn, fd: i32, seen: Seen, orphan: &mut bool) -> Result<(), Errno> {
-    if conn.is_far()
-        && let Some(result) = sleep_by_bell(conn, fd, seen, orphan)
-    {
+fn sleep_readable(conn: &'static Conn, number: &mut Number, seen: Seen) -> Result<(), Errno> {
+    if let Some(result) = sleep_by_bell(conn, number, seen) {
         return result;
     }
-    let waiter = Waiter::new(conn);
-    arm(conn, trip::RX, trip::KICK, 0);
+    let waiter = Waiter::reading(conn);
+    arm(conn, trip::RX, trip::KICK);
     if Seen::to_read(conn) != seen {
-        // Left armed, which costs one wake-up for nothing: to take it back could undo what another thread has just armed.
+        // Left armed, which costs one wake-up for nothing: to take it back could undo what another
+        // thread has just armed.
         drop(waiter);
         if conn.has(flag::LEFT) {
-            kicks::take_after_sleep(conn, fd);
+            kicks::take_after_sleep(conn, number.fd);
         }
         return Ok(());
     }
     conn.counters.sleeps.fetch_add(1, Ordering::Relaxed);
     idle::look_if_due();
-    let mut byte = 0;
-    // SAFETY: the buffer is valid for the one byte asked for.
-    let got = unsafe { real::recv()(fd, &raw mut byte, 1, libc::MSG_PEEK) };
-    let errno = Errno::new(real::errno());
-    *orphan |= waiter.wake();
-    let fd = if *orphan { conn.descriptor() } else { fd };
-    if got > 0 || conn.has(flag::LEFT) {
-        kicks::take_after_sleep(conn, fd);
+    let got = next::wait_in_recv(number.fd);
+    number.woken(conn, waiter);
+    if matches!(got, Ok(1..)) || conn.has(flag::LEFT) {
+        kicks::take_after_sleep(conn, number.fd);
     }
-    if got > 0 {
-        return Ok(());
-    }
-    if got == 0 {
-        conn.set(flag::PEER_FIN);
-        return Ok(());
-    }
-    match errno {
-        errno @ (Errno::EINTR | Errno::EAGAIN | Errno::EBADF) => Err(errno),
-        errno => {
+    match got {
+        Ok(0) => conn.set(flag::PEER_FIN),
+        Ok(_) => {}
+        Err(errno @ (Errno::EINTR | Errno::EAGAIN | Errno::EBADF)) => return Err(errno),
+        Err(errno) => {
             // The kernel tells an error once: keep it until what is in the ring has been read.
             conn.set(flag::PEER_HUP);
-            if let Some(mut rx) = conn.lock_rx(fd) {
+            if let Some(mut rx) = conn.lock_rx(number.fd) {
                 rx.error = errno.into_raw();
             }
-            Ok(())
         }
     }
+    Ok(())
 }
 
-/// Sleeps as readers of connections between hosts do, where a kick takes a way round: until our own carrier rings. `None` if the bell is taken,
-/// or others sleep on the connection.
-fn sleep_by_bell(conn: &'static Conn, fd: i32, seen: Seen, orphan: &mut bool) -> Option<Result<(), Errno>> {
-    if conn.waiters.load(Ordering::Acquire) != 0 || conn.has(flag::SHARED) {
+/// Sleeps in poll(), until the peer rings the bell of single calls, which is cheaper than a kick to
+/// send and to take; between hosts our own progress thread rings it. `None` if the bell is taken,
+/// if others sleep on the connection, or if it is not known whether a signal is to end the call.
+fn sleep_by_bell(conn: &'static Conn, number: &mut Number, seen: Seen) -> Option<Result<(), Errno>> {
+    if conn.waiters.load(Ordering::Acquire) != 0
+        || conn.has(flag::SHARED | flag::NO_BELLS)
+        || !(signals::are_alike() || peering::facts(conn).uses_records)
+    {
         return None;
     }
-    let deadline = deadline(fd, libc::SO_RCVTIMEO);
-    let bell = bells::claim_bell()?;
-    let waiter = Waiter::new(conn);
+    let bell = CallBell::claim_if(true);
+    if !bell.is_had() {
+        return None;
+    }
+    let deadline = deadline(number.fd, libc::SO_RCVTIMEO);
+    let waiter = Waiter::reading(conn);
     let (mut result, mut companion) = (Ok(()), 0);
-    loop {
-        arm(conn, trip::RX, trip::BELL, CALL_BELL as u8);
-        if Seen::to_read(conn) != seen {
-            break;
-        }
+    arm(conn, trip::RX, bell.how());
+    if Seen::to_read(conn) == seen {
         conn.counters.sleeps.fetch_add(1, Ordering::Relaxed);
-        let left = deadline.map(|deadline| deadline.saturating_sub(ticks()));
-        if left == Some(0) {
-            result = Err(Errno::EAGAIN);
-            break;
-        }
-        let (left, looks) = overdue::limit(left.map(nanos_of));
-        let timeout = left.map(sys::timespec);
-        let timeout = timeout.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
-        let mut polls = [
-            libc::pollfd { fd, events: libc::POLLIN | libc::POLLRDHUP, revents: 0 },
-            libc::pollfd { fd: bell, events: libc::POLLIN, revents: 0 },
-        ];
-        // SAFETY: the array and the timeout are valid.
-        let got = unsafe { real::ppoll()(polls.as_mut_ptr(), 2, timeout, core::ptr::null()) };
-        // As in the kernel, where a call with a limit of time is never restarted.
-        if got < 0 && real::errno() == libc::EINTR && (deadline.is_some() || !signals::restarts()) {
-            result = Err(Errno::EINTR);
-            break;
-        }
-        if looks && got == 0 {
-            let owed = || (Seen::to_read(conn) != seen).then_some(fd);
+        idle::look_if_due();
+        let (left, looks) = match deadline {
+            Some(deadline) => (Some(nanos_of(deadline.saturating_sub(ticks()))), false),
+            None => overdue::limit(None),
+        };
+        let mut polls = [arrivals(number.fd), bell.polled()];
+        let got = sleep(&mut polls, left, deadline.is_some());
+        if looks && got == Ok(0) {
+            let owed = || (Seen::to_read(conn) != seen).then_some(number.fd);
             overdue::check("recv", owed, |nanos| sys::ppoll(&mut polls, Some(nanos)) != Ok(0));
         }
-        if polls[1].revents != 0 {
-            bell::silence(bell);
-        }
-        if got > 0 {
-            companion = polls[0].revents;
-            break;
-        }
+        bell.silence_if(&polls[1]);
+        companion = polls[0].revents;
+        result = match got {
+            Ok(0) if deadline.is_some() => Err(Errno::EAGAIN),
+            got => got.map(drop),
+        };
     }
-    *orphan |= waiter.wake();
-    bells::release_bell();
-    if companion & (libc::POLLHUP | libc::POLLERR | libc::POLLRDHUP) != 0 {
+    number.woken(conn, waiter);
+    drop(bell);
+    if companion & ENDS != 0 {
         conn.set(flag::PEER_FIN);
     }
-    if companion & libc::POLLIN != 0 {
-        kicks::take_after_sleep(conn, if *orphan { conn.descriptor() } else { fd });
+    if companion & libc::POLLIN != 0 || conn.has(flag::LEFT) {
+        kicks::take_after_sleep(conn, number.fd);
     }
     Some(result)
 }
@@ -244,32 +296,18 @@ pub fn writable(conn: &'static Conn, fd: i32) -> Result<(), Errno> {
     let (seen, mut learned) = {
         let Some(mut tx) = conn.lock_tx(fd) else { return Err(Errno::EINTR) };
         let seen = Seen::now(conn);
-        match conn.tx.path() {
-            path::SMALL | path::BIG => {
-                if room::room_for(conn, fd, &mut tx, 1) != Ok(0) {
-                    return Ok(());
-                }
-            }
-            _ => {
-                drop(tx);
-                return kernel_writable(conn, fd);
-            }
+        if !path::is_ring(conn.tx.path()) {
+            drop(tx);
+            return kernel_writable(conn, fd);
+        }
+        if room::room_for(conn, fd, &mut tx, 1) != Ok(0) {
+            return Ok(());
         }
         (seen, tx.learned)
     };
-    let limit = process::spin_ticks();
-    let spun = learned.spin(limit, meet(conn), || Seen::now(conn) != seen);
-    let result = if spun == Spun::Won {
-        Ok(())
-    } else {
-        let before = ticks();
-        let result = sleep_writable(conn, fd, seen);
-        learned.slept(ticks() - before, limit);
-        result
-    };
-    if !is_still(conn, fd) {
-        return Err(Errno::EBADF);
-    }
+    let changed = || Seen::now(conn) != seen;
+    let (_, result) = spin_or_sleep(&mut learned, meet(conn), changed, || sleep_writable(conn, fd, seen));
+    Number { fd, orphan: false }.check(conn)?;
     if let Some(mut tx) = conn.lock_tx(fd) {
         tx.learned = learned;
     }
@@ -284,63 +322,47 @@ fn sleep_writable(conn: &'static Conn, fd: i32, seen: Seen) -> Result<(), Errno>
     let alone = conn.waiters.load(Ordering::Acquire) == 1
         && conn.epolls.load(Ordering::Acquire) == 0
         && !conn.has(flag::SHARED | flag::NO_BELLS);
-    let bell = if alone { bells::claim_bell() } else { None };
-    let (mode, id) = if bell.is_some() { (trip::BELL, CALL_BELL as u8) } else { (trip::KICK, 0) };
-    let mut result = Ok(());
+    let bell = CallBell::claim_if(alone);
     loop {
-        arm(conn, trip::TX, mode, id);
+        arm(conn, trip::TX, bell.how());
         if Seen::now(conn) != seen {
-            break;
+            return Ok(());
         }
         conn.counters.sleeps.fetch_add(1, Ordering::Relaxed);
         let now = ticks();
         if deadline.is_some_and(|deadline| now >= deadline) {
-            result = Err(Errno::EAGAIN);
-            break;
+            return Err(Errno::EAGAIN);
         }
         if now >= stalled {
-            drop(waiter);
-            if bell.is_some() {
-                bells::release_bell();
-            }
+            drop((waiter, bell));
             if !grown(conn, fd) {
                 demote::stalled(conn, fd);
             }
             return Ok(());
         }
-        // Kicks, or the end of the connection; without a bell the poll is short, as other bytes may make the companion readable.
-        let events = if bell.is_some() { libc::POLLRDHUP } else { libc::POLLIN | libc::POLLRDHUP };
-        let mut polls = [
-            libc::pollfd { fd, events, revents: 0 },
-            libc::pollfd { fd: bell.unwrap_or(-1), events: libc::POLLIN, revents: 0 },
-        ];
-        let timeout = sys::timespec(1_000_000);
-        // SAFETY: the array and the timeout are valid.
-        let got = unsafe { real::ppoll()(polls.as_mut_ptr(), 2, &timeout, core::ptr::null()) };
-        if got < 0 && real::errno() == libc::EINTR && !signals::restarts() {
-            result = Err(Errno::EINTR);
-            break;
+        // Kicks, or the end of the connection; without a bell the poll is short, as other bytes may
+        // make the companion readable.
+        let mut polls = [arrivals(fd), bell.polled()];
+        if bell.is_had() {
+            polls[0].events = libc::POLLRDHUP;
         }
+        let got = sleep(&mut polls, Some(1_000_000), false)?;
         if got == 0 && overdue::looks() {
             // What woke another one, who was armed beside us, may have disarmed us as well.
             let armed = || conn.mine().word(conn.at(TRIP)) & trip::TX != 0;
             let owed = || (conn.word(R) != seen.back && armed()).then_some(fd);
             overdue::check("send", owed, |nanos| sys::ppoll(&mut polls, Some(nanos)) != Ok(0));
         }
-        if let Some(bell) = bell
-            && polls[1].revents != 0
-        {
-            bell::silence(bell);
-        }
-        if polls[0].revents & (libc::POLLHUP | libc::POLLERR | libc::POLLRDHUP) != 0 {
+        bell.silence_if(&polls[1]);
+        if polls[0].revents & ENDS != 0 {
             conn.set(flag::PEER_FIN);
             // Gone, or only half closed: `attend` tells them apart.
             if let Some(mut tx) = conn.lock_tx(fd)
-                && matches!(conn.tx.path(), path::SMALL | path::BIG)
+                && path::is_ring(conn.tx.path())
             {
                 tx.looked = 0;
                 if demote::attend_writing(conn, fd, &mut tx) {
-                    break;
+                    return Ok(());
                 }
             }
         }
@@ -348,10 +370,6 @@ fn sleep_writable(conn: &'static Conn, fd: i32, seen: Seen) -> Result<(), Errno>
             kicks::take_after_sleep(conn, fd);
         }
     }
-    if bell.is_some() {
-        bells::release_bell();
-    }
-    result
 }
 
 /// Where the window is full of little messages there is room in the ring.
@@ -375,7 +393,7 @@ fn kernel_writable(conn: &'static Conn, fd: i32) -> Result<(), Errno> {
         if timeout.is_some_and(|deadline| now >= deadline) {
             return Err(Errno::EAGAIN);
         }
-        if conn.is_far() && conn.tx.path() == path::RESEND {
+        if peering::facts(conn).uses_records && conn.tx.path() == path::RESEND {
             // It is the peer who is waited for.
             demote::attend(conn, fd);
             if conn.tx.path() == path::RESEND {
@@ -383,19 +401,13 @@ fn kernel_writable(conn: &'static Conn, fd: i32) -> Result<(), Errno> {
             }
             return Ok(());
         }
-        let mut poll = [libc::pollfd { fd, events: libc::POLLOUT, revents: 0 }];
-        // In one sleep if that can be: a signal that comes between two would not end the call, and an alarm comes once.
+        // In one sleep if that can be: a signal that comes between two would not end the call, and
+        // an alarm comes once.
         let offered = (conn.state() == state::OFFERED).then_some(ANSWER_NS);
         let left = timeout.map(|deadline| nanos_of(deadline - now));
-        let step = [offered, left].into_iter().flatten().min().map(sys::timespec);
-        let step = step.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
-        // SAFETY: the array and the timeout are valid.
-        let got = unsafe { real::ppoll()(poll.as_mut_ptr(), 1, step, core::ptr::null()) };
-        if got > 0 {
+        let mut room = [libc::pollfd { fd, events: libc::POLLOUT, revents: 0 }];
+        if sleep(&mut room, [offered, left].into_iter().flatten().min(), false)? > 0 {
             return Ok(());
-        }
-        if got < 0 && real::errno() == libc::EINTR && !signals::restarts() {
-            return Err(Errno::EINTR);
         }
         if conn.state() == state::OFFERED {
             rendezvous::answered(conn);

@@ -1,5 +1,5 @@
-//! What differs where the library is a guest ([`sockets::process::is_guest`]): one process of its own, as that cannot be taken back. What
-//! programs see of it is tested in `crates/native`.
+//! What differs where the library is a guest ([`sockets::process::is_guest`]): one process of its
+//! own, as that cannot be taken back. What programs see of it is tested in `crates/native`.
 
 use std::os::fd::{AsRawFd, IntoRawFd};
 
@@ -13,7 +13,8 @@ fn a_guest() {
     process::be_guest();
     process::start(options::Options::DEFAULT);
 
-    // A fork() changes nothing in the parent: a connection that counts as shared is woken the slow way for good.
+    // A fork() changes nothing in the parent: a connection that counts as shared is woken the slow
+    // way for good.
     let conn = home::take(|_| ()).unwrap();
     conn.reset();
     conn.refs.store(1, Ordering::Relaxed);

@@ -1,4 +1,5 @@
-//! The tables against the headers of this machine: whatever those have that can reach a TCP socket has a row.
+//! The tables against the headers of this machine: whatever those have that can reach a TCP socket
+//! has a row.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -6,7 +7,8 @@ use std::path::Path;
 use sockets::interface::What::{Follow, Pass, Process, Tcp};
 use sockets::interface::{calls, flags, ioctls, options};
 
-/// Constants of a header that begin so, with their values; names that stand for other names have those' values.
+/// Constants of a header that begin so, with their values; names that stand for other names have
+/// those' values.
 fn constants(header: &str, prefixes: &[&str]) -> BTreeMap<String, i64> {
     let text =
         std::fs::read_to_string(Path::new("/usr/include").join(header)).expect("linux-libc-dev is there");
@@ -216,7 +218,8 @@ fn every_call_of_the_headers_has_its_place() {
     }
 }
 
-/// docs/interface.md, which is made from the tables: `BLESS=1 cargo test -p sockets --test interface` writes it.
+/// docs/interface.md, which is made from the tables:
+/// `BLESS=1 cargo test -p sockets --test interface` writes it.
 #[test]
 fn the_document_says_what_the_tables_say() {
     let mut text = String::from(
@@ -229,12 +232,12 @@ fn the_document_says_what_the_tables_say() {
     let way = |what| if what == Tcp { "TCP" } else { "" };
     for row in options::TABLE.iter().filter(|row| row.set == Tcp || row.got == Tcp) {
         let asked = match row.harmless {
-            options::Value::Any if row.name == "SO_ATTACH_FILTER" => "yes",
-            options::Value::Any => "",
-            options::Value::Only(-1) => "yes; no limit is no reason",
-            options::Value::Only(_) => "yes; 0 is no reason",
-            options::Value::Within(_, -1) => "yes; below 0 is no reason",
-            options::Value::Within(..) => "yes; up to 1 is no reason",
+            options::Value::Any if row.name == "SO_ATTACH_FILTER" => "yes".to_string(),
+            options::Value::Any => String::new(),
+            options::Value::Only(-1) => "yes; no limit is no reason".to_string(),
+            options::Value::Only(only) => format!("yes; {only} is no reason"),
+            options::Value::Within(_, -1) => "yes; below 0 is no reason".to_string(),
+            options::Value::Within(_, most) => format!("yes; up to {most} is no reason"),
         };
         text += &format!("| {} | {} | {} | {asked} |\n", row.name, way(row.set), way(row.got));
     }

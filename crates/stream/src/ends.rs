@@ -1,30 +1,32 @@
-//! What both ways of a byte stream ([`crate::ring`] and [`crate::sovia`]) are told of their connection with each step.
+//! The parts of a connection that both kinds of byte stream ([`crate::ring`] and [`crate::sovia`])
+//! need at each step.
 
 use fabric::sync::{AtomicU64, Ordering};
 
-/// What a direction needs of its connection.
+/// The parts of a connection that a direction uses.
 pub struct Ends<'a, M> {
     /// Own segment.
     pub mine: M,
     /// The peer's.
     pub theirs: M,
-    /// What both directions share.
+    /// Shared by both directions.
     pub exchange: &'a Exchange,
-    /// Where the write position is, in the reader's segment.
+    /// Offset of the write position, in the reader's segment.
     pub front: usize,
-    /// Where the read position is, in the writer's segment.
+    /// Offset of the read position, in the writer's segment.
     pub back: usize,
 }
 
-/// What the two directions of a connection tell each other, in each end's own memory. Counts of messages, which only grow.
+/// Counts that the two directions of a connection pass to each other, in each end's own memory:
+/// counts of messages, which only grow.
 #[repr(C)]
 #[derive(Debug, Default)]
 pub struct Exchange {
-    /// Taken out of those that came.
+    /// Received messages that were taken out.
     pub(crate) taken: AtomicU64,
-    /// Acknowledged of them.
+    /// Of those, messages that we have acknowledged.
     pub(crate) told: AtomicU64,
-    /// Acknowledged by the peer, with its data.
+    /// Sent messages that the peer has acknowledged, with its data.
     pub(crate) acknowledged: AtomicU64,
 }
 

@@ -1,5 +1,6 @@
-//! Byte streams over remote memory. SCILAN's way (section 3.2): one ring per direction in the receiver's segment, plain bytes, no framing.
-//! SOVIA's: messages into buffers that the receiver has posted, with a window and acknowledgements. And how long a waiter spins before it
+//! Byte streams over remote memory. SCILAN's kind (section 3.2) is a ring for each direction in the
+//! receiver's segment: plain bytes, no framing. SOVIA's kind is messages into buffers that the
+//! receiver has posted, with a window and acknowledgements. Also: how long a waiter spins before it
 //! sleeps.
 #![deny(missing_docs)]
 

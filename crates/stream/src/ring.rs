@@ -1,20 +1,25 @@
-//! The byte ring. `send` is one copy into the receiver's segment and a release store of the write position; `recv` is one copy
-//! out and a release store of the read position into the sender's segment. Positions count bytes since the ring path began, for
-//! ever; the place in the ring is the position modulo the capacity, a power of two. Producer and consumer keep private copies of
-//! the other's position and look at the shared one only when they run out.
+//! The byte ring. `send` is one copy into the receiver's segment and a release store of the write
+//! position; `recv` is one copy out and a release store of the read position into the sender's
+//! segment. Positions count bytes since the ring path began, for ever; the place in the ring is the
+//! position modulo the capacity, a power of two. Producer and consumer keep private copies of the
+//! other's position and read the shared one only when they run out of bytes or room.
 //!
-//! Rule F2: a position that the peer put is accepted only if it moved forward and by no more than can be: anything else is
-//! [`Broken`], and costs the peer its connection.
+//! On one host the cost is in cache lines that move between two processors. So a reader gives the
+//! room of small messages back many at a time, and waits a little for a stream of them to gather. A
+//! writer fetches the next lines together, by storing into them ([`Producer::claim`]).
+//!
+//! Rule F2: a position that the peer has put is accepted only if it moved forward, and by no more
+//! than is possible. Anything else is [`Broken`], and ends the connection.
 
 use fabric::{Local, Remote};
 
-/// The peer put a position that cannot be.
+/// The peer has put an impossible position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Broken;
 
 /// How much of the ring a writer of small messages claims at once, in bytes.
 const CLAIM: u64 = 512;
-/// What moves between processors.
+/// A line of memory, which moves between processors as a whole.
 const LINE: u64 = 64;
 
 /// The writing end. Plain data: it may lie in memory shared by forked processes, under a lock.
@@ -40,7 +45,8 @@ pub struct Consumer {
 }
 
 impl Producer {
-    /// A producer at position 0 of a ring of `capacity` bytes (a power of two) at offset `data` of the peer's segment.
+    /// A producer at position 0 of a ring of `capacity` bytes (a power of two) at offset `data` of
+    /// the peer's segment.
     pub fn new(data: usize, capacity: usize) -> Producer {
         debug_assert!(capacity.is_power_of_two());
         Producer { written: 0, read: 0, capacity: capacity as u64, data: data as u64 }
@@ -51,11 +57,12 @@ impl Producer {
         Producer { written: position, read: position, ..Producer::new(data, capacity) }
     }
 
-    /// Goes on at the same position in another ring. The consumer must be told to change over at [`Producer::position`].
+    /// Goes on at the same position in another ring. The caller must announce to the consumer that
+    /// it has to change at [`Producer::position`].
     pub fn move_to(&mut self, data: usize, capacity: usize) {
         self.data = data as u64;
         self.capacity = capacity as u64;
-        // What the peer has not read lies in the old ring and takes no room in the new one.
+        // Bytes that the peer has not read lie in the old ring, and take no room in the new one.
         self.read = self.written;
     }
 
@@ -74,8 +81,8 @@ impl Producer {
         self.capacity
     }
 
-    /// Room for at least `want` bytes, or less if there is less. `back` is the word of the own segment where the consumer puts its
-    /// read position.
+    /// Room for at least `want` bytes, or less if there is less. `back` is the word of the own
+    /// segment where the consumer puts its read position.
     #[inline(always)]
     pub fn room<L: Local>(&mut self, local: &L, back: usize, want: usize) -> Result<usize, Broken> {
         let mut room = self.capacity - (self.written - self.read);
@@ -86,16 +93,18 @@ impl Producer {
         Ok(room as usize)
     }
 
-    /// Bytes written that the peer had not read when last looked, by its word `back`.
+    /// Bytes written that the peer had not read, by its word `back`.
     pub fn unread<L: Local>(&self, local: &L, back: usize) -> Result<u64, Broken> {
         let unread = self.written.wrapping_sub(local.word(back));
-        // After a change of rings more than one ring's worth can be unread; never more than was written.
+        // After a change of rings more than one ring's worth can be unread; never more than was
+        // written.
         if unread > self.written { Err(Broken) } else { Ok(unread) }
     }
 
     #[inline]
     fn refresh(&mut self, read: u64) -> Result<(), Broken> {
-        // Until the consumer has changed over to a new ring its position may lie behind ours in the old one.
+        // Until the consumer has changed to a new ring its position may lie behind ours in the old
+        // one.
         if read > self.written {
             return Err(Broken);
         }
@@ -105,7 +114,8 @@ impl Producer {
         Ok(())
     }
 
-    /// Copies `len` bytes in, at most what [`Producer::room`] gave. Invisible until [`Producer::publish`].
+    /// Copies `len` bytes in, at most what [`Producer::room`] gave. Invisible until
+    /// [`Producer::publish`].
     ///
     /// # Safety
     /// `from` must be valid for `len` bytes of reads.
@@ -123,22 +133,24 @@ impl Producer {
         self.written += len as u64;
     }
 
-    /// Where the next `len` bytes go, at most what [`Producer::room`] gave: (offset in the peer's segment, bytes), the second perhaps empty.
-    /// For those who write there by other means than [`Producer::put`]; then they say [`Producer::filled`].
+    /// Where the next `len` bytes go, at most what [`Producer::room`] gave: (offset in the peer's
+    /// segment, bytes), the second perhaps empty. For callers that write there by other means than
+    /// [`Producer::put`]; they call [`Producer::filled`] afterwards.
     pub fn places(&self, len: usize) -> [(usize, usize); 2] {
         let at = (self.written & (self.capacity - 1)) as usize;
         let first = len.min(self.capacity as usize - at);
         [(self.data as usize + at, first), (self.data as usize, len - first)]
     }
 
-    /// `len` bytes of these are there. Invisible until [`Producer::publish`].
+    /// Says that `len` bytes of these places were written. Invisible until [`Producer::publish`].
     pub fn filled(&mut self, len: usize) {
         self.written += len as u64;
     }
 
-    /// To be called after a small message of `len` bytes was published. The reader's processor has the lines that come next, as it
-    /// has read there one round ago. Each small message would wait for one of them, before the fence that every message has; so now
-    /// and then many are fetched together, by a store into each, in the part of the ring that is the writer's.
+    /// To be called after a small message of `len` bytes was published. The reader's processor has
+    /// the next lines, as it read there one round ago. Each small message would have to wait for
+    /// one of them, before the fence that every message has. So now and then many lines are fetched
+    /// together, by a store into each, in the part of the ring that is the writer's.
     #[inline(always)]
     pub fn claim<R: Remote>(&mut self, remote: &R, len: usize) {
         if len as u64 > CLAIM / 4 || self.written / CLAIM == (self.written - len as u64) / CLAIM {
@@ -151,7 +163,8 @@ impl Producer {
         }
     }
 
-    /// Makes what was put visible: puts the write position into the word `front` of the peer's segment.
+    /// Makes what was put visible: puts the write position into the word `front` of the peer's
+    /// segment.
     #[inline(always)]
     pub fn publish<R: Remote>(&self, remote: &R, front: usize) {
         remote.put_word(front, self.written);
@@ -182,14 +195,15 @@ impl Consumer {
         self.read
     }
 
-    /// Bytes that are known to be ready, without a look at the peer's position.
+    /// Bytes that are known to be ready, without reading the peer's position.
     pub fn known(&self) -> u64 {
         self.written - self.read
     }
 
-    /// Bytes ready, looking at the peer's write position (word `front` of the own segment) if fewer than `want` are known. Bytes
-    /// from position `until()` on are not in this ring and not counted; it is asked after the write position was read, because
-    /// a writer announces that it leaves a ring before it publishes what lies beyond.
+    /// Bytes that are ready. Reads the peer's write position (word `front` of the own segment) if
+    /// fewer than `want` are known. Bytes from position `until()` on are not in this ring and not
+    /// counted. `until` is called after the write position was read, because a writer announces
+    /// that it leaves a ring before it publishes bytes beyond it.
     #[inline(always)]
     pub fn ready<L: Local>(
         &mut self,
@@ -208,7 +222,8 @@ impl Consumer {
         Ok((self.written - self.read) as usize)
     }
 
-    /// Copies out `len` bytes that start `skip` bytes ahead; both together at most what [`Consumer::ready`] gave.
+    /// Copies out `len` bytes that start `skip` bytes ahead; both together at most what
+    /// [`Consumer::ready`] gave.
     ///
     /// # Safety
     /// `to` must be valid for `len` bytes of writes.
@@ -225,21 +240,24 @@ impl Consumer {
         }
     }
 
-    /// Where the next bytes lie together: their offset in the segment, and how many there are before the ring begins anew.
+    /// Where the next bytes lie together: their offset in the segment, and how many there are
+    /// before the ring begins anew.
     pub fn piece(&self) -> (usize, usize) {
         let at = (self.read & (self.capacity - 1)) as usize;
         (self.data as usize + at, self.capacity as usize - at)
     }
 
-    /// Goes `len` bytes on without telling the writer: for a copy of the reading end that only looks.
+    /// Goes `len` bytes on without giving room back: for a copy of the reading end that only peeks.
     pub fn skip(&mut self, len: usize) {
         self.read += len as u64;
     }
 
-    /// Reads `len` bytes, and gives them back to the writer if all that is known to be there has been read, or much. In between the
-    /// line with the read position stays where it is: it would go to and fro for each small message. So what a reader leaves unread may
-    /// make the ring seem fuller than it is, by an eighth at most; and an empty one is never thought to have unread bytes for long: where words are messages, what
-    /// is given back goes at once if it is much, and else with what is written next, if that comes soon.
+    /// Reads `len` bytes. Gives their room back to the writer if all that is known to be there was
+    /// read, or if it is much. In between, the line with the read position stays where it is: it
+    /// would move for each small message. So the ring may seem fuller to the writer than it is, by
+    /// an eighth at most. An empty ring never seems to have unread bytes for long: where words are
+    /// messages, room is given back at once if it is much, and else with the next bytes that are
+    /// written, if that is soon.
     #[inline(always)]
     pub fn consume<R: Remote>(&mut self, remote: &R, back: usize, len: usize) {
         self.read += len as u64;
@@ -256,7 +274,8 @@ impl Consumer {
         self.given
     }
 
-    /// Gives back to the writer all that was read: puts the read position into the word `back` of the peer's segment.
+    /// Gives back to the writer all that was read: puts the read position into the word `back` of
+    /// the peer's segment.
     #[inline(always)]
     pub fn give_back<R: Remote>(&mut self, remote: &R, back: usize) {
         self.given = self.read;

@@ -1,9 +1,14 @@
-//! How long to spin before sleeping. Spinning pays when the wait is shorter than a wake-up costs (17 us each way); it must never
-//! take a processor from someone who could use it. So each waiter learns from how long its waits lasted, and spins at most about
-//! twice the cost of a wake-up; the more rarely, the more spins came to nothing; and not at all when the peer last waited on this
-//! very processor, or for a while after it was preempted in the middle of a spin, which happens only where there are more runnable
-//! threads than processors. A real-time thread (SCHED_FIFO, SCHED_RR) does not spin: whoever else wants its processor, the peer or one whom nobody knows of,
-//! would wait until it sleeps, which it may never do.
+//! How long to spin before sleeping. Spinning pays when the wait is shorter than the cost of a
+//! wake-up (17 us each way). It must never take a processor from a thread that could use it. So
+//! each waiter learns from how long its waits lasted, and follows these rules:
+//!
+//! * It spins at most about twice the cost of a wake-up.
+//! * The more spins were in vain, the more rarely it spins.
+//! * It does not spin when the peer last waited on this very processor.
+//! * It does not spin for a while after it was preempted in a spin: that happens only where more
+//!   threads are runnable than there are processors.
+//! * A real-time thread (SCHED_FIFO, SCHED_RR) never spins. Another thread that wants its
+//!   processor, the peer or any other, would wait until it sleeps, which it may never do.
 
 use fabric::sync::{AtomicU64, Ordering, spin_hint};
 use fabric::sys;
@@ -11,32 +16,35 @@ use fabric::sys;
 /// The processor's own clock, in ticks, and the processor's number.
 #[inline(always)]
 pub fn ticks() -> u64 {
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(sim)]
+    return fabric::sim::ticks();
+    #[cfg(all(target_arch = "x86_64", not(sim)))]
     // SAFETY: rdtsc has no preconditions.
     unsafe {
         core::arch::x86_64::_rdtsc()
     }
-    #[cfg(target_arch = "aarch64")]
+    #[cfg(all(target_arch = "aarch64", not(sim)))]
     // SAFETY: reading the virtual counter has no preconditions.
     unsafe {
         let count: u64;
         core::arch::asm!("mrs {}, cntvct_el0", out(reg) count, options(nomem, nostack));
         count
     }
-    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64", sim)))]
     sys::now()
 }
 
 /// The processor that the thread runs on.
 pub fn cpu() -> u64 {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: rdtscp has no preconditions; Linux keeps the processor's number in the low 12 bits of TSC_AUX.
+    #[cfg(all(target_arch = "x86_64", not(sim)))]
+    // SAFETY: rdtscp has no preconditions; Linux keeps the processor's number in the low 12 bits of
+    // TSC_AUX.
     unsafe {
         let mut aux = 0;
         core::arch::x86_64::__rdtscp(&mut aux);
         u64::from(aux & 0xfff)
     }
-    #[cfg(not(target_arch = "x86_64"))]
+    #[cfg(any(not(target_arch = "x86_64"), sim))]
     {
         u64::from(sys::getcpu())
     }
@@ -44,6 +52,9 @@ pub fn cpu() -> u64 {
 
 /// Ticks per millisecond; measured once against the kernel's clock.
 pub fn ticks_per_ms() -> u64 {
+    if cfg!(sim) {
+        return 1_000_000;
+    }
     let known = TICKS_PER_MS.load(Ordering::Relaxed);
     if known != 0 {
         return known;
@@ -53,9 +64,11 @@ pub fn ticks_per_ms() -> u64 {
     rate
 }
 
-/// For so long.
+/// How long the measurement takes.
 const MEASURED_NS: u64 = 200_000;
-/// Both clocks were read at once if the kernel's went on by no more than this meanwhile; else the thread has lost its processor in between, and they are read again, so often at most.
+/// If the kernel's clock went on by no more than this meanwhile, both clocks were read at once.
+/// Else the thread has lost its processor in between, and they are read again, a limited number of
+/// times.
 const AT_ONCE_NS: u64 = 2_000;
 const READINGS: usize = 32;
 
@@ -98,22 +111,22 @@ static TICKS_PER_MS: AtomicU64 = AtomicU64::new(0);
 /// No spinning in this process before this time, in ticks.
 static CROWDED_UNTIL: AtomicU64 = AtomicU64::new(0);
 
-/// What one waiter has learned. Plain data, zero to start with.
+/// The experience of one waiter. Plain data, zero to start with.
 #[repr(C)]
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Learned {
-    /// So many spins may still be lost in a row; below zero: so many short sleeps before the next spin.
+    /// Spins that may still be lost in a row; below zero: short sleeps before the next spin.
     credit: i32,
-    /// Spins in a row that came to nothing after the credit was used up.
+    /// Spins in a row that were in vain after the credit was used up.
     lost: u16,
     /// How often in a row this waiter was preempted in a spin.
     preempted: u16,
 }
 
-/// What a spin came to.
+/// The outcome of a spin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Spun {
-    /// What was waited for came.
+    /// The event came.
     Won,
     /// It did not come in time.
     Lost,
@@ -123,7 +136,8 @@ pub enum Spun {
 
 impl Learned {
     const MOST: i32 = 8;
-    /// One spin in 2^4 sleeps is not felt, and two ends that both sleep still happen to spin together before long.
+    /// One spin in 2^4 sleeps costs nothing that can be felt, and two ends that both sleep still
+    /// happen to spin together before long.
     const LOST_MOST: u16 = 4;
     const PREEMPTED_MOST: u16 = 6;
 
@@ -137,7 +151,8 @@ impl Learned {
         Learned { credit: bits as u32 as i32, lost: (bits >> 32) as u16, preempted: (bits >> 48) as u16 }
     }
 
-    /// Spins until `done` or for `limit` ticks, if it is likely to pay. `peer_cpu` is where the peer last waited, `NO_CPU` if not known.
+    /// Spins until `done` or for `limit` ticks, if it is likely to pay. `peer_cpu` is the processor
+    /// where the peer last waited, `NO_CPU` if that is not known.
     #[inline]
     pub fn spin(&mut self, limit: u64, peer_cpu: u64, mut done: impl FnMut() -> bool) -> Spun {
         if limit == 0 || !self.pays() || (peer_cpu != NO_CPU && peer_cpu == cpu()) {
@@ -158,7 +173,7 @@ impl Learned {
             }
             let now = ticks();
             if now - last > ticks_of(PREEMPTED_NS) {
-                // We did not run for a while: someone else wants this processor.
+                // We did not run for a while: another thread wants this processor.
                 self.preempted = (self.preempted + 1).min(Self::PREEMPTED_MOST);
                 CROWDED_UNTIL.store(now + (ticks_per_ms() << self.preempted), Ordering::Relaxed);
                 self.lose();
@@ -172,7 +187,12 @@ impl Learned {
         }
     }
 
-    /// Whether the next wait is to be spun for.
+    /// Whether [`Learned::spin`] with that limit may spin.
+    pub fn may_spin(&self, limit: u64) -> bool {
+        limit != 0 && self.pays()
+    }
+
+    /// Whether to spin in the next wait.
     fn pays(&self) -> bool {
         self.credit >= 0
     }
@@ -181,8 +201,8 @@ impl Learned {
         *self = Learned { credit: Self::MOST, lost: 0, preempted: 0 };
     }
 
-    /// Where the peer must be woken itself, and that takes long, every spin is lost although the sleep that follows looks short: so the
-    /// more spins come to nothing, the rarer they get.
+    /// Where the peer must be woken itself, and that takes long, every spin is lost although the
+    /// sleep that follows looks short. So the more spins are in vain, the rarer they get.
     fn lose(&mut self) {
         self.credit -= 1;
         if self.credit < 0 {
@@ -191,17 +211,19 @@ impl Learned {
         }
     }
 
-    /// Learns from a wait that ended in the kernel after `waited` ticks: might a spin of `limit` have caught it?
+    /// Learns from a wait that ended in the kernel after `waited` ticks: might a spin of `limit`
+    /// have been enough?
     pub fn slept(&mut self, waited: u64, limit: u64) {
-        // A wake-up itself takes about as long as a spin may last, so a short wait shows as up to twice the limit.
+        // A wake-up itself takes about as long as a spin may last, so a short wait shows as up to
+        // twice the limit.
         if self.credit < 0 && waited <= limit * 2 {
             self.credit += 1;
         }
     }
 }
 
-/// Whether the thread is a real-time one. Asked now and then, of one thread of the process; where some are and some are not, each is taken for the other
-/// for a while, at most.
+/// Whether the thread is a real-time one. Asked now and then, of one thread of the process. Where
+/// some are and some are not, each is taken for the other for a while at most.
 #[inline]
 pub fn is_realtime(now: u64) -> bool {
     if now >= ASK_AT.load(Ordering::Relaxed) {
@@ -227,7 +249,8 @@ mod tests {
 
     #[test]
     fn the_rate_is_right_although_the_thread_loses_its_processor_while_it_is_measured() {
-        // Three ticks a nanosecond; each look at a clock takes 50 ns, one of them 50 ms more, before or after it has been read.
+        // Three ticks are a nanosecond. Each reading of a clock takes 50 ns; one of them takes 50
+        // ms more, before or after the reading.
         for at in 0..40 {
             for lost_before in [true, false] {
                 let (time, looks) = (std::cell::Cell::new(0), std::cell::Cell::new(0));
@@ -251,7 +274,7 @@ mod tests {
         }
     }
 
-    /// How many of `turns` waits are spun for, in vain, if each of them ends `wait` ticks after that.
+    /// How many of `turns` waits spin, in vain, if each of them ends `wait` ticks after that.
     fn spins(learned: &mut Learned, turns: usize, wait: u64) -> usize {
         let mut spins = 0;
         for _ in 0..turns {

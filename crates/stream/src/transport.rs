@@ -1,7 +1,26 @@
-//! The two ways of a byte stream as one: [`crate::ring`] and [`crate::sovia`]. A stream may begin by either, and goes on by a bigger ring when it grows.
-//! Positions count bytes since it left tcp, and are in the same two words of shared memory whichever way it goes: how far was written, in the
-//! reader's segment, and how far was read, in the writer's. By them whoever only looks (readiness, counts, changes of path) needs to know
-//! nothing else. SOVIA's messages say besides which buffers the bytes are in.
+//! The two kinds of byte stream as one: [`crate::ring`] and [`crate::sovia`]. A stream may begin as
+//! either; with `SHUNT_STREAM=via` at the end that makes the offer it begins with SOVIA's messages,
+//! on the queues of `via::wire`. It goes on in a bigger ring when it grows.
+//!
+//! Positions count bytes since the stream left tcp. They are in the same two words of shared memory
+//! for both kinds: the write position in the reader's segment, and the read position in the
+//! writer's. So code that needs only positions (readiness, counts, announcements, recalls, deaths)
+//! does not know which kind it is. SOVIA's messages also say which buffers the bytes are in.
+//!
+//! The two kinds differ in `sockets` as follows:
+//!
+//! * A slot has memory for both (`layout::via`), emptied before an offer (`pairing::wipe`). The
+//!   offer carries the parameters (window and so on) for both ends.
+//! * A window may be full with less than 16 KB, where tcp would take more. Then the stream goes on
+//!   in the big ring (`send::stuck`) when the peer has read nothing for 200 ms. So two programs
+//!   that both write first do not stop each other. A program that does not wait in send() gets
+//!   EAGAIN until then, and its poll() or epoll_wait() checks that in time
+//!   (`send::stuck_for_long`). A window that is full of small messages, with less than half of the
+//!   bytes that it could carry, is left at once: for so little no program expects EAGAIN.
+//! * Acknowledgements may be in data that nobody has read. A writer without credits looks for them
+//!   there, if no reader has the lock (`send::look_for_credits`).
+//! * Small buffers that programs set bound the bytes under way, as they bound a ring that does not
+//!   grow (`small_buffers.rs`).
 
 use fabric::{Local, Remote};
 
@@ -9,13 +28,15 @@ pub use crate::ends::Ends;
 use crate::ring::{Broken, Consumer, Producer};
 use crate::sovia::{Receiver, Sender};
 
-/// The writing end. Plain data: it may lie in memory shared by forked processes, under a lock; zeroed memory is a ring of no bytes.
+/// The writing end. Plain data: it may lie in memory shared by forked processes, under a lock;
+/// zeroed memory is a ring of no bytes.
 #[repr(C)]
 #[derive(Debug, Default, Clone, Copy)]
 pub struct Writer {
     ring: Producer,
     by: By,
-    /// Kept when the stream has grown to a ring: the peer may not have read all of it. Last, as it is long, and a ring needs none of it.
+    /// Kept when the stream has grown to a ring: the peer may not have read all of it. Last, as it
+    /// is long, and a ring does not need it.
     sovia: Sender,
 }
 
@@ -28,7 +49,7 @@ pub struct Reader {
     sovia: Receiver,
 }
 
-/// Which way.
+/// Which kind.
 #[repr(u32)]
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 enum By {
@@ -62,8 +83,9 @@ impl From<Receiver> for Reader {
 }
 
 impl Writer {
-    /// Goes on at the same position in a ring of `capacity` bytes at offset `data` of the peer's segment. The reader must be told to change
-    /// over at [`Writer::position`].
+    /// Goes on at the same position in a ring of `capacity` bytes at offset `data` of the peer's
+    /// segment. The caller must announce to the reader that it has to change at
+    /// [`Writer::position`].
     pub fn move_to(&mut self, data: usize, capacity: usize) {
         if self.by == By::Sovia {
             self.ring = Producer::at(self.sovia.position(), data, capacity);
@@ -73,7 +95,7 @@ impl Writer {
         }
     }
 
-    /// Whether it has come to the ring at offset `data` of the peer's segment.
+    /// Whether it has changed to the ring at offset `data` of the peer's segment.
     pub fn is_at(&self, data: usize) -> bool {
         self.by == By::Ring && self.ring.is_at(data)
     }
@@ -86,8 +108,8 @@ impl Writer {
         }
     }
 
-    /// Copies bytes that were sent by descriptors, from `position` on, back out of the peer's buffers; see [`Sender::recover`]. 0 for a
-    /// stream that began by a ring.
+    /// Copies bytes that were sent by descriptors, from `position` on, back out of the peer's
+    /// buffers; see [`Sender::recover`]. 0 for a stream that began by a ring.
     ///
     /// # Safety
     /// `to` must be valid for `len` bytes of writes.
@@ -111,7 +133,8 @@ impl Writer {
         }
     }
 
-    /// Of a window of messages, whether it is full of less than half of the bytes that it could have under way: of small messages.
+    /// Whether a window of messages is full with less than half of the bytes that it could carry:
+    /// of small messages.
     pub fn is_full_of_little(&self) -> bool {
         self.by == By::Sovia && self.sovia.under_way() * 2 < self.sovia.capacity()
     }
@@ -125,7 +148,7 @@ impl Writer {
         }
     }
 
-    /// Bytes written that the peer had not read when last looked.
+    /// Bytes written that the peer had not read, when its position was last read.
     pub fn unread<M: Local + Remote>(&self, ends: &Ends<'_, M>) -> Result<u64, Broken> {
         match self.by {
             By::Ring => self.ring.unread(&ends.mine, ends.back),
@@ -133,7 +156,7 @@ impl Writer {
         }
     }
 
-    /// Says before bytes are put whether the program lets small messages go together.
+    /// To be called before bytes are put: whether the program lets small messages go together.
     #[inline(always)]
     pub fn combine(&mut self, may: bool) {
         if self.by == By::Sovia {
@@ -141,7 +164,8 @@ impl Writer {
         }
     }
 
-    /// Copies `len` bytes in, at most what [`Writer::room`] gave. Invisible, the last of them, until [`Writer::publish`].
+    /// Copies `len` bytes in, at most what [`Writer::room`] gave. The last of them are invisible
+    /// until [`Writer::publish`].
     ///
     /// # Safety
     /// `from` must be valid for `len` bytes of reads.
@@ -156,8 +180,9 @@ impl Writer {
         }
     }
 
-    /// Where the next bytes go, at most `len`: (offset in the peer's segment, bytes), the second perhaps empty. For those who write there by
-    /// other means than [`Writer::put`]; then they say [`Writer::filled`].
+    /// Where the next bytes go, at most `len`: (offset in the peer's segment, bytes), the second
+    /// perhaps empty. For callers that write there by other means than [`Writer::put`]; they call
+    /// [`Writer::filled`] afterwards.
     pub fn places<M: Local + Remote>(&mut self, ends: &Ends<'_, M>, len: usize) -> [(usize, usize); 2] {
         match self.by {
             By::Ring => self.ring.places(len),
@@ -168,7 +193,7 @@ impl Writer {
         }
     }
 
-    /// `len` bytes of these are there. Invisible until [`Writer::publish`].
+    /// Says that `len` bytes of these were written. Invisible until [`Writer::publish`].
     pub fn filled(&mut self, len: usize) {
         match self.by {
             By::Ring => self.ring.filled(len),
@@ -176,7 +201,7 @@ impl Writer {
         }
     }
 
-    /// Says that small messages will follow one of `len` bytes that was published.
+    /// Announces that small messages will follow one of `len` bytes that was published.
     #[inline(always)]
     pub fn claim<M: Local + Remote>(&mut self, ends: &Ends<'_, M>, len: usize) {
         if self.by == By::Ring {
@@ -184,7 +209,7 @@ impl Writer {
         }
     }
 
-    /// Makes what was put visible; more follows at once, of what [`Writer::room`] gave.
+    /// Makes the bytes that were put visible. More follow at once, of what [`Writer::room`] gave.
     #[inline(always)]
     pub fn show<M: Local + Remote>(&mut self, ends: &Ends<'_, M>) {
         match self.by {
@@ -193,7 +218,7 @@ impl Writer {
         }
     }
 
-    /// Makes what was put visible.
+    /// Makes the bytes that were put visible.
     #[inline(always)]
     pub fn publish<M: Local + Remote>(&mut self, ends: &Ends<'_, M>) {
         match self.by {
@@ -204,7 +229,8 @@ impl Writer {
 }
 
 impl Reader {
-    /// Goes on at the same position in a ring of `capacity` bytes at offset `data` of the own segment.
+    /// Goes on at the same position in a ring of `capacity` bytes at offset `data` of the own
+    /// segment.
     pub fn move_to(&mut self, data: usize, capacity: usize) {
         if self.by == By::Sovia {
             self.ring = Consumer::at(self.sovia.position(), data, capacity);
@@ -223,7 +249,7 @@ impl Reader {
         }
     }
 
-    /// Bytes that are known to be ready, without a look at what has come meanwhile.
+    /// Bytes that are known to be ready, without checking for more.
     #[inline(always)]
     pub fn known(&self) -> u64 {
         match self.by {
@@ -232,8 +258,9 @@ impl Reader {
         }
     }
 
-    /// Where in the own segment the next bytes will be, and what tells of them besides the write position. For those who wait for them, and
-    /// those who say that the program is about to read: they let these lines come beforehand.
+    /// Where the next bytes will be in the own segment, and the word that announces them besides
+    /// the write position. For callers that wait for them, or know that the program is about to
+    /// read: they have these lines fetched beforehand.
     #[inline]
     pub fn ahead(&self) -> [usize; 2] {
         match self.by {
@@ -242,8 +269,9 @@ impl Reader {
         }
     }
 
-    /// Bytes ready, looking whether more have come if fewer than `want` are known. Bytes from position `until()` on go another way and are not
-    /// counted; it is asked after the look, because a writer announces that it leaves before it publishes what lies beyond.
+    /// Bytes that are ready. Checks for more if fewer than `want` are known. Bytes from position
+    /// `until()` on go another way and are not counted. `until` is called after the check, because
+    /// a writer announces that it leaves before it publishes bytes beyond.
     #[inline(always)]
     pub fn ready<M: Local + Remote>(
         &mut self,
@@ -257,7 +285,8 @@ impl Reader {
         }
     }
 
-    /// Copies out `len` bytes that start `skip` bytes ahead; both together at most what [`Reader::ready`] gave.
+    /// Copies out `len` bytes that start `skip` bytes ahead; both together at most what
+    /// [`Reader::ready`] gave.
     ///
     /// # Safety
     /// `to` must be valid for `len` bytes of writes.
@@ -272,7 +301,8 @@ impl Reader {
         }
     }
 
-    /// Where the next bytes lie together: their offset in the own segment, and how many there can be.
+    /// Where the next bytes lie together: their offset in the own segment, and how many there can
+    /// be.
     pub fn piece(&self) -> (usize, usize) {
         match self.by {
             By::Ring => self.ring.piece(),
@@ -280,7 +310,8 @@ impl Reader {
         }
     }
 
-    /// Goes `len` bytes on without telling the writer: for a copy of the reading end that only looks.
+    /// Goes `len` bytes on without telling the writer: for a copy of the reading end that only
+    /// peeks.
     pub fn skip(&mut self, len: usize) {
         match self.by {
             By::Ring => self.ring.skip(len),

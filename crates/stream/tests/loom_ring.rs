@@ -1,7 +1,8 @@
-//! Models of the byte ring: a writer and a reader, the real code on both sides, through every interleaving that loom finds.
-//! Every byte must arrive once and in order, none may be read before it was published or overwritten before it was given back,
-//! and no side may sleep when nobody will wake it. Run by `make models`, as told in `crates/fabric/tests/loom_trip.rs`, where it
-//! is also told why there are mutations.
+//! Models of the byte ring: a writer and a reader, the real code on both sides, through every
+//! interleaving that loom finds. Every byte must arrive once and in order, none may be read before
+//! it was published or overwritten before it was given back, and no side may sleep when nobody will
+//! wake it. Run by `make models`; `crates/fabric/tests/loom_trip.rs` says how, and why there are
+//! mutations.
 #![cfg(loom)]
 
 use fabric::model::{ASLEEP, Bell, Flaw, Flawed, RACE, Segment, check, must_fail, sleep};
@@ -71,7 +72,7 @@ fn an_announcement_is_looked_at_after_the_position() {
     must_fail(Some(3), "left == right", || pass(Scenario { look_early: true, ..MOVE }, whole));
 }
 
-/// As `sockets::idle` does: pages that are taken away read as zeroes.
+/// As `sockets::idle` does: pages that are given back read as zeroes.
 #[test]
 fn a_ring_is_given_back_when_its_reader_has_taken_all() {
     check(Some(3), || pass(Scenario { total: 3, ..GIVE_BACK }, whole));
@@ -94,14 +95,14 @@ struct Scenario {
     writes: usize,
     /// Capacity of the first ring; the second one's is 2.
     first: usize,
-    /// After how many bytes the writer goes over to the second ring.
+    /// After how many bytes the writer changes to the second ring.
     move_at: Option<u64>,
     wait: Wait,
     /// Whether the writer gives the ring's memory back after each write.
     give_back: Give,
     /// Mutation: the writer announces the change after it published bytes in the new ring.
     announce_late: bool,
-    /// Mutation: the reader looks at the announcement before the write position.
+    /// Mutation: the reader reads the announcement before the write position.
     look_early: bool,
 }
 
@@ -136,7 +137,8 @@ const SLEEP: Scenario = Scenario { total: 2, wait: Wait::Sleep, ..POLL };
 const GIVE_BACK: Scenario = Scenario { give_back: Give::WhenEmpty, ..POLL };
 const MOVE: Scenario = Scenario { total: 2, first: 2, move_at: Some(1), ..POLL };
 
-/// The reader's segment: write position, tripwire, announcement (position + 1; 0 is none), then the two rings.
+/// The reader's segment: write position, tripwire, announcement (position + 1; 0 is none), then the
+/// two rings.
 const FRONT: usize = 0;
 const ANNOUNCED: usize = 16;
 const FIRST: usize = 24;
@@ -152,23 +154,23 @@ fn whole(segment: &Segment) -> Segment {
 
 fn pass<S: Local + Remote + Send + 'static>(scenario: Scenario, open: fn(&Segment) -> S) {
     let (inbox, outbox) = (Segment::new(3, 6), Segment::new(2, 0));
-    let doors = Arc::new(OnceLock::new());
+    let shared = Arc::new(OnceLock::new());
     let reader = {
-        let (local, remote, doors) = (open(&inbox), open(&outbox), doors.clone());
+        let (local, remote, shared) = (open(&inbox), open(&outbox), shared.clone());
         thread::spawn(move || {
-            let (_, writer) = bells(&doors);
+            let (_, writer) = bells(&shared);
             read(scenario, &local, &remote, &writer);
         })
     };
     let writer = {
-        let (remote, local, doors) = (open(&inbox), open(&outbox), doors.clone());
+        let (remote, local, shared) = (open(&inbox), open(&outbox), shared.clone());
         thread::spawn(move || {
-            let (reader, _) = bells(&doors);
+            let (reader, _) = bells(&shared);
             write(scenario, &local, &remote, &reader);
         })
     };
     let pair = (Bell::of(&reader), Bell::of(&writer));
-    let _ = doors.set(pair.clone());
+    let _ = shared.set(pair.clone());
     pair.0.ring();
     pair.1.ring();
     reader.join().unwrap();
@@ -176,9 +178,9 @@ fn pass<S: Local + Remote + Send + 'static>(scenario: Scenario, open: fn(&Segmen
 }
 
 /// The bells of reader and writer, as soon as both exist.
-fn bells(doors: &OnceLock<(Bell, Bell)>) -> (Bell, Bell) {
+fn bells(shared: &OnceLock<(Bell, Bell)>) -> (Bell, Bell) {
     loop {
-        match doors.get() {
+        match shared.get() {
             Some(bells) => return bells.clone(),
             None => sleep(),
         }
@@ -261,7 +263,7 @@ fn read<L: Local, R: Remote>(scenario: Scenario, local: &L, remote: &R, writer: 
     }
 }
 
-/// Waits as a call without time to spin does: look, arm, look again, sleep.
+/// Waits as a call without time to spin does: check, arm, check again, sleep.
 fn wait<L: Local>(wait: Wait, local: &L, interest: u64, mut there: impl FnMut() -> bool) {
     while !there() {
         match wait {

@@ -1,6 +1,7 @@
-//! Models of the stream over Virtual Interfaces: a sender and a receiver with one buffer of two bytes, the real code on both sides. Every
-//! byte must arrive once and in order, none may be read before it was published or overwritten before it was given back. Run by
-//! `make models`, as told in `crates/fabric/tests/loom_trip.rs`, where it is also told why there are mutations.
+//! Models of the stream over Virtual Interfaces: a sender and a receiver with one buffer of two
+//! bytes, the real code on both sides. Every byte must arrive once and in order, none may be read
+//! before it was published or overwritten before it was given back. Run by `make models`;
+//! `crates/fabric/tests/loom_trip.rs` says how, and why there are mutations.
 #![cfg(loom)]
 
 use fabric::model::{Flaw, Flawed, RACE, Segment, check, must_fail};
@@ -48,8 +49,8 @@ fn messages_need_acquire() {
     must_fail(Some(3), RACE, || pass(JOINED, |s| Flawed(s.clone(), Flaw::ReadRelaxed)));
 }
 
-/// The reader takes a message whose entry it does not see for one that is still open, and reads its buffer. (Where messages are joined, in which
-/// its bytes are just then being put.)
+/// The reader does not see a message's entry, believes that the message is still open, and reads
+/// its buffer. (Where messages are joined, bytes are just then being put there.)
 const AMISS: &str = "left == right";
 
 fn whole(segment: &Segment) -> Segment {

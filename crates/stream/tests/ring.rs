@@ -1,6 +1,7 @@
-//! The byte ring on real memory: any row of writes, reads and changes of ring against a plain queue; two threads; two processes
-//! that sleep on bells; and a writer killed at any moment, whose reader must get what it published and nothing else. What the
-//! orderings need is loom's business (`loom_ring.rs`). Under Miri the first two run, over plain memory.
+//! The byte ring on real memory: any sequence of writes, reads and changes of ring against a plain
+//! queue; two threads; two processes that sleep on bells; and a writer killed at any moment, whose
+//! reader must get all that it published and nothing else. Loom checks the orderings
+//! (`loom_ring.rs`). Under Miri the first two run, over plain memory.
 #![cfg(not(loom))]
 
 #[path = "../../fabric/tests/plain/mod.rs"]
@@ -12,7 +13,8 @@ use proptest::prelude::*;
 use std::collections::VecDeque;
 use stream::ring::{Consumer, Producer};
 
-/// Write position, read position, announcement (position + 1), a tripwire for each side, then two rings.
+/// Write position, read position, announcement (position + 1), a tripwire for each side, then two
+/// rings.
 const FRONT: usize = 0;
 const BACK: usize = 8;
 const ANNOUNCED: usize = 16;
@@ -20,7 +22,8 @@ const DATA: [usize; 2] = [64, 64 + RING];
 const RING: usize = 4096;
 const BYTES: usize = 64 + 2 * RING;
 
-/// What each side does with the rings, the announcement included: what a connection does on top of the ring.
+/// Each side's part in changing rings, the announcement included: a connection does that on top of
+/// the ring.
 struct Writer(Producer);
 struct Reader(Consumer, Option<usize>);
 
@@ -179,7 +182,7 @@ mod processes {
     const READER: usize = 24;
     const WRITER: usize = 32;
 
-    /// Arms, looks again, sleeps on the bell; five seconds are for ever.
+    /// Arms, checks again, sleeps on the bell; five seconds count as for ever.
     fn sleep(map: &Map, at: usize, interest: u64, bell: i32, there: impl Fn() -> bool) {
         trip::arm(map, at, |_| trip::armed(interest, trip::BELL, 0));
         if !there() {
@@ -205,7 +208,8 @@ mod processes {
         let seen = |at: usize| map.word(at);
         let wait = || {
             let before = seen(BACK);
-            // Room may have come since the writer looked: then `BACK` is what it will see at the next look, or has moved on.
+            // Room may have come since the writer checked: then `BACK` has what the next check will
+            // find, or has moved on.
             sleep(&map, WRITER, trip::TX, bells[1], || seen(BACK) != before || seen(BACK) == seen(FRONT));
         };
         produce(&map, total, first, wait, || stimulate(&map, READER, trip::RX, bells[0]));

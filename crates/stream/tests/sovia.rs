@@ -1,5 +1,6 @@
-//! The stream over Virtual Interfaces against a model: two ends in one process, random writes and reads both ways, every byte checked, with
-//! all ways of acknowledging, and with holders that die.
+//! The stream over Virtual Interfaces against a model: two ends in one process, random writes and
+//! reads both ways, every byte checked, with all ways of acknowledging, and with lock holders that
+//! die.
 #![cfg(not(loom))]
 
 use std::cell::Cell;
@@ -23,7 +24,7 @@ struct End {
     exchange: Exchange,
     sender: Sender,
     receiver: Receiver,
-    /// What the other one has sent and this one has not read.
+    /// Bytes that the other end has sent and this one has not read.
     model: VecDeque<u8>,
     serial: u8,
 }
@@ -55,7 +56,7 @@ impl End {
         Ends { mine: *mine, theirs: *theirs, exchange, front: WRITTEN, back: READ }
     }
 
-    /// Sends up to `len` bytes, in pieces that are put together; what was sent.
+    /// Sends up to `len` bytes, in pieces that may be joined. Returns the bytes that were sent.
     fn send(&mut self, len: usize, pieces: usize) -> Vec<u8> {
         self.send_by(len, pieces, false)
     }
@@ -131,7 +132,8 @@ proptest! {
                 ends[who].receive(len);
             }
         }
-        // Whatever the acknowledgements, neither is stuck: all that waits can be read, and then much be sent.
+        // However they acknowledge, neither is stuck: all that waits can be read, and then much can
+        // be sent.
         for who in [0, 1] {
             while ends[who].receive(100_000) > 0 {}
             let bytes = ends[1 - who].send(10, 1);
@@ -171,7 +173,7 @@ fn data_acknowledges_what_came_the_other_way() {
             assert_eq!(ends[1 - who].receive(5), 5);
         }
     }
-    // Not one acknowledgement was a message.
+    // No acknowledgement was a message of its own.
     for end in &ends {
         assert_eq!(end.mine.word(AREA + at::ACKNOWLEDGEMENTS), 0);
     }
@@ -184,7 +186,7 @@ fn what_was_not_read_can_be_had_back() {
     for (len, pieces) in [(10, 1), (112, 1), (113, 2), (9000, 1), (1, 1), (8192, 3), (30_000, 2)] {
         all.extend(ends[0].send_by(len, pieces, len % 2 == 0));
     }
-    // As many as there can be.
+    // As many as possible.
     while all.len() < 200_000 {
         let more = ends[0].send(20_000, 1);
         if more.is_empty() {
@@ -211,7 +213,8 @@ fn what_was_not_read_can_be_had_back() {
 #[test]
 fn nonsense_breaks_the_connection_only() {
     use fabric::Remote;
-    // An acknowledgement of what was never sent, a message of no bytes, one that is too long, one of no kind.
+    // An acknowledgement of messages that were never sent, a message of no bytes, one that is too
+    // long, one of an unknown kind.
     for (base, second, first) in [
         (at::ACKNOWLEDGEMENTS, (2 | 5 << 16) << 32, 1 | 3 << 32 | 1 << 40),
         (at::MESSAGES, 1u64 << 32, 1 | 1 << 32 | 1 << 40),
@@ -235,7 +238,7 @@ fn nonsense_breaks_the_connection_only() {
         };
         assert!(broken, "{base} {second:x} {first:x}");
     }
-    // More is said to be written than a message holds; less than before.
+    // More bytes announced than a message holds; fewer than before.
     for written in [MTU as u64 + 1, 4] {
         let mut ends = ends(Manner::of(32));
         let bytes = ends[1].send(5, 1);
@@ -284,7 +287,8 @@ impl Mapped for Deadly<'_> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
-    /// Whoever has the lock next goes on where a holder was killed: what that one has put arrives, what it has read is gone, and no more.
+    /// The next holder of a lock goes on where a holder was killed: the bytes that one has put
+    /// arrive, those that it has read are gone, and no others.
     #[test]
     fn a_holder_may_die_at_any_step(
         manner in manners(),

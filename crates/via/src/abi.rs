@@ -1,6 +1,7 @@
-//! What programs and the library share in memory: descriptors, attributes, addresses, and the numbers of results, states and errors, as
-//! `crates/vipl/include/vipl.h` has them (a test there holds one against the other). Everything here is plain data that the program may
-//! change at any time, also while it is posted: it is read once, by value, and checked.
+//! The data that programs share with the library: descriptors, attributes, addresses, and the
+//! numbers of results, states and errors, as `crates/vipl/include/vipl.h` has them (a test there
+//! compares the two). Everything here is plain data that the program may change at any time, also
+//! while it is posted: it is read once, by value, and checked.
 
 use core::ffi::{c_char, c_int, c_ulong, c_ushort, c_void};
 
@@ -11,7 +12,7 @@ pub const SEGMENT: usize = 16;
 /// Bytes of the control segment.
 pub const CONTROL_SEGMENT: usize = 32;
 
-/// `VIP_CONTROL_SEGMENT`: how a descriptor begins.
+/// `VIP_CONTROL_SEGMENT`: the beginning of a descriptor.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ControlSegment {
@@ -49,9 +50,9 @@ pub struct Segment {
 #[repr(C, align(64))]
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Descriptor {
-    /// How it begins.
+    /// Its beginning.
     pub control: ControlSegment,
-    /// What follows.
+    /// The segments behind that.
     pub segments: [Segment; 2],
 }
 
@@ -89,11 +90,12 @@ pub mod status {
     pub const OP_MASK: u32 = 0x7_0000;
     pub const IMMEDIATE: u32 = 0x8_0000;
     pub const RESERVED: u32 = 0xfff0_fe00;
-    /// Of a receive: the message goes on in the next descriptor (CLAN's extension; of the reserved bits).
+    /// For a receive: the message goes on in the next descriptor (CLAN's extension; one of the
+    /// reserved bits).
     pub const CONTINUES: u32 = 0x10_0000;
 }
 
-/// `VIP_RETURN`: what a call came to.
+/// `VIP_RETURN`: the result of a call.
 #[repr(u32)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)] // names of the specification
@@ -146,7 +148,7 @@ pub enum ErrorCode {
     Catastrophic = 10,
 }
 
-/// `VIP_RESOURCE_CODE`: what an error is of.
+/// `VIP_RESOURCE_CODE`: the resource with the error.
 #[repr(u32)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)] // names of the specification
@@ -157,7 +159,7 @@ pub enum ResourceCode {
     Descriptor = 3,
 }
 
-/// What a completed send promises (specification, section 2.5).
+/// The meaning of a completed send (specification, section 2.5).
 pub mod reliability {
     #![allow(missing_docs)] // names of the specification
     pub const UNRELIABLE: u16 = 1;
@@ -216,7 +218,7 @@ pub struct MemAttributes {
     pub enable_rdma_read: c_int,
 }
 
-/// How a `VIP_NET_ADDRESS` begins; the host's bytes and the discriminator follow.
+/// The beginning of a `VIP_NET_ADDRESS`; the host's bytes and the discriminator follow.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 #[allow(missing_docs)] // names of the specification

@@ -1,9 +1,10 @@
-//! The library's two threads, begun with the first connection, or the first handler that a program registers. The *agent* listens to the
-//! connections' sockets: for their end, for errors that fit no descriptor, for wake-ups on behalf of those who do not wait themselves. The
-//! other one runs the program's handlers, which may call anything, and may take their time.
+//! The library's two threads, begun with the first connection, or the first handler that a program
+//! registers. The *agent* listens to the connections' sockets: for their ends, for errors that fit
+//! no descriptor, and for wake-ups when no thread of the program waits. The other thread runs the
+//! program's handlers, which may call anything, and may take their time.
 
 use core::ffi::c_void;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::mpsc::channel;
 use std::sync::{Mutex, PoisonError};
 
@@ -11,15 +12,16 @@ use fabric::sync::Ordering;
 use fabric::sys;
 
 use crate::abi::{ErrorCode, Return};
+use crate::cq::{self, Polled};
 use crate::handlers::{AGENT, Agent, Call, Registered, error, running};
 pub use crate::handlers::{CqHandler, ErrorHandler, Event, ViHandler, Which};
+use crate::opened;
 use crate::process::PerProcess;
 use crate::queue::Done;
 use crate::segment::{at, wake};
 use crate::socket::End;
 pub use crate::socket::{Message, Socket};
-use crate::vi::{self, Taken};
-use crate::{cq, opened};
+use crate::vi::{self, Breach, Taken};
 
 /// A child of fork() begins one of its own.
 ///
@@ -44,9 +46,9 @@ fn agent() -> Result<&'static Agent, Return> {
     let bell = fabric::bell::create().map_err(|_| Return::ErrorResource)?;
     let _ = sys::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, bell, libc::EPOLLIN as u32, 0);
     let (calls, to_call) = channel();
-    let (calls, registered) = (Mutex::new(calls), Mutex::new(Registered::default()));
-    let agent = Agent { epoll, bell, calls, registered, kicked: Mutex::new(Vec::new()), look_at };
-    // Signals are the program's, for its own threads.
+    let (calls, polling, registered) = (Mutex::new(calls), Mutex::new(()), Mutex::new(Registered::default()));
+    let agent = Agent { epoll, bell, calls, polling, registered, kicked: Mutex::new(Vec::new()), poll_vi };
+    // Signals are for the program's own threads.
     let mask = sys::block_signals(u64::MAX);
     let began = std::thread::Builder::new().name("via-handlers".into()).spawn(move || {
         for call in to_call {
@@ -67,9 +69,10 @@ fn agent() -> Result<&'static Agent, Return> {
     Ok(agent)
 }
 
-/// Begins to listen to a connection's socket. Before the program knows that there is a connection.
+/// Begins to listen to a connection's socket. To be called before the program knows of the
+/// connection.
 pub fn listen_to(vi: *mut c_void, socket: &Socket) -> Result<(), Return> {
-    // Between hosts it tells of its end, once.
+    // Between hosts it reports its end, once.
     let once = if socket.wire().is_some() { libc::EPOLLONESHOT } else { 0 };
     let events = (libc::EPOLLIN | libc::EPOLLRDHUP | once) as u32;
     sys::epoll_ctl(agent()?.epoll, libc::EPOLL_CTL_ADD, socket.descriptor(), events, vi as u64)
@@ -83,8 +86,8 @@ fn listen(epoll: i32, bell: i32) {
         for event in &events[..count] {
             if event.u64 == 0 {
                 fabric::bell::silence(bell);
-                look_at_kicked();
-                look_at_all();
+                poll_kicked();
+                poll_all();
                 continue;
             }
             let vi = event.u64 as *mut c_void;
@@ -98,7 +101,7 @@ fn listen(epoll: i32, bell: i32) {
     }
 }
 
-fn look_at_kicked() {
+fn poll_kicked() {
     let Some(agent) = running() else { return };
     let kicked = core::mem::take(&mut *agent.kicked());
     for handle in kicked {
@@ -108,18 +111,18 @@ fn look_at_kicked() {
         }
         vi::serve(handle);
         vi::go_on_sending(handle);
-        look_at(handle);
+        poll_vi(handle);
     }
 }
 
-/// Hears what the peer of a Virtual Interface has said by the socket of its connection.
+/// Handles messages of a Virtual Interface's peer from the socket of their connection.
 fn hear(handle: *mut c_void, socket: &Socket, connection: u64) {
     loop {
         let said = socket.receive();
         match said {
             Ok(Some(said)) if said == Message::Kick as u32 => {
                 vi::go_on_sending(handle);
-                look_at(handle);
+                poll_vi(handle);
             }
             Ok(Some(said)) if said == Message::ReceiveQueueEmpty as u32 => {
                 error(Event::of(vi::nic_of(handle), handle, ErrorCode::RecvqEmpty, core::ptr::null_mut()));
@@ -133,7 +136,7 @@ fn hear(handle: *mut c_void, socket: &Socket, connection: u64) {
             Err(sys::Errno::EAGAIN) => return,
             Err(sys::Errno::EINTR) => {}
             said => {
-                // Its end, or something that cannot be.
+                // Its end, or a malformed message.
                 let left = said == Ok(Some(Message::Disconnect as u32));
                 if let Ok(found) = vi::find(handle) {
                     vi::end(handle, &found, if left { End::Left } else { End::Lost }, Some(connection));
@@ -159,7 +162,8 @@ pub fn set_error_handler(
     Ok(())
 }
 
-/// `VipSendNotify`, `VipRecvNotify`: calls `handler` with the next descriptor of a queue that is done, and takes it back. Once.
+/// `VipSendNotify`, `VipRecvNotify`: calls `handler` with the next descriptor of a queue that is
+/// done, and takes it back. Once.
 pub fn notify(
     handle: *mut c_void,
     which: Which,
@@ -171,7 +175,7 @@ pub fn notify(
     let mut registered = agent()?.registered();
     registered.descriptors.entry(place).or_default().push_back((context.addr(), handler));
     drop(registered);
-    look_at(handle);
+    poll_vi(handle);
     Ok(())
 }
 
@@ -181,37 +185,58 @@ pub fn notify_queue(handle: *mut c_void, context: *mut c_void, handler: CqHandle
     let mut registered = agent()?.registered();
     registered.queues.entry(handle.addr()).or_default().push_back((context.addr(), handler));
     drop(registered);
-    look_at_queues();
+    poll_queues();
     Ok(())
 }
 
-/// Looks whether there is something for handlers of a Virtual Interface, and of the completion queues.
-fn look_at(handle: *mut c_void) {
+/// Checks whether there is something for handlers of a Virtual Interface, and of the completion
+/// queues. For callers without locks.
+fn poll_vi(handle: *mut c_void) {
     let Some(agent) = running() else { return };
     for which in [Which::Send, Which::Receive] {
-        loop {
-            // Under the lock, so that descriptors are handed over in order.
-            let mut registered = agent.registered();
-            let Some(list) = registered.descriptors.get_mut(&(handle.addr(), which)) else { break };
-            let Some(&(context, handler)) = list.front() else { break };
-            let Some(done) = take_or_arm(handle, which) else { break };
-            list.pop_front();
-            let nic = vi::nic_of(handle);
-            agent.call(Call::Descriptor(context as *mut c_void, handler, nic, handle, done.descriptor));
-        }
+        while hand_over(agent, handle, which) {}
     }
-    look_at_queues();
+    poll_queues();
 }
 
-/// The next descriptor of a queue that is done; if there is none, the agent is woken when there may be one.
-fn take_or_arm(handle: *mut c_void, which: Which) -> Option<Done> {
+/// Gives the next handler of a queue the next descriptor that is done. False if there is no handler
+/// or no descriptor.
+fn hand_over(agent: &Agent, handle: *mut c_void, which: Which) -> bool {
+    let place = (handle.addr(), which);
+    let polling = agent.polling();
+    let first = agent.registered().descriptors.get(&place).and_then(|list| list.front().copied());
+    let Some((context, handler)) = first else { return false };
+    match take_or_arm(handle, which) {
+        Some(Ok(done)) => {
+            // Unless the program has destroyed the Virtual Interface meanwhile.
+            let waits =
+                agent.registered().descriptors.get_mut(&place).and_then(VecDeque::pop_front).is_some();
+            if waits {
+                let nic = vi::nic_of(handle);
+                agent.call(Call::Descriptor(context as *mut c_void, handler, nic, handle, done.descriptor));
+            }
+            waits
+        }
+        Some(Err(breach)) => {
+            drop(polling);
+            breach.end(handle);
+            true
+        }
+        None => false,
+    }
+}
+
+/// The next descriptor of a queue that is done. If there is none, the agent is woken when there may
+/// be one.
+fn take_or_arm(handle: *mut c_void, which: Which) -> Option<Result<Done, Breach>> {
     let take = || {
         let taken = match which {
-            Which::Send => vi::send_done(handle),
-            Which::Receive => vi::receive_done(handle),
+            Which::Send => vi::send_done(handle).map(Ok),
+            Which::Receive => vi::poll_receive(handle),
         };
         match taken {
-            Ok(Taken::Descriptor(done)) => Some(done),
+            Ok(Ok(Taken::Descriptor(done))) => Some(Ok(done)),
+            Ok(Err(breach)) => Some(Err(breach)),
             _ => None,
         }
     };
@@ -222,27 +247,46 @@ fn take_or_arm(handle: *mut c_void, which: Which) -> Option<Done> {
     })
 }
 
-/// Looks whether there is something for any handler.
-fn look_at_all() {
+/// Checks whether there is something for any handler.
+fn poll_all() {
     let Some(agent) = running() else { return };
     let vis: BTreeSet<usize> = agent.registered().descriptors.keys().map(|(vi, _)| *vi).collect();
     for vi in vis {
-        look_at(vi as *mut c_void);
+        poll_vi(vi as *mut c_void);
     }
-    look_at_queues();
+    poll_queues();
 }
 
-/// Looks whether there is something for handlers of completion queues.
-fn look_at_queues() {
+/// Checks whether there is something for handlers of completion queues. For callers without locks.
+fn poll_queues() {
     let Some(agent) = running() else { return };
-    let mut registered = agent.registered();
-    for (&handle, list) in &mut registered.queues {
-        while let Some(&(context, handler)) = list.front() {
-            let Ok((vi, receive)) = cq::done_or_arm(handle as *mut c_void) else { break };
-            list.pop_front();
-            let nic = vi::nic_of(vi);
-            agent.call(Call::Queue(context as *mut c_void, handler, nic, vi, receive));
+    let queues: Vec<usize> = agent.registered().queues.keys().copied().collect();
+    for handle in queues {
+        while hand_over_queue(agent, handle as *mut c_void) {}
+    }
+}
+
+/// As [`hand_over`], for a completion queue.
+fn hand_over_queue(agent: &Agent, handle: *mut c_void) -> bool {
+    let polling = agent.polling();
+    let first = agent.registered().queues.get(&handle.addr()).and_then(|list| list.front().copied());
+    let Some((context, handler)) = first else { return false };
+    match cq::done_or_arm(handle) {
+        Ok(Polled::Done(vi, receive)) => {
+            let waits =
+                agent.registered().queues.get_mut(&handle.addr()).and_then(VecDeque::pop_front).is_some();
+            if waits {
+                let nic = vi::nic_of(vi);
+                agent.call(Call::Queue(context as *mut c_void, handler, nic, vi, receive));
+            }
+            waits
         }
+        Ok(Polled::Broken(vi, breach)) => {
+            drop(polling);
+            breach.end(vi);
+            true
+        }
+        Ok(Polled::Nothing) | Err(_) => false,
     }
 }
 

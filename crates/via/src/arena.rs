@@ -1,8 +1,11 @@
-//! Memory that peers map: the *arena*. What `malloc` gives is the process's own, and only the kernel gets at it from outside; that costs it 2 us
-//! for 64 KB, more than the copy itself. So a program may ask the library for its buffers (`VipAllocateMem`): they lie in one sealed
-//! memfd, which peers map when they connect, and into which they copy as into memory of their own, once, and without a call.
+//! Memory that peers map: the *arena*. Memory of `malloc` is private, and only the kernel reaches
+//! it for another process; that costs 2 us for 64 KB, more than the copy itself. So a program may
+//! ask the library for its buffers (`VipAllocateMem`): they lie in one sealed memfd, which peers
+//! map when they connect, and into which they copy as into memory of their own, once, and without a
+//! call.
 //!
-//! It is address space until it is used. Pieces are whole pages, found by looking for the first gap: programs allocate their buffers once.
+//! It is address space until it is used. Pieces are whole pages, found by looking for the first
+//! gap: programs allocate their buffers once.
 
 use core::ffi::c_void;
 use std::collections::{BTreeMap, HashMap};
@@ -17,7 +20,7 @@ use fabric::sys;
 use crate::abi::Return;
 use crate::process::PerProcess;
 
-/// Bytes of an arena, where the process has as many addresses as it likes.
+/// Bytes of an arena, where the address space is unlimited.
 const BYTES: usize = 16 << 30;
 const PAGE: usize = 4096;
 
@@ -32,16 +35,17 @@ pub struct Arena {
 
 #[derive(Debug, Clone, Copy)]
 struct Piece {
-    /// In whole pages.
+    /// Whole pages.
     bytes: usize,
-    /// The NIC handle that it goes with, as a number.
+    /// The NIC handle that allocated it, as a number.
     nic: usize,
 }
 
 impl Arena {
-    /// An empty one; fails without memory or descriptors.
+    /// An empty arena. Fails without memory or descriptors.
     pub fn new() -> Result<Arena, sys::Errno> {
-        // Of a limited address space a part, so that the program's own allocations do not fail for our sake.
+        // A part of a limited address space, so that the program's own allocations do not fail
+        // because of the library.
         let bytes =
             BYTES.min((sys::address_space_limit() / 32) as usize).min(sys::file_size_limit() as usize);
         let (map, memfd) = Map::create(c"via-arena", (bytes & !(PAGE - 1)).max(PAGE))?;
@@ -53,13 +57,13 @@ impl Arena {
         self.memfd
     }
 
-    /// Where it is in this process, and its bytes.
+    /// Its address in this process, and its bytes.
     pub fn place(&self) -> [u64; 2] {
         [self.map.base() as u64, self.map.len() as u64]
     }
 
-    /// `VipAllocateMem`: `length` bytes, zeroed, from the beginning of a page on. `InvalidParameter` for none, `ErrorResource` if there is no
-    /// such gap.
+    /// `VipAllocateMem`: `length` bytes, zeroed, from the beginning of a page on.
+    /// `InvalidParameter` for none, `ErrorResource` if there is no such gap.
     pub fn allocate(&self, nic: *mut c_void, length: usize) -> Result<*mut c_void, Return> {
         if length == 0 {
             return Err(Return::InvalidParameter);
@@ -80,8 +84,8 @@ impl Arena {
         Ok(self.map.base().wrapping_add(start).cast())
     }
 
-    /// `VipFreeMem`: gives back what was allocated at `address`. `InvalidParameter` if that was nothing, `ErrorResource` if `is_used`, which
-    /// is asked of its addresses.
+    /// `VipFreeMem`: gives back what was allocated at `address`. `InvalidParameter` if nothing was,
+    /// `ErrorResource` if `is_used` is true for its addresses.
     pub fn free(
         &self,
         nic: *mut c_void,
@@ -119,7 +123,7 @@ impl Arena {
 impl Drop for Arena {
     fn drop(&mut self) {
         sys::close(self.memfd);
-        // SAFETY: whoever uses the memory borrows it from here.
+        // SAFETY: all users of the memory borrow it from here.
         unsafe { self.map.unmap() };
     }
 }
@@ -128,7 +132,7 @@ impl Drop for Arena {
 #[derive(Debug, Clone)]
 pub struct Theirs {
     map: Map,
-    /// Where it is in the peer's process, as the peer says.
+    /// Its address in the peer's process, as the peer claims.
     base: u64,
     _kept: Arc<Mapped>,
 }
@@ -139,12 +143,12 @@ struct Mapped(Map);
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        // SAFETY: whoever uses the mapping keeps this.
+        // SAFETY: all users of the mapping keep this.
         unsafe { self.0.unmap() };
     }
 }
 
-/// Mappings by device and inode, which are the memfd's own as long as it is mapped.
+/// Mappings by device and inode: no other file has the memfd's as long as it is mapped.
 type Mappings = HashMap<(u64, u64), Weak<Mapped>>;
 static MAPPINGS: PerProcess<Mutex<Option<Mappings>>> = PerProcess::new(Mutex::new(None));
 
@@ -156,7 +160,8 @@ pub(crate) unsafe fn in_child() {
 }
 
 impl Theirs {
-    /// Maps a peer's arena, unless that was done before. None if it is not what it must be, or there is no room for it.
+    /// Maps a peer's arena, unless that was done before. None if it is malformed, or there is no
+    /// room for it.
     pub fn open(memfd: OwnedFd, [base, bytes]: [u64; 2]) -> Option<Theirs> {
         let file = File::from(memfd);
         let metadata = file.metadata().ok()?;
@@ -176,7 +181,8 @@ impl Theirs {
         Some(Theirs { map: kept.0, base, _kept: kept })
     }
 
-    /// Where in [`Theirs::map`] the peer's `length` bytes at `address` are, if all of them are there.
+    /// Where in [`Theirs::map`] the peer's `length` bytes at `address` are, if all of them are
+    /// there.
     #[inline]
     pub fn offset(&self, address: u64, length: usize) -> Option<usize> {
         let offset = usize::try_from(address.checked_sub(self.base)?).ok()?;

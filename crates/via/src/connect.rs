@@ -1,13 +1,18 @@
-//! Connections: how two Virtual Interfaces find each other and exchange memory (specification, section 3.1).
+//! Connections: how two Virtual Interfaces find each other and exchange memory (specification,
+//! section 3.1).
 //!
-//! An address that a server waits at is a listening UNIX socket whose abstract name is made of the discriminator: so the kernel is the
-//! registry, it is one per network namespace, and nothing is left of a process that dies. The client sends what it has (a [`Hello`] and its
-//! memory's descriptors), the server what it has when it accepts, the client confirms. Each has told the other of its posted
-//! descriptors before that, so either may send as soon as its call returns. The socket stays: its end is the connection's.
+//! An address at which a server waits is a listening UNIX socket whose abstract name is made of the
+//! discriminator. So the kernel is the registry, there is one for each network namespace, and
+//! nothing is left of a process that dies. The client sends a `Hello` and its memory's
+//! descriptors, the server sends its own when it accepts, and the client confirms. Each has
+//! announced its posted descriptors before that, so either may send as soon as its call returns.
+//! The socket stays: its end is the connection's.
 //!
-//! At an address of another host the same is said, by the connection that [`crate::far`] finds, without descriptors: the segments are a link's.
+//! With an address of another host the messages are the same, over the connection that
+//! [`crate::remote`] makes, without descriptors: the segments are a link's.
 //!
-//! Peers who both request meet likewise: of both addresses, the smaller one's owner connects; the other one calls it when it comes later.
+//! Two peers that both request do the same: the owner of the smaller address connects; the other
+//! one calls it if it comes later.
 
 use core::ffi::c_void;
 use std::collections::HashMap;
@@ -22,14 +27,14 @@ use crate::process::PerProcess;
 use crate::until::Until;
 use crate::vi;
 
-mod door;
+mod acceptor;
 mod handshake;
 mod hello;
 mod line;
 mod peers;
 pub(crate) mod pending;
 
-use door::{Came, Door};
+use acceptor::{Acceptor, Came};
 use handshake::{NOBODY_NS, answer, ask, lock, matches};
 pub use hello::{Address, understood};
 use hello::{Hello, kind};
@@ -38,7 +43,7 @@ pub use peers::{peer_done, peer_wait, request_peer};
 
 /// A listening socket at an address, for all threads that wait there.
 struct Listener {
-    door: Door,
+    acceptor: Acceptor,
     users: usize,
 }
 
@@ -71,23 +76,25 @@ static REQUESTS: Pool<Request> = Pool::new(Kind::Request, &REQUEST_PLACES);
 static REQUEST_PLACES: [Place<Request>; MAX_REQUESTS] =
     [const { Place::new(Request { asked: Mutex::new(None) }) }; MAX_REQUESTS];
 
-/// What a server learns of a client: a handle to answer by, the client's address and attributes.
+/// A client's request as the server gets it: a handle to answer with, the client's address and
+/// attributes.
 pub struct Asked {
     /// For [`accept`] or [`reject`].
     pub handle: *mut c_void,
-    /// Whence.
+    /// The client's address.
     pub from: Address,
     /// Of the client's Virtual Interface.
     pub attributes: ViAttributes,
 }
 
-/// `VipConnectWait`: waits at an address for a client. `ErrorResource` if another process waits there.
+/// `VipConnectWait`: waits at an address for a client. `ErrorResource` if another process waits
+/// there.
 pub fn wait(nic: *mut c_void, at: &Address, until: Until) -> Result<Asked, Return> {
     opened::check(nic)?;
     let name = name(&place(b'd', &[at.discriminator()]));
     let listener = listen_at(&name)?;
     let asked = (|| loop {
-        let fds = lock(&listener).door.descriptors();
+        let fds = lock(&listener).acceptor.descriptors();
         wait_for(&fds, until)?;
         // Another thread may have been faster.
         let Some(came) = next(&listener) else { continue };
@@ -111,14 +118,14 @@ fn listen_at(name: &[u8]) -> Result<Arc<Mutex<Listener>>, Return> {
         lock(listener).users += 1;
         return Ok(listener.clone());
     }
-    let door = Door::open(name).map_err(|_| Return::ErrorResource)?;
-    let listener = Arc::new(Mutex::new(Listener { door, users: 1 }));
+    let acceptor = Acceptor::open(name).map_err(|_| Return::ErrorResource)?;
+    let listener = Arc::new(Mutex::new(Listener { acceptor, users: 1 }));
     listeners.insert(name.to_vec(), listener.clone());
     Ok(listener)
 }
 
 fn next(listener: &Mutex<Listener>) -> Option<Came> {
-    lock(listener).door.next()
+    lock(listener).acceptor.next()
 }
 
 fn leave(name: &[u8], listener: &Arc<Mutex<Listener>>) {
@@ -132,8 +139,8 @@ fn leave(name: &[u8], listener: &Arc<Mutex<Listener>>) {
     }
 }
 
-/// `VipConnectAccept`. Attributes that do not match leave the request as it is, to be tried again or rejected; so does
-/// `Timeout`, when the client has given up.
+/// `VipConnectAccept`. If attributes do not match, the request stays as it is, and can be accepted
+/// again or rejected. Likewise with `Timeout`, when the client has given up.
 pub fn accept(request: *mut c_void, handle: *mut c_void) -> Result<(), Return> {
     let found = find(request)?;
     let mut asked = found.standing(lock(&found.asked))?;
@@ -175,8 +182,9 @@ pub fn reject(request: *mut c_void) -> Result<(), Return> {
     Ok(())
 }
 
-/// `VipConnectRequest`: asks whoever waits at `to`, and waits for the answer; the attributes of the Virtual Interface there. `NoMatch` if
-/// nobody waits, `NotReachable` if it is another host's address, and that one is not reached.
+/// `VipConnectRequest`: asks the process that waits at `to`, and waits for the answer. Returns the
+/// attributes of the Virtual Interface there. `NoMatch` if none waits, `NotReachable` if it is an
+/// address of another host that cannot be reached.
 pub fn request(
     handle: *mut c_void,
     from: &Address,

@@ -1,5 +1,6 @@
-//! Descriptors that a program has posted. What the program wrote is read once, by value, and checked; what it writes there later, while
-//! it must not, changes nothing. Results are written at the end, the status last.
+//! Descriptors that a program has posted. The program's data is read once, by value, and checked;
+//! later changes, which the program must not make, have no effect. Results are written at the end,
+//! the status last.
 
 use crate::abi::{ControlSegment, DESCRIPTOR_ALIGNMENT, Descriptor, Segment, control, status};
 use crate::limits::{MAX_SEGMENTS, MAX_TRANSFER};
@@ -8,12 +9,12 @@ use crate::memory::{Asker, Region, Regions};
 /// Segments that are kept in place; those of longer descriptors lie elsewhere.
 const FEW: usize = 2;
 
-/// What a descriptor asks for.
+/// The operation of a descriptor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
     /// To receive, into its buffers.
     Receive,
-    /// To send what is in its buffers.
+    /// To send the contents of its buffers.
     Send,
     /// To write to the peer's memory.
     Write(Remote),
@@ -21,7 +22,7 @@ pub enum Operation {
     Read(Remote),
 }
 
-/// Where in the peer's memory.
+/// A place in the peer's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Remote {
     /// Address there.
@@ -38,13 +39,13 @@ pub struct Posted {
     region: u32,
     /// Whether its memory is held.
     held: bool,
-    /// What is wrong with it ([`status`] bits), found when it was posted, or how its operation went.
+    /// Its mistakes ([`status`] bits), found when it was posted, or the outcome of its operation.
     pub errors: u32,
-    /// What it asks for.
+    /// Its operation.
     pub operation: Operation,
-    /// Bytes of its buffers together. Of one that receives, as far as they lie in their regions.
+    /// Bytes of its buffers together. For one that receives, those that lie in their regions.
     pub length: usize,
-    /// Of one that receives, as its segments say.
+    /// For one that receives: bytes according to its segments.
     claimed: usize,
     /// Four bytes for the peer, of a send or a write.
     pub immediate: Option<u32>,
@@ -55,20 +56,21 @@ pub struct Posted {
     more: Option<Box<[Segment; MAX_SEGMENTS]>>,
 }
 
-// SAFETY: the pointer is the program's, who gave it to the library until it is done.
+// SAFETY: the pointer is the program's, which has given it to the library until it is done.
 unsafe impl Send for Posted {}
 
-/// Why a descriptor was not taken at all: not even its status can be written.
+/// A descriptor that was not taken at all: not even its status can be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Unusable;
 
 impl Posted {
-    /// Reads a descriptor, for a queue of descriptors that receive (`receives`) or of the other ones. The memory that it and its buffers
-    /// lie in is checked, and held if it receives; the others are mostly done at once, and what is not is held by [`Posted::hold`].
-    /// [`Unusable`] if it is not aligned, or does not lie in region `region`.
+    /// Reads a descriptor, for the receive queue (`receives`) or the send queue. Its own memory and
+    /// that of its buffers is checked, and held if it receives. The others are mostly done at once;
+    /// those that are not are held by [`Posted::hold`]. [`Unusable`] if it is not aligned, or does
+    /// not lie in region `region`.
     ///
     /// # Safety
-    /// Registered memory must be mapped: what `regions` says that lies in a region is read.
+    /// Registered memory must be mapped: memory that lies in a region by `regions` is read.
     #[inline(always)]
     pub unsafe fn read(
         regions: &Regions,
@@ -141,7 +143,7 @@ impl Posted {
         }
         posted.take_segments(regions, asker, home, usize::from(remote)..count, segment_at);
         if posted.errors == 0 && !receives {
-            // What is received may be longer than one message can be.
+            // The buffers for a message may be longer than one message can be.
             if posted.length != head.length as usize || posted.length > most.min(MAX_TRANSFER) {
                 posted.errors = status::LENGTH_ERROR;
             }
@@ -165,10 +167,10 @@ impl Posted {
             let mut length = segment.length as usize;
             self.claimed += length;
             if self.length < self.claimed - length {
-                // Behind a buffer that ends beyond its region nothing is ever placed.
+                // Nothing is ever placed behind a buffer that ends beyond its region.
                 continue;
             }
-            // Most lie in the descriptor's own region, which is held already, and may be touched.
+            // Most lie in the descriptor's own region, which is held already, and may be accessed.
             let may = if segment.handle == self.region {
                 self.within(home, &segment)
             } else {
@@ -191,8 +193,9 @@ impl Posted {
         }
     }
 
-    /// How many bytes of a buffer may be touched, if it may: all. One to receive into must begin in its region; what of it lies beyond the end
-    /// is checked when there are bytes for it, as adapters do: a message that is short enough does not come to it.
+    /// How many bytes of a buffer may be accessed: all, or the buffer is refused. A buffer to
+    /// receive into must begin in its region. The part beyond the region's end is checked when
+    /// there are bytes for it, as adapters do: a short message does not reach it.
     #[inline(always)]
     fn within(&self, region: Region, segment: &Segment) -> Option<usize> {
         let length = segment.length as usize;
@@ -202,7 +205,8 @@ impl Posted {
         if self.operation == Operation::Receive { region.behind(segment.address) } else { None }
     }
 
-    /// As [`Posted::within`], of a buffer in another region, which is held, too, then, if the descriptor's is.
+    /// As [`Posted::within`], for a buffer in another region. That region is held, too, if the
+    /// descriptor's is.
     #[inline(never)]
     fn may_touch(&self, regions: &Regions, asker: Asker, segment: &Segment) -> Option<usize> {
         let handle = segment.handle;
@@ -214,7 +218,8 @@ impl Posted {
         may
     }
 
-    /// A message has come that does not fit: it is longer than the buffers, or would go beyond the end of a region.
+    /// A message has come that does not fit: it is longer than the buffers, or would go beyond the
+    /// end of a region.
     pub fn does_not_fit(&mut self, message: usize) {
         let beyond = message <= self.claimed;
         self.errors |= if beyond { status::PROTECTION_ERROR } else { status::LENGTH_ERROR };
@@ -241,18 +246,20 @@ impl Posted {
             .as_ptr()
     }
 
-    /// Where it is.
+    /// The descriptor's address.
     pub fn descriptor(&self) -> *mut Descriptor {
         self.descriptor
     }
 
-    /// Says in the descriptor how it went, and gives back the memory that was held. `op` is of [`status`], `immediate` what came with a
-    /// message. The status is written last: programs poll it.
+    /// Writes the outcome into the descriptor, and gives back the memory that was held. `op` is one
+    /// of [`status`], `immediate` came with a message. The status is written last: programs poll
+    /// it.
     #[inline(always)]
     pub fn complete(&mut self, regions: &Regions, op: u32, length: usize, immediate: Option<u32>) {
         let head = self.descriptor.cast::<ControlSegment>();
         let told = if immediate.is_some() { status::IMMEDIATE } else { 0 };
-        // SAFETY: it lies in a region that is held; programs must not touch it now, and if they do, these are plain words.
+        // SAFETY: it lies in a region that is held; programs must not touch it now, and if they do,
+        // these are plain words.
         unsafe {
             (&raw mut (*head).length).write_volatile(length as u32);
             if let Some(immediate) = immediate {
@@ -265,7 +272,8 @@ impl Posted {
         self.let_go(regions);
     }
 
-    /// Holds its memory: it is not done before the program's call returns. An error is noted if the program has deregistered it meanwhile.
+    /// Holds its memory: it is not done before the program's call returns. If the program has
+    /// deregistered the memory meanwhile, an error is noted.
     pub fn hold(&mut self, regions: &Regions, asker: Asker) {
         let home = regions.hold(asker, self.region);
         self.held = home.is_some();
@@ -279,7 +287,7 @@ impl Posted {
         }
     }
 
-    /// Gives back the memory that is held, whatever became of it.
+    /// Gives back the memory that is held, whatever the outcome.
     #[inline]
     pub fn let_go(&mut self, regions: &Regions) {
         if !core::mem::take(&mut self.held) {
@@ -293,7 +301,7 @@ impl Posted {
         regions.release(self.region);
     }
 
-    /// Whether the peer is to look at something when it is done.
+    /// Whether the peer must be woken when it is done.
     pub fn tells_the_peer(&self) -> bool {
         self.errors == 0
             && match self.operation {
@@ -303,7 +311,7 @@ impl Posted {
             }
     }
 
-    /// Of which kind its result is.
+    /// The kind of its result.
     pub fn op(&self) -> u32 {
         match self.operation {
             Operation::Receive => status::OP_RECEIVE,

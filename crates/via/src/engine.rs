@@ -1,8 +1,11 @@
-//! From which length on messages go by DMA: measured, not assumed, as the two engines are not equally far apart on all machines.
+//! The length from which on messages go by DMA. It is measured, as the two engines differ from
+//! machine to machine.
 //!
-//! The kernel's copy (process_vm_writev) takes a call, and finds and pins the receiver's pages; through the buffer that both ends map, bytes are copied
-//! twice, from one processor's cache to the other's. Where the first is 2 us and 38 ps a byte, and the second 78 ps (an Intel Xeon), DMA is ahead from 32 KB on;
-//! where it is 55 ps, and the second 28 (an AMD EPYC), never.
+//! The kernel's copy (process_vm_writev) takes a call, and finds and pins the receiver's pages;
+//! through the buffer that both ends map, bytes are copied twice, from one processor's cache to the
+//! other's. Where the first costs 2 us and 38 ps a byte, and the second 78 ps a byte (an Intel
+//! Xeon), DMA is faster from 32 KB on. Where they cost 55 ps and 28 ps a byte (an AMD EPYC), it
+//! never is.
 
 use std::hint::black_box;
 use std::sync::OnceLock;
@@ -12,16 +15,17 @@ use fabric::sys;
 
 use crate::segment::EAGER;
 
-/// Lengths of which the kernel's copy is timed.
+/// Lengths for which the kernel's copy is timed.
 const SMALL: usize = 4 << 10;
 const LARGE: usize = 64 << 10;
-/// How often, as the fastest counts.
+/// How often it is timed; the fastest counts.
 const TURNS: usize = 16;
-/// Two copies between the caches of two processors take so many times what one copy takes within one's own (measured on both machines above: 3 to 4).
+/// Two copies between the caches of two processors take so many times as long as one copy within a
+/// cache (measured on both machines above: 3 to 4).
 const APART: f64 = 3.0;
 
-/// Messages up to so many bytes go by programmed I/O: what `VIPL_PIO_BYTES` says, or what is faster here. That is measured once, in a fifth of a
-/// millisecond.
+/// Messages up to so many bytes go by programmed I/O: the value of `VIPL_PIO_BYTES`, or the length
+/// up to which it is faster here. That is measured once, in a fifth of a millisecond.
 pub fn pio_most() -> usize {
     static MOST: OnceLock<usize> = OnceLock::new();
     *MOST.get_or_init(|| {
@@ -47,7 +51,7 @@ fn measured() -> usize {
     };
     match (copy, by_kernel(SMALL), by_kernel(LARGE)) {
         (Some(copy), Some(small), Some(large)) => crossing(copy, small, large),
-        // The kernel does not let us.
+        // The kernel does not allow it.
         _ => EAGER,
     }
 }
@@ -65,8 +69,9 @@ fn fastest(mut turn: impl FnMut() -> bool) -> Option<f64> {
     Some(best)
 }
 
-/// Where the kernel's copy, which takes `small` and `large` ns for [`SMALL`] and [`LARGE`] bytes, becomes faster than two between processors, of which
-/// `copy` is one of [`LARGE`] bytes within a cache.
+/// The length at which the kernel's copy becomes faster than two copies between processors. The
+/// kernel's takes `small` and `large` ns for [`SMALL`] and [`LARGE`] bytes; one copy of [`LARGE`]
+/// bytes within a cache takes `copy`.
 fn crossing(copy: f64, small: f64, large: f64) -> usize {
     let a_byte = (large - small) / (LARGE - SMALL) as f64;
     let call = small - a_byte * SMALL as f64;

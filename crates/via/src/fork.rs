@@ -1,14 +1,16 @@
-//! Children of fork(). A child has no part in what its parent has opened: the parent's handles are worth nothing there, its connections are not kept open,
-//! and what the child opens, registers and allocates is its own. So all that a process keeps in statics begins anew in the child, whatever
-//! threads of the parent were doing with it just then: nothing there is locked, read or freed.
+//! Children of fork(). A child has no part in its parent's handles and connections: the handles are
+//! invalid there, the connections are not kept open, and everything that the child opens, registers
+//! and allocates is its own. So all statics begin anew in the child, whatever threads of the parent
+//! were doing with them just then: nothing there is locked, read or freed.
 
 use std::sync::Once;
 
-/// Sees to it that children begin anew. Before anything is opened.
+/// Registers the handler that makes children begin anew. To be called before anything is opened.
 pub(crate) fn prepare() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        // SAFETY: the handler is a function of this library, which is never unloaded: it has threads.
+        // SAFETY: the handler is a function of this library, which is never unloaded: it has
+        // threads.
         unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
     });
 }

@@ -1,5 +1,6 @@
-//! The program's handlers, for errors and for what is done, and how the agent ([`crate::agent`]) is told that there may be something for one. For
-//! modules below the agent, which may hold locks.
+//! The program's handlers, for errors and for descriptors that are done, and how the agent
+//! ([`crate::agent`]) learns that there may be something for one. For modules below the agent,
+//! which may hold locks.
 
 use core::ffi::c_void;
 use std::collections::{HashMap, VecDeque};
@@ -21,12 +22,14 @@ pub struct Event {
 }
 
 impl Event {
-    /// Of a Virtual Interface that was made with this NIC handle, or with null if it is no more.
+    /// An error of a Virtual Interface that was made with this NIC handle, or with null if that is
+    /// gone.
     pub fn of(nic: *mut c_void, vi: *mut c_void, code: ErrorCode, descriptor: *mut Descriptor) -> Event {
         Event { nic, vi, code, descriptor, expected: false }
     }
 
-    /// One that a program without a handler does not want to read of: every connection ends.
+    /// An error that is not written to standard error if the program has no handler: every
+    /// connection ends.
     pub fn expected(self) -> Event {
         Event { expected: true, ..self }
     }
@@ -50,26 +53,30 @@ pub enum Which {
     Receive,
 }
 
-/// What a handler is to be called for, with the program's context.
+/// The event that a handler waits for, with the program's context.
 pub(crate) enum Call {
     Error(*mut c_void, ErrorHandler, ErrorDescriptor),
     Descriptor(*mut c_void, ViHandler, *mut c_void, *mut c_void, *mut Descriptor),
     Queue(*mut c_void, CqHandler, *mut c_void, *mut c_void, bool),
 }
 
-// SAFETY: contexts are the program's, who knows that its handlers run in a thread of the library.
+// SAFETY: contexts are the program's, which knows that its handlers run in a thread of the library.
 unsafe impl Send for Call {}
 
 pub(crate) struct Agent {
     pub(crate) epoll: i32,
-    /// Rung for all handlers to be looked after.
+    /// Rung to make the agent check for all handlers.
     pub(crate) bell: i32,
     pub(crate) calls: Mutex<Sender<Call>>,
+    /// Held while checking for handlers, so that descriptors are handed over in order.
+    pub(crate) polling: Mutex<()>,
+    /// Held just long enough to read or change it.
     pub(crate) registered: Mutex<Registered>,
-    /// Virtual Interfaces whose peers on other hosts want something.
+    /// Virtual Interfaces whose peers on other hosts have sent a message.
     pub(crate) kicked: Mutex<Vec<usize>>,
-    /// Looks whether there is something for handlers of a Virtual Interface, and of the completion queues.
-    pub(crate) look_at: fn(*mut c_void),
+    /// Checks whether there is something for handlers of a Virtual Interface, and of the completion
+    /// queues.
+    pub(crate) poll_vi: fn(*mut c_void),
 }
 
 #[derive(Default)]
@@ -79,7 +86,7 @@ pub(crate) struct Registered {
     pub(crate) queues: HashMap<usize, VecDeque<(usize, CqHandler)>>,
 }
 
-/// Once it runs; it never ends.
+/// Set once it runs; it never ends.
 pub(crate) static AGENT: AtomicPtr<Agent> = AtomicPtr::new(core::ptr::null_mut());
 
 /// The agent, if there is one.
@@ -89,6 +96,10 @@ pub(crate) fn running() -> Option<&'static Agent> {
 }
 
 impl Agent {
+    pub(crate) fn polling(&self) -> MutexGuard<'_, ()> {
+        self.polling.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub(crate) fn registered(&self) -> MutexGuard<'_, Registered> {
         self.registered.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -97,12 +108,17 @@ impl Agent {
         self.kicked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn is_waited_for(&self) -> bool {
+        let registered = self.registered();
+        !registered.descriptors.is_empty() || !registered.queues.is_empty()
+    }
+
     pub(crate) fn call(&self, call: Call) {
         let _ = self.calls.lock().unwrap_or_else(PoisonError::into_inner).send(call);
     }
 }
 
-/// Has the agent look after a Virtual Interface whose peer is on another host. For whoever has locks.
+/// Has the agent check a Virtual Interface whose peer is on another host. For callers with locks.
 pub fn kick(handle: *mut c_void) {
     let Some(agent) = running() else { return };
     let mut kicked = agent.kicked();
@@ -113,7 +129,8 @@ pub fn kick(handle: *mut c_void) {
     fabric::bell::ring(agent.bell);
 }
 
-/// Tells the program of an error, by the handler of the NIC handle, or, if it has none, on standard error.
+/// Reports an error to the program, by the handler of the NIC handle, or, if it has none, on
+/// standard error.
 pub fn error(event: Event) {
     let nic = event.nic;
     let described = ErrorDescriptor {
@@ -137,25 +154,29 @@ pub fn error(event: Event) {
     }
 }
 
-/// Has the agent do that. For whoever has locks.
-pub fn look_later() {
+/// Has the agent check for all handlers. For callers with locks.
+pub fn poll_later() {
     if let Some(agent) = running() {
         fabric::bell::ring(agent.bell);
     }
 }
 
-/// Descriptors of a Virtual Interface have been flushed: its handlers may have something.
-pub fn flushed(handle: *mut c_void) {
-    let waited = |agent: &Agent| {
-        let registered = agent.registered();
-        !registered.descriptors.is_empty() || !registered.queues.is_empty()
-    };
-    if let Some(agent) = running().filter(|agent| waited(agent)) {
-        (agent.look_at)(handle);
+/// Descriptors have been flushed: handlers may have something. The agent checks later, as the
+/// caller may be checking just now.
+pub fn flushed() {
+    if running().is_some_and(Agent::is_waited_for) {
+        poll_later();
     }
 }
 
-/// A Virtual Interface, or a completion queue, is no more: nor are its handlers.
+/// Checks now whether handlers of a Virtual Interface have something. For callers without locks.
+pub fn poll_now(handle: *mut c_void) {
+    if let Some(agent) = running().filter(|agent| agent.is_waited_for()) {
+        (agent.poll_vi)(handle);
+    }
+}
+
+/// A Virtual Interface, or a completion queue, is gone: drops its handlers.
 pub fn forget(handle: *mut c_void) {
     if let Some(agent) = running() {
         let mut registered = agent.registered();
@@ -164,7 +185,7 @@ pub fn forget(handle: *mut c_void) {
     }
 }
 
-/// A NIC handle is no more.
+/// A NIC handle is gone: drops its handlers.
 pub fn forget_nic(nic: *mut c_void) {
     if let Some(agent) = running() {
         agent.registered().errors.remove(&nic.addr());

@@ -1,9 +1,12 @@
-//! Handles: what programs hold of a NIC, a protection tag, a Virtual Interface, a completion queue or a connection request. A handle is
-//! a number in a pointer's clothes, never an address: kind, place in the kind's pool, and how often that place has been given out. So
-//! whatever a program passes, a handle of another kind, of something destroyed, or noise, is found out, and nothing is read through it.
+//! Handles: a program's references to a NIC, a protection tag, a Virtual Interface, a completion
+//! queue or a connection request. A handle is a number in the type of a pointer, never an address:
+//! kind, place in the kind's pool, and how often that place has been given out. So a handle of
+//! another kind or of something destroyed, or any other value, is found out, and nothing is read
+//! through it.
 //!
-//! What a pool holds is never freed, only given out again: a thread that found something just before another one destroyed it holds
-//! memory of the right type still, locks it, by [`Found::standing`], and learns that it came too late.
+//! The memory of a pool is never freed, only given out again. A thread that found something just
+//! before another one destroyed it has memory of the right type still. It locks it, by
+//! [`Found::standing`], and learns that it came too late.
 
 use core::ffi::c_void;
 use std::sync::{Mutex, PoisonError};
@@ -13,7 +16,7 @@ use fabric::sync::{AtomicU32, Ordering};
 use crate::abi::Return;
 use crate::process::PerProcess;
 
-/// What a handle is of.
+/// The kinds of things that have handles.
 #[repr(u8)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)]
@@ -43,7 +46,7 @@ impl<T> Place<T> {
     }
 }
 
-/// All there can be of one kind.
+/// All places of one kind.
 pub struct Pool<T: 'static> {
     kind: Kind,
     places: &'static [Place<T>],
@@ -51,7 +54,7 @@ pub struct Pool<T: 'static> {
 }
 
 struct Free {
-    /// Places given back, the last one first.
+    /// Places that were given back, the last one first.
     given_back: Vec<u32>,
     /// Places below have been given out before.
     used: u32,
@@ -86,7 +89,7 @@ impl<T: 'static> Pool<T> {
         Some((self.handle(index, turn), Found { place, turn }))
     }
 
-    /// What a handle names, if it does.
+    /// Finds the thing that a handle names.
     #[inline(always)]
     pub fn find(&self, handle: *mut c_void) -> Option<Found<T>> {
         let bits = handle as u64;
@@ -99,8 +102,8 @@ impl<T: 'static> Pool<T> {
             .then_some(Found { place, turn })
     }
 
-    /// Takes a place back: its handles are worth nothing from now on. For whoever holds the locks of what is there. False if another
-    /// thread did it before.
+    /// Takes a place back: its handles are invalid from now on. For callers that hold the locks of
+    /// the thing there. False if another thread did it before.
     pub fn take_back(&self, found: &Found<T>) -> bool {
         let next = found.turn.wrapping_add(1);
         if found.place.turn.compare_exchange(found.turn, next, Ordering::AcqRel, Ordering::Relaxed).is_err() {
@@ -122,11 +125,11 @@ impl<T: 'static> Pool<T> {
         })
     }
 
-    /// In a child of fork(): its parent's handles are worth nothing, and the places that its parent has used are not given out again, as
-    /// threads that do not exist here may have had their locks.
+    /// In a child of fork(): its parent's handles are invalid, and the places that its parent has
+    /// used are not given out again, as threads that do not exist here may have had their locks.
     ///
     /// # Safety
-    /// As of [`PerProcess::renew`].
+    /// As of `PerProcess::renew`.
     pub unsafe fn begin_anew(&self) {
         let mut used = 0;
         for place in self.places {
@@ -152,8 +155,8 @@ impl<T: 'static> Pool<T> {
 }
 
 impl<T> Found<T> {
-    /// What was locked, if the handle still names what lies here: another thread may have destroyed it, under that lock, since it was found, and
-    /// the place be another one's. `InvalidParameter` then.
+    /// The locked thing, if the handle still names it. Another thread may have destroyed it, under
+    /// that lock, since it was found, and the place may be another one's: `InvalidParameter` then.
     #[inline(always)]
     pub fn standing<G>(&self, guard: G) -> Result<G, Return> {
         if self.stands() { Ok(guard) } else { Err(Return::InvalidParameter) }

@@ -1,4 +1,4 @@
-//! What a NIC offers, at most.
+//! The limits of a NIC.
 
 /// Bytes of a NIC's address.
 pub const ADDRESS: usize = 6;

@@ -1,6 +1,7 @@
-//! The lock of a work queue. Threads of one process may share a Virtual Interface, but hardly ever do at the same moment, and every call
-//! takes a lock: so to release it is a plain store, which costs next to nothing, where a lock that wakes sleepers needs another atomic
-//! exchange. Who finds it taken spins, then lets others run, then sleeps for ever longer.
+//! The lock of a work queue. Threads of one process may share a Virtual Interface, but hardly ever
+//! use it at the same moment, and every call takes a lock. So releasing it is a plain store, which
+//! costs next to nothing; a lock that wakes sleepers needs another atomic exchange. A thread that
+//! finds it taken spins, then lets others run, then sleeps for longer and longer.
 
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
@@ -9,20 +10,20 @@ use core::ops::{Deref, DerefMut};
 use fabric::sync::spin_hint;
 use fabric::sync::{AtomicU32, Ordering};
 
-/// Something that one thread uses at a time.
+/// Data that one thread uses at a time.
 pub struct Lock<T> {
     taken: AtomicU32,
     what: UnsafeCell<T>,
 }
 
-// SAFETY: who has the lock has it alone.
+// SAFETY: the holder of the lock is alone with the data.
 unsafe impl<T: Send> Sync for Lock<T> {}
 
-/// As long as it is had.
+/// The lock is held while this lives.
 pub struct Guard<'a, T>(&'a Lock<T>);
 
 impl<T> Lock<T> {
-    /// One that nobody has.
+    /// A lock that is free.
     #[cfg(not(loom))]
     pub const fn new(what: T) -> Lock<T> {
         Lock { taken: AtomicU32::new(0), what: UnsafeCell::new(what) }
@@ -34,7 +35,7 @@ impl<T> Lock<T> {
         Lock { taken: AtomicU32::new(0), what: UnsafeCell::new(what) }
     }
 
-    /// Waits until nobody else has it.
+    /// Waits until the lock is free, and takes it.
     #[inline(always)]
     pub fn lock(&self) -> Guard<'_, T> {
         if !self.take() {

@@ -1,10 +1,13 @@
-//! Registered memory and protection tags: what a Virtual Interface may touch, here and at its peer (specification, section 2.3).
+//! Registered memory and protection tags: the memory that a Virtual Interface may access, here and
+//! at its peer (specification, section 2.3).
 //!
-//! A region's handle names a record in the NIC's *region table*, 64 bytes of a shared segment: peers read it before they reach into our
-//! memory for RDMA, as an adapter reads the translation table of its host. Nothing but the owner writes there.
+//! A region's handle names a record in the NIC's *region table*, 64 bytes of a shared segment:
+//! peers read it before they reach into our memory for RDMA, as an adapter reads the translation
+//! table of its host. Only the owner writes there.
 //!
-//! Nothing is pinned: one host's memory needs not to be. What registering promises is checked where it matters: a region with posted
-//! descriptors in it cannot be deregistered ([`Regions::hold`] counts), and an address that is not mapped cannot be registered.
+//! Nothing is pinned, as that is not needed on one host. The guarantees of registering are kept all
+//! the same: a region with posted descriptors in it cannot be deregistered ([`Regions::hold`]
+//! counts them), and an address that is not mapped cannot be registered.
 
 use core::ffi::c_void;
 use std::sync::{Mutex, PoisonError};
@@ -17,10 +20,11 @@ use crate::abi::Return;
 
 /// Regions of a process.
 pub const REGIONS: usize = 16384;
-/// Bytes that a process may register in one region, and in all. No real limit, as nothing is pinned: what addresses there are.
+/// Bytes that a process may register in one region, and in all. No real limit, as nothing is
+/// pinned: all addresses that there are.
 pub const BYTES: usize = 1 << 46;
 
-/// What peers may do with a region by RDMA.
+/// The rights of peers to a region by RDMA.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rights {
     /// They may write.
@@ -34,19 +38,20 @@ pub struct Rights {
 pub struct Attributes {
     /// Its protection tag; null is one as well.
     pub ptag: *mut c_void,
-    /// What peers may do.
+    /// The rights of peers.
     pub rights: Rights,
 }
 
 impl Default for Attributes {
-    /// Those of a region that was registered without any.
+    /// The attributes of a region that was registered without any.
     fn default() -> Attributes {
         Attributes { ptag: core::ptr::null_mut(), rights: Rights { write: false, read: false } }
     }
 }
 
-/// Who asks for memory: the handle of its NIC, and the tag of its Virtual Interface. Null may touch every region of that NIC handle:
-/// programs make their Virtual Interfaces without a tag and register their memory with one.
+/// The NIC handle and the protection tag of a Virtual Interface that accesses memory. A null tag
+/// may access every region of that NIC handle: programs make their Virtual Interfaces without a tag
+/// and register their memory with one.
 #[derive(Debug, Clone, Copy)]
 pub struct Asker {
     /// A NIC's handle.
@@ -77,10 +82,11 @@ struct Free {
 #[derive(Debug, Clone, Copy)]
 pub struct Table(Map);
 
-/// What it says of a region: a line of memory.
+/// A region's record: a line of memory.
 #[repr(C, align(64))]
 struct Record {
-    /// The turn (odd while registered) in the upper half, how many posted descriptors use the region in the lower.
+    /// The turn (odd while registered) in the upper half, the number of posted descriptors that use
+    /// the region in the lower.
     turn: AtomicU64,
     address: AtomicU64,
     length: AtomicU64,
@@ -90,7 +96,7 @@ struct Record {
     rights: AtomicU64,
 }
 
-/// A region that stands, as it was when it was looked up.
+/// A registered region, as it was when it was looked up.
 #[derive(Debug, Clone, Copy)]
 pub struct Region {
     start: u64,
@@ -129,8 +135,9 @@ impl Regions {
         self.memfd
     }
 
-    /// `VipRegisterMem`: makes `length` bytes from `address` on a region of `nic`, and returns its handle, which is not 0.
-    /// `InvalidParameter` for no bytes, or some beyond the end of addresses; `ErrorResource` if not all of it is mapped, or there is no room.
+    /// `VipRegisterMem`: makes `length` bytes from `address` on a region of `nic`, and returns its
+    /// handle, which is not 0. `InvalidParameter` for no bytes, or some beyond the end of
+    /// addresses; `ErrorResource` if not all of it is mapped, or there is no room.
     pub fn register(
         &self,
         nic: *mut c_void,
@@ -162,14 +169,15 @@ impl Regions {
         record.length.store(length as u64, Ordering::Release);
         record.nic.store(nic as u64, Ordering::Release);
         record.set(attributes);
-        // Last: whoever sees the turn sees the rest.
+        // Last: a thread that sees the turn sees the rest.
         let turn = record.turn.load(Ordering::Acquire) + TURN_ONE;
         record.turn.store(turn, Ordering::Release);
         Ok(handle(index, turn))
     }
 
-    /// `VipDeregisterMem`: the region's handle is worth nothing from now on. `InvalidParameter` if the region does not begin at
-    /// `address`; `ErrorResource` while descriptors that use it are posted.
+    /// `VipDeregisterMem`: the region's handle is invalid from now on. `InvalidParameter` if the
+    /// region does not begin at `address`; `ErrorResource` while descriptors that use it are
+    /// posted.
     pub fn deregister(&self, nic: *mut c_void, address: usize, handle: u32) -> Result<(), Return> {
         let (record, turn) = self.table.find(nic, handle).ok_or(Return::InvalidParameter)?;
         if record.address.load(Ordering::Acquire) != address as u64 {
@@ -183,7 +191,8 @@ impl Regions {
             Err(_) => return Err(Return::InvalidParameter),
         }
         free.bytes -= record.length.load(Ordering::Acquire) as usize;
-        // A handle that comes back after 2^17 turns of one place could be taken for an old one: such a place is not given out again.
+        // A handle that returns after 2^17 turns of one place could be taken for an old one: such a
+        // place is not given out again.
         if turn >> 32 < u64::from(u32::MAX >> INDEX_BITS) {
             free.given_back.push(index(handle));
         }
@@ -217,7 +226,7 @@ impl Regions {
         })
     }
 
-    /// `VipSetMemAttributes`: changes them, for what is posted or arrives from now on.
+    /// `VipSetMemAttributes`: changes them, for descriptors and messages from now on.
     pub fn set_attributes(
         &self,
         nic: *mut c_void,
@@ -250,8 +259,8 @@ impl Regions {
             .any(|record| record.turn.load(Ordering::Acquire) & TURN_ONE != 0 && is_it(record))
     }
 
-    /// The region, if it stands and `asker` may touch it; it is held then until [`Regions::release`]. For each descriptor that is posted to
-    /// stay, and each region that it names.
+    /// The region, if it is registered and `asker` may access it. It is held until
+    /// [`Regions::release`]. For each descriptor that stays posted, and each region that it names.
     #[inline(always)]
     pub fn hold(&self, asker: Asker, handle: u32) -> Option<Region> {
         let (record, mut turn) = self.table.find(asker.nic, handle)?;
@@ -261,7 +270,7 @@ impl Regions {
             }
             turn = now;
         }
-        // Only now can it not be deregistered.
+        // Only from now on it cannot be deregistered.
         if !record.has_tag(asker) {
             self.release(handle);
             return None;
@@ -269,14 +278,16 @@ impl Regions {
         Some(record.region())
     }
 
-    /// As [`Regions::hold`], but nothing is held: for what is over before the program's call returns.
+    /// As [`Regions::hold`], but nothing is held: for operations that are over before the program's
+    /// call returns.
     #[inline(always)]
     pub fn find(&self, asker: Asker, handle: u32) -> Option<Region> {
         let (record, _) = self.table.find(asker.nic, handle)?;
         record.has_tag(asker).then(|| record.region())
     }
 
-    /// As [`Regions::hold`], for a peer on another host, if it may write to (or read from) that memory by RDMA.
+    /// As [`Regions::hold`], for a peer on another host, if it may write to (or read from) that
+    /// memory by RDMA.
     pub fn lend(&self, asker: Asker, handle: u32, address: u64, length: usize, write: bool) -> bool {
         if self.hold(asker, handle).is_none() {
             return false;
@@ -288,7 +299,7 @@ impl Regions {
         may
     }
 
-    /// Gives back what [`Regions::hold`] has held.
+    /// Gives back what [`Regions::hold`] holds.
     #[inline(always)]
     pub fn release(&self, handle: u32) {
         self.table.at(index(handle)).turn.fetch_sub(1, Ordering::AcqRel);
@@ -304,12 +315,13 @@ impl Regions {
 pub const TABLE: usize = REGIONS * size_of::<Record>();
 
 impl Table {
-    /// The table that lies in such a segment, if it is one.
+    /// The table in such a segment, if there is one.
     pub fn of(map: Map) -> Option<Table> {
         (map.len() >= TABLE).then_some(Table(map))
     }
 
-    /// Whether it lets us, over a connection to its Virtual Interface `asker`, write to (or read from) that memory by RDMA.
+    /// Whether it allows this process, over a connection to its Virtual Interface `asker`, to write
+    /// to (or read from) that memory by RDMA.
     pub fn allows(&self, asker: Asker, handle: u32, address: u64, length: usize, write: bool) -> bool {
         let Some((record, _)) = self.find(asker.nic, handle) else { return false };
         let right = if write { 1 } else { 2 };
@@ -330,11 +342,12 @@ impl Table {
     #[inline(always)]
     fn at(&self, index: u32) -> &Record {
         let index = index as usize & (REGIONS - 1);
-        // SAFETY: the map has as many records, is aligned to a page, and outlives self's users; it is only accessed atomically.
+        // SAFETY: the map has as many records, is aligned to a page, and outlives self's users; it
+        // is only accessed atomically.
         unsafe { &*self.0.base().cast::<Record>().add(index) }
     }
 
-    /// The record that a handle of that NIC handle names, if the region stands, and its turn.
+    /// The record for a handle of that NIC handle, if the region is registered, and its turn.
     #[inline(always)]
     fn find(&self, nic: *mut c_void, handle: u32) -> Option<(&Record, u64)> {
         let record = self.at(index(handle));
@@ -370,18 +383,18 @@ impl Record {
 impl Drop for Regions {
     fn drop(&mut self) {
         sys::close(self.memfd);
-        // SAFETY: whoever uses the table borrows it from here.
+        // SAFETY: all users of the table borrow it from here.
         unsafe { self.table.unmap() };
     }
 }
 
-/// The number of the record that a handle names.
+/// The number of a handle's record.
 #[inline(always)]
 fn index(handle: u32) -> u32 {
     handle & (REGIONS as u32 - 1)
 }
 
-/// The turn is odd while the region stands: so no handle is 0.
+/// The turn is odd while the region is registered: so no handle is 0.
 fn handle(index: u32, turn: u64) -> u32 {
     ((turn >> 32) as u32) << INDEX_BITS | index
 }

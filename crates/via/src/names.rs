@@ -1,5 +1,5 @@
-//! The name service: hosts' names, and the addresses of their NICs. A host has one NIC for each of its IPv4 addresses. Names are resolved as
-//! everywhere on the host (getaddrinfo).
+//! The name service: hosts' names, and the addresses of their NICs. A host has one NIC for each of
+//! its IPv4 addresses. Names are resolved as everywhere on the host (getaddrinfo).
 
 use core::ffi::c_void;
 use std::collections::HashSet;
@@ -45,7 +45,8 @@ fn check(nic: *mut c_void) -> Result<(), Return> {
     if is { Ok(()) } else { Err(Return::ErrorNameService) }
 }
 
-/// `VipNSGetHostByName`: the address of NIC number `index` of a host. `ErrorNameService` if there is no such host, or NIC.
+/// `VipNSGetHostByName`: the address of NIC number `index` of a host. `ErrorNameService` if there
+/// is no such host, or NIC.
 pub fn by_name(nic: *mut c_void, name: &str, index: usize) -> Result<[u8; ADDRESS], Return> {
     check(nic)?;
     let found = (name, 0u16).to_socket_addrs().map_err(|_| Return::ErrorNameService)?;
@@ -61,7 +62,8 @@ pub fn by_name(nic: *mut c_void, name: &str, index: usize) -> Result<[u8; ADDRES
     Ok([0, 0, a, b, c, d])
 }
 
-/// `VipNSGetHostByAddr`: the name of the host with this address, or the address in figures if it has none.
+/// `VipNSGetHostByAddr`: the name of the host with this address, or the address in figures if it
+/// has none.
 pub fn by_address(nic: *mut c_void, address: [u8; ADDRESS]) -> Result<String, Return> {
     check(nic)?;
     let [_, _, a, b, c, d] = address;

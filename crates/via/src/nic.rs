@@ -1,7 +1,8 @@
-//! Network interfaces: what a program opens before anything else, and what it learns about it (specification, section 2.1).
+//! Network interfaces: a program opens one before anything else (specification, section 2.1).
 //!
-//! There is one NIC per process, whatever name it is opened by; each opening has a handle of its own, and what was made by a handle belongs
-//! to it. Its address is the host's IPv4 address behind two zero bytes: six bytes, as many as programs have room for.
+//! There is one NIC in a process, whatever name it is opened by. Each opening has a handle of its
+//! own, and everything that was made with a handle belongs to it. The NIC's address is the host's
+//! IPv4 address behind two zero bytes: six bytes, for which programs have room.
 
 use core::ffi::{c_char, c_ulong, c_void};
 use std::net::Ipv4Addr;
@@ -16,11 +17,12 @@ pub use crate::limits::{
 };
 use crate::memory::{self, Attributes};
 use crate::opened::{ARENA, NICS, PTAGS, arena, check_ptag, find, find_ptag, regions};
-use crate::{cq, far, fork, handlers, vi};
+use crate::{cq, fork, handlers, remote, vi};
 
-/// `VipOpenNic`. Names that programs use are all this host's one NIC: `via_lo`, `via_eth0`, `clanvi0`, `VINIC`, `nic0` and their like,
-/// with or without a folder before them (some programs say `/dev/via_lo`, one `/etc/via_lo`). `InvalidParameter` for any other name,
-/// `ErrorResource` if too many are open, or the process has no memory or descriptor left.
+/// `VipOpenNic`. All names that programs use stand for this host's one NIC: `via_lo`, `via_eth0`,
+/// `clanvi0`, `VINIC`, `nic0` and their like, with or without a folder before them (some programs
+/// say `/dev/via_lo`, one `/etc/via_lo`). `InvalidParameter` for any other name, `ErrorResource` if
+/// too many are open, or the process has no memory or descriptor left.
 pub fn open(device: &[u8]) -> Result<*mut c_void, Return> {
     let name = device.rsplit(|&byte| byte == b'/').next().unwrap_or(device);
     let kind = without_number(name);
@@ -29,20 +31,20 @@ pub fn open(device: &[u8]) -> Result<*mut c_void, Return> {
     }
     fork::prepare();
     regions()?;
+    let in_cluster = || remote::cm().and_then(|cm| cm.own_address());
+    let host =
+        if kind == b"via_lo" { Ipv4Addr::LOCALHOST } else { in_cluster().unwrap_or_else(host_address) };
     let (handle, nic) = NICS.give_out().ok_or(Return::ErrorResource)?;
     let mut opened = nic.lock();
     opened.name = [0; 64];
     opened.name[..device.len()].copy_from_slice(device);
-    let in_cluster = || far::envoy().and_then(|envoy| envoy.own_address());
-    let host =
-        if kind == b"via_lo" { Ipv4Addr::LOCALHOST } else { in_cluster().unwrap_or_else(host_address) };
     opened.address[2..].copy_from_slice(&host.octets());
     Ok(handle)
 }
 
 const KINDS: [&[u8]; 5] = [b"via_lo", b"via_eth", b"clanvi", b"VINIC", b"nic"];
 
-/// `VipCloseNic`: whatever was made by the handle and is left goes with it.
+/// `VipCloseNic`: everything that was made with the handle and is left goes with it.
 pub fn close(handle: *mut c_void) -> Result<(), Return> {
     let nic = NICS.find(handle).ok_or(Return::InvalidParameter)?;
     let opened = nic.lock();
@@ -63,7 +65,8 @@ pub fn close(handle: *mut c_void) -> Result<(), Return> {
     Ok(())
 }
 
-/// `VipQueryNic`: what the NIC can. The address that it points to stays until the NIC is closed.
+/// `VipQueryNic`: the properties of the NIC. The address that it points to stays until the NIC is
+/// closed.
 pub fn query(handle: *mut c_void) -> Result<NicAttributes, Return> {
     let nic = NICS.find(handle).ok_or(Return::InvalidParameter)?;
     let opened = nic.standing(nic.lock())?;
@@ -109,7 +112,8 @@ pub fn destroy_ptag(nic: *mut c_void, handle: *mut c_void) -> Result<(), Return>
     if PTAGS.take_back(&ptag) { Ok(()) } else { Err(Return::InvalidParameter) }
 }
 
-/// `VipRegisterMem`; see [`Regions::register`](memory::Regions::register). `InvalidPtag` if the tag is none of this NIC handle's.
+/// `VipRegisterMem`; see [`Regions::register`](memory::Regions::register). `InvalidPtag` if the tag
+/// is none of this NIC handle's.
 pub fn register(
     nic: *mut c_void,
     address: usize,
@@ -161,7 +165,7 @@ pub fn set_memory_attributes(
     regions()?.set_attributes(nic, address, handle, to)
 }
 
-/// The address from which this host would send to others; nothing is sent.
+/// The address from which this host would send to others; this sends nothing.
 fn host_address() -> Ipv4Addr {
     let asked = std::net::UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).and_then(|socket| {
         socket.connect((Ipv4Addr::new(192, 0, 2, 1), 9))?;
@@ -173,7 +177,7 @@ fn host_address() -> Ipv4Addr {
     }
 }
 
-/// What is left of a name without the number at its end.
+/// A name without the number at its end.
 fn without_number(name: &[u8]) -> &[u8] {
     let digits = name.iter().rev().take_while(|byte| byte.is_ascii_digit()).count();
     &name[..name.len() - digits]

@@ -1,4 +1,5 @@
-//! What is open in this process: NIC handles, and what was made by them: protection tags, registered memory, and memory that peers map.
+//! Everything that is open in this process: NIC handles, and protection tags, registered memory,
+//! and memory that peers map, which were made with them.
 
 use core::ffi::c_void;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -46,7 +47,7 @@ impl Nic {
     }
 }
 
-/// Whether a NIC handle stands.
+/// Whether a NIC handle exists.
 pub(crate) fn check(handle: *mut c_void) -> Result<(), Return> {
     find(handle).map(drop)
 }
@@ -80,14 +81,16 @@ fn make_regions() -> Result<&'static Regions, Return> {
     Ok(REGIONS.get_or_init(|| made))
 }
 
-/// The process's memory that peers map, if it has allocated any: only then, as tools like valgrind keep books of all that is mapped.
+/// The process's memory that peers map, if it has allocated any. It is made only then, as tools
+/// like valgrind keep track of all mappings.
 pub(crate) fn arena() -> Option<&'static Arena> {
     ARENA.get().and_then(Option::as_ref)
 }
 
 pub(crate) static ARENA: PerProcess<OnceLock<Option<Arena>>> = PerProcess::new(OnceLock::new());
 
-/// Regions and memory are the process's own. What the parent allocated stays mapped: the program may read there what it wrote before.
+/// Regions and memory are the process's own. The parent's allocations stay mapped: the program may
+/// read there what it wrote before.
 ///
 /// # Safety
 /// As of [`PerProcess::renew`].

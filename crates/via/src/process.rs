@@ -1,4 +1,5 @@
-//! What belongs to one process: statics that begin anew in a child of fork(), and sockets that a child closes. [`crate::fork`] sees to both.
+//! Resources of one process: statics that begin anew in a child of fork(), and sockets that a child
+//! closes. [`crate::fork`] handles both.
 
 use core::cell::UnsafeCell;
 use core::ops::Deref;
@@ -15,12 +16,13 @@ pub struct PerProcess<T>(UnsafeCell<T>);
 unsafe impl<T: Sync> Sync for PerProcess<T> {}
 
 impl<T> PerProcess<T> {
-    /// As it is in a process that begins.
+    /// Its value in a process that begins.
     pub const fn new(what: T) -> PerProcess<T> {
         PerProcess(UnsafeCell::new(what))
     }
 
-    /// In a child: what the parent had is left where it is, and not dropped, as its locks may be held by threads that do not exist here.
+    /// In a child: the parent's value is overwritten and not dropped, as its locks may be held by
+    /// threads that do not exist here.
     ///
     /// # Safety
     /// The process has one thread, which has no reference to it.
@@ -34,18 +36,19 @@ impl<T> Deref for PerProcess<T> {
     type Target = T;
     #[inline(always)]
     fn deref(&self) -> &T {
-        // SAFETY: it is written to only where nobody has a reference.
+        // SAFETY: it is written only where nobody has a reference.
         unsafe { &*self.0.get() }
     }
 }
 
-/// A socket that is its process's alone: children close it, so that peers see the end of the one who opened it.
+/// A socket that is its process's alone: children close it, so that peers see the end when the
+/// process that opened it ends.
 pub struct Fd(OwnedFd);
 
 static OPEN: PerProcess<Mutex<BTreeSet<RawFd>>> = PerProcess::new(Mutex::new(BTreeSet::new()));
 
 impl Fd {
-    /// Takes note of one that was opened.
+    /// Registers a socket that was opened.
     pub fn new(fd: OwnedFd) -> Fd {
         OPEN.lock().unwrap_or_else(PoisonError::into_inner).insert(fd.as_raw_fd());
         Fd(fd)
@@ -70,12 +73,13 @@ impl AsRawFd for Fd {
     }
 }
 
-/// A child has none of its parent's sockets.
+/// Closes the parent's sockets in a child.
 ///
 /// # Safety
 /// As of [`PerProcess::renew`].
 pub(crate) unsafe fn in_child() {
-    // A thread of the parent that opened or closed one just then has the lock; then the child keeps its sockets.
+    // A thread of the parent that opened or closed one just then has the lock; then the child keeps
+    // its sockets.
     if let Ok(open) = OPEN.try_lock() {
         for &fd in open.iter() {
             sys::close(fd);

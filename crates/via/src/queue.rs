@@ -1,5 +1,5 @@
-//! The two work queues of a Virtual Interface: descriptors that wait, and those that are done and not taken back yet. Each completes in the
-//! order of posting. Whoever calls has the queue's lock.
+//! The two work queues of a Virtual Interface: descriptors that wait, and those that are done and
+//! not taken back yet. Each completes in the order of posting. Callers have the queue's lock.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -16,20 +16,20 @@ use crate::wire::Broken;
 pub struct Done {
     /// Where it is.
     pub descriptor: *mut Descriptor,
-    /// What its status says of errors.
+    /// The errors in its status.
     pub errors: u32,
 }
 
-// SAFETY: the pointer is the program's, which has it back.
+// SAFETY: the pointer is the program's, which gets it back.
 unsafe impl Send for Done {}
 
-/// Those of a queue that are done.
+/// The descriptors of a queue that are done.
 #[derive(Default)]
 pub struct Finished {
     list: VecDeque<Done>,
-    /// How many of them the completion queue has told of.
+    /// How many of them the completion queue has reported.
     told: usize,
-    /// The completion queue looks at this queue by itself: it needs no hint.
+    /// The completion queue polls this queue by itself: it needs no hint.
     pub watched: bool,
 }
 
@@ -40,7 +40,7 @@ impl Finished {
         self.list.pop_front()
     }
 
-    /// For the completion queue: whether there is one that it has not told of, which it does now.
+    /// For the completion queue: whether there is one that it has not reported; it is reported now.
     pub fn tell(&mut self) -> bool {
         let more = self.told < self.list.len();
         self.told += usize::from(more);
@@ -65,13 +65,14 @@ pub struct SendQueue {
     pub finished: Finished,
     waiting: VecDeque<Posted>,
     sender: Sender,
-    /// Between hosts, the last question whether the peer has posted a descriptor, and for which message.
+    /// Between hosts, the last question whether the peer has posted a descriptor, and for which
+    /// message.
     asked: (u64, u64),
-    /// While connected.
+    /// Set while connected.
     pub memory: Option<Arc<Memory>>,
 }
 
-/// What a Virtual Interface does beyond the standard.
+/// Extensions of a Virtual Interface beyond the standard.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Manner {
     /// A send waits for the peer to post a descriptor, if there is none.
@@ -80,20 +81,20 @@ pub struct Manner {
     pub splits: bool,
 }
 
-/// What became of a descriptor that was posted to send, for the connection.
+/// The outcome of a descriptor that was posted to send, for the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// It is done; the peer has been told.
+    /// It is done, and the peer was told.
     Done,
     /// It waits for the peer to post a descriptor.
     Deferred,
     /// It could not be done.
     Failed(Sent),
-    /// There was something wrong with it.
+    /// The descriptor was wrong.
     Wrong,
 }
 
-/// Whether a send that came to this is tried again when the peer has done something.
+/// Whether a send with this outcome is tried again when the peer has done something.
 fn waits(sent: Sent, manner: Manner) -> bool {
     sent == Sent::NoRoom || sent == Sent::NoDescriptor && manner.patient
 }
@@ -116,11 +117,11 @@ impl SendQueue {
 
     /// Whether the peer is on another host.
     #[inline(always)]
-    pub fn is_far(&self) -> bool {
+    pub fn is_remote(&self) -> bool {
         self.memory.as_ref().is_some_and(|memory| memory.theirs.wire().is_some())
     }
 
-    /// Takes a descriptor, and sends what it says.
+    /// Takes a descriptor, and carries out its operation.
     ///
     /// # Safety
     /// Its buffers must be mapped.
@@ -168,7 +169,8 @@ impl SendQueue {
         self.waiting.push_back(posted);
     }
 
-    /// Goes on with descriptors that wait for the peer. What became of the last one that it came to, if it came to one.
+    /// Goes on with descriptors that wait for the peer. Returns the outcome of the last one that it
+    /// tried, if it tried one.
     ///
     /// # Safety
     /// Their buffers must be mapped.
@@ -223,7 +225,7 @@ impl SendQueue {
         }
     }
 
-    /// The peer has posted no descriptor, as far as is known here.
+    /// For this end it looks as if the peer has posted no descriptor.
     ///
     /// # Safety
     /// The buffers must be mapped.
@@ -241,7 +243,8 @@ impl SendQueue {
         }
     }
 
-    /// Between hosts the peer may have posted one, before the message would have been there, and we are not told yet: so it is asked. None if it has.
+    /// Between hosts the peer may have posted one, before the message would have arrived, and this
+    /// end does not know yet: so it asks. None if the peer has posted one.
     fn ask(&mut self) -> Option<Sent> {
         let Some(memory) = &self.memory else { return Some(Sent::Lost) };
         let Some(wire) = memory.theirs.wire() else { return Some(Sent::NoDescriptor) };
@@ -256,12 +259,12 @@ impl SendQueue {
         if self.sender.has_cookie(memory) { None } else { Some(Sent::NoDescriptor) }
     }
 
-    /// Whether the peer is to be told of a part of a message whose rest has not gone. Once.
+    /// Whether the peer must be told of a part of a message whose rest was not sent. Once.
     pub fn take_untold(&mut self) -> bool {
         self.sender.take_untold()
     }
 
-    /// It is ended by [`SendQueue::end_failed`].
+    /// [`SendQueue::end_failed`] ends the descriptor.
     fn failed(&mut self, posted: Posted, sent: Sent) -> Outcome {
         self.waiting.push_front(posted);
         Outcome::Failed(sent)
@@ -272,7 +275,8 @@ impl SendQueue {
         self.waiting.front().is_some_and(|posted| matches!(posted.operation, Operation::Read(_)))
     }
 
-    /// Ends the descriptor that failed last: with its error, or, where nobody is told of one, without.
+    /// Ends the descriptor that failed last: with its error, or without where errors are not
+    /// reported.
     pub fn end_failed(&mut self, regions: &Regions, errors: u32) {
         self.sender.give_up();
         if let Some(mut posted) = self.waiting.pop_front() {
@@ -289,7 +293,7 @@ impl SendQueue {
         self.finished.list.push_back(Done { descriptor: posted.descriptor(), errors: posted.errors });
     }
 
-    /// The connection is over: what waits is done, flushed.
+    /// The connection is over: descriptors that wait are done, flushed.
     pub fn flush(&mut self, regions: &Regions) {
         self.memory = None;
         self.asked = (0, 0);
@@ -308,7 +312,7 @@ pub struct ReceiveQueue {
     pub finished: Finished,
     waiting: VecDeque<(Posted, Option<u16>)>,
     receiver: Receiver,
-    /// While connected.
+    /// Set while connected.
     pub memory: Option<Arc<Memory>>,
 }
 
@@ -325,11 +329,11 @@ impl ReceiveQueue {
 
     /// Whether the peer is on another host.
     #[inline(always)]
-    pub fn is_far(&self) -> bool {
+    pub fn is_remote(&self) -> bool {
         self.memory.as_ref().is_some_and(|memory| memory.theirs.wire().is_some())
     }
 
-    /// Takes a descriptor, and tells the peer of it.
+    /// Takes a descriptor, and announces it to the peer.
     #[inline(always)]
     pub fn post(&mut self, mut posted: Posted) {
         let slot = match &self.memory {
@@ -339,7 +343,7 @@ impl ReceiveQueue {
         self.waiting.push_back((posted, slot));
     }
 
-    /// There is a connection now: the peer is told of all descriptors.
+    /// The connection exists now: announces all descriptors to the peer.
     pub fn connect(&mut self, memory: Arc<Memory>) {
         for (posted, slot) in self.waiting.iter_mut().filter(|(posted, _)| posted.errors == 0) {
             *slot = Some(self.receiver.post(&memory, posted));
@@ -347,7 +351,8 @@ impl ReceiveQueue {
         self.memory = Some(memory);
     }
 
-    /// Looks whether the message of the first descriptor that waits has come. True if one is done now that was not.
+    /// Checks whether the message of the first waiting descriptor has come. True if one is done now
+    /// that was not.
     ///
     /// # Safety
     /// Its buffers must be mapped.
@@ -373,7 +378,8 @@ impl ReceiveQueue {
         Ok(true)
     }
 
-    /// The connection is over: what has come is received, what waits is done, flushed.
+    /// The connection is over: messages that have come are received, and descriptors that wait are
+    /// done, flushed.
     ///
     /// # Safety
     /// The buffers must be mapped.
@@ -396,13 +402,14 @@ impl ReceiveQueue {
         self.waiting.iter_mut().for_each(|(_, slot)| *slot = None);
     }
 
-    /// Whether the peer's agent is to be told that there is room for what it waits to send. Once.
+    /// Whether the peer's agent must be told that there is room for the messages that it waits to
+    /// send. Once.
     #[inline]
     pub fn wakes(&mut self) -> bool {
         core::mem::take(&mut self.receiver.wakes)
     }
 
-    /// Gives up what was never taken back, and what is posted, with the Virtual Interface.
+    /// Drops all descriptors, with the Virtual Interface.
     pub fn clear(&mut self, regions: &Regions) {
         for (mut posted, _) in self.waiting.drain(..) {
             posted.let_go(regions);

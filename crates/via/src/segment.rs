@@ -1,5 +1,5 @@
-//! What one end of a connection keeps in memory that the other one writes into: its *segment*, a sealed memfd. Both ends map both. Between
-//! hosts it is memory of the link ([`crate::far`]).
+//! One end's memory for a connection, which the other end writes into: its *segment*, a sealed
+//! memfd. Both ends map both. Between hosts it is memory of the link ([`crate::remote`]).
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
@@ -7,16 +7,17 @@ use std::sync::Arc;
 use fabric::shm::Map;
 use fabric::{Local, Remote, sys, trip};
 
-use crate::far::link::Wire;
+use crate::remote::link::Wire;
 use crate::wire;
 
-/// Where everything is in a segment, in bytes from its beginning. What the peer writes often has a line of its own.
+/// The layout of a segment, in bytes from its beginning. Words that the peer writes often have a
+/// line of their own.
 pub mod at {
     use super::wire;
 
-    /// Tripwire of those who wait for messages: armed by the owner, fired by the peer.
+    /// Tripwire of threads that wait for messages: armed by the owner, fired by the peer.
     pub const TRIP: usize = 0;
-    /// Tripwire of those who wait for cookies, because what they send is deferred.
+    /// Tripwire of threads that wait for cookies, because their sends are deferred.
     pub const COOKIE_TRIP: usize = 64;
     /// The peer has shut the gate before its buffers ([`crate::gate`]).
     pub const SHUT: usize = 128;
@@ -30,13 +31,14 @@ pub mod at {
     pub const TRANSFERS: usize = (COOKIES + wire::COOKIE_QUEUE).next_multiple_of(4096);
     /// Bytes of messages that do not fit into their entries.
     pub const EAGER: usize = TRANSFERS + wire::TRANSFER_QUEUE;
-    /// Between hosts, what the peer asks for by RDMA: where, what and how much in two words, and behind these the bytes that it writes.
+    /// Between hosts, the peer's request for RDMA: place, operation and length in two words, and
+    /// behind these the bytes that it writes.
     pub const ASKED: usize = super::BYTES;
-    /// The bytes that the peer was asked for.
+    /// The bytes that the peer read for us.
     pub const GOT: usize = ASKED + 64 + crate::limits::MAX_TRANSFER;
 }
 
-/// Who is to be woken by a tripwire, in its word beside [`trip::RX`].
+/// The waiters that a tripwire must wake, in its word beside [`trip::RX`].
 pub mod wake {
     /// Threads that sleep on the word itself.
     pub const SLEEPERS: u64 = 1 << 4;
@@ -46,22 +48,25 @@ pub mod wake {
     pub const QUEUE: u64 = 1 << 6;
 }
 
-/// Bytes of the eager buffer that are used: as few as small messages need, so that they stay in the processors' caches.
+/// Bytes of the eager buffer that are used: as few as small messages need, so that they stay in the
+/// processors' caches.
 pub const EAGER: usize = 128 << 10;
-/// Where nothing can be placed in the peer's memory directly, the longest messages go through it, wherever it is that the last one ended.
+/// Where nothing can be placed in the peer's memory directly, the longest messages go through it,
+/// wherever it is that the last one ended.
 pub const EAGER_ALL: usize = 2 * crate::limits::MAX_TRANSFER;
-/// Bytes of a segment. What is not used is no memory.
+/// Bytes of a segment. Unused parts take no memory.
 pub const BYTES: usize = at::EAGER + EAGER_ALL;
 /// The same between hosts.
 pub const FAR_BYTES: usize = at::GOT + crate::limits::MAX_TRANSFER;
 
-/// The segment of one end, for one connection: a peer that is gone, or does not keep to the rules, has no way to the next one's.
+/// The segment of one end, for one connection: a peer that is gone, or breaks the rules, has no
+/// access to the next one's.
 pub struct Segment {
     map: Map,
     memfd: i32,
     /// Where the next cookie is, or will be.
     next_cookie: AtomicUsize,
-    /// Between hosts, what has the memory.
+    /// Between hosts, the wire that has the memory.
     wire: Option<Arc<dyn Wire>>,
 }
 
@@ -72,8 +77,8 @@ impl Segment {
         Ok(Segment { map, memfd, next_cookie: AtomicUsize::new(at::COOKIES), wire: None })
     }
 
-    /// That of a link between hosts.
-    pub fn far(wire: Arc<dyn Wire>) -> Segment {
+    /// The segment of a link between hosts.
+    pub fn remote(wire: Arc<dyn Wire>) -> Segment {
         Segment { map: wire.mine(), memfd: -1, next_cookie: AtomicUsize::new(at::COOKIES), wire: Some(wire) }
     }
 
@@ -88,7 +93,8 @@ impl Segment {
         self.next_cookie.store(at, Ordering::Relaxed);
     }
 
-    /// Says that the program may soon send: who has received is about to answer, and the peer has just written a cookie.
+    /// Announces that the program may soon send: it has received and is about to answer, and the
+    /// peer has just written a cookie.
     #[inline]
     pub fn foresee_cookie(&self) {
         self.map.foresee(self.next_cookie.load(Ordering::Relaxed));
@@ -99,8 +105,8 @@ impl Segment {
         &self.map
     }
 
-    /// Arms the tripwire at `at` for one of [`wake`] as well. Whoever is to be woken must look at what it waits for once more before it
-    /// waits.
+    /// Arms the tripwire at `at` for one of [`wake`], too. The caller must check again what it
+    /// waits for before it waits.
     pub fn arm(&self, at: usize, whom: u64) {
         trip::arm(&self.map, at, |was| was | trip::RX | whom);
     }
@@ -131,7 +137,8 @@ pub fn sleep(map: &Map, at: usize, nanos: u64) {
     }
 }
 
-/// Fires the tripwire at `at` of a segment, the peer's or one's own. Those who sleep there wake; what was armed, for the others.
+/// Fires the tripwire at `at` of a segment, the peer's or one's own, and wakes its sleepers.
+/// Returns what was armed, for the others to be woken.
 #[inline]
 pub fn fire(map: &Map, at: usize) -> u64 {
     let armed = map.stimulate(at, trip::RX);
@@ -141,7 +148,7 @@ pub fn fire(map: &Map, at: usize) -> u64 {
     armed
 }
 
-/// Wakes all who sleep on the word at `at`.
+/// Wakes all threads that sleep on the word at `at`.
 #[cold]
 pub fn wake_sleepers(map: &Map, at: usize) {
     sys::futex_wake(map.base().wrapping_add(at).cast::<u32>(), u32::MAX >> 1);
@@ -151,7 +158,7 @@ impl Drop for Segment {
     fn drop(&mut self) {
         if self.wire.is_none() {
             sys::close(self.memfd);
-            // SAFETY: whoever uses the memory borrows it from here.
+            // SAFETY: all users of the memory borrow it from here.
             unsafe { self.map.unmap() };
         }
     }

@@ -1,26 +1,27 @@
-//! The socket that a connection keeps: how its two ends talk to each other's agents, and how they learn of its end.
+//! The socket of a connection: its two ends send each other's agents messages, and learn of its
+//! end.
 
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::sync::Arc;
 
 use fabric::sys;
 
-use crate::far::link::Wire;
 use crate::process::Fd;
+use crate::remote::link::Wire;
 
-/// What is said over a connection's socket, once there is a connection: one message each.
+/// The messages on a connection's socket, once the connection exists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Message {
-    /// The agent is to look at what it waits for.
+    /// The agent must check what it waits for.
     Kick = 1,
     /// A message came for which no descriptor was posted.
     ReceiveQueueEmpty = 2,
-    /// An RDMA write was to go where it must not.
+    /// An RDMA write was not allowed.
     WriteForbidden = 3,
     /// An RDMA read likewise.
     ReadForbidden = 4,
-    /// The sender ends the connection, as its program wants it.
+    /// The sender ends the connection, by its program's wish.
     Disconnect = 5,
     /// The sender ends the connection because of an error.
     Break = 6,
@@ -39,26 +40,27 @@ pub enum End {
     Lost,
 }
 
-/// A connection's socket. Its end is the connection's. Between hosts nothing is said by it, but by the link.
+/// A connection's socket. Its end is the connection's. Between hosts it carries no messages; the
+/// link does.
 pub struct Socket(Fd, Option<Arc<dyn Wire>>);
 
 impl Socket {
-    /// One that is connected, and over which everything has been said that makes the connection.
+    /// A connected socket, after the handshake.
     pub fn new(fd: OwnedFd, wire: Option<Arc<dyn Wire>>) -> Socket {
         Socket(Fd::new(fd), wire)
     }
 
-    /// Where to listen for what is said.
+    /// The descriptor to wait for messages.
     pub(crate) fn descriptor(&self) -> i32 {
         self.0.as_raw_fd()
     }
 
-    /// Between hosts, what is between them.
+    /// Between hosts, the wire.
     pub(crate) fn wire(&self) -> Option<&Arc<dyn Wire>> {
         self.1.as_ref()
     }
 
-    /// Says something, if there is room for it.
+    /// Sends a message, if there is room for it.
     pub fn send(&self, message: Message) {
         if let Some(wire) = &self.1 {
             return wire.say(message as u32);
@@ -68,7 +70,7 @@ impl Socket {
         let _ = sys::send(self.0.as_raw_fd(), bytes.as_ptr(), bytes.len(), flags);
     }
 
-    /// What was said, if there is something; none at the end.
+    /// The next message, if there is one; None at the end.
     pub(crate) fn receive(&self) -> Result<Option<u32>, sys::Errno> {
         if let Some(wire) = &self.1 {
             return wire.heard().map(Some).ok_or(sys::Errno::EAGAIN);

@@ -1,22 +1,24 @@
-//! Whose process is at the other end of a UNIX socket. Memory goes to processes of one's own user only, and the kernel says who they are
-//! ([`fabric::credentials`]): the user of who connected, and of who listens, at that moment. Nobody is exempt, root neither.
+//! The process at the other end of a UNIX socket. Memory goes to processes of one's own user only.
+//! The kernel says who they are ([`fabric::credentials`]): the user who connected, or listened, at
+//! that moment. Nobody is exempt, not even root.
 
 use std::os::fd::{AsFd, AsRawFd as _};
 
 use fabric::credentials::{self, User};
 
-/// Whether it is this process's user.
+/// Whether it belongs to this process's user.
 pub(crate) fn is_own(socket: impl AsFd) -> bool {
     let own = User::own();
     at(socket).is_some_and(|(peer, _)| own == Some(peer))
 }
 
-/// Whether it is this process's user, or root: this host's agent, as far as that can be known.
+/// Whether it belongs to this process's user, or to root: this host's agent, as far as that can be
+/// known.
 pub(crate) fn is_kin(socket: impl AsFd) -> bool {
     credentials::is_kin(socket.as_fd().as_raw_fd())
 }
 
-/// The process, of a user that is known.
+/// Its process id, if its user is known.
 pub(crate) fn process(socket: impl AsFd) -> Option<u32> {
     at(socket).map(|(_, pid)| pid)
 }

@@ -1,9 +1,9 @@
-//! Virtual Interfaces: one end of a connection, with its two work queues, and the state machine around them (specification, sections 2.2
-//! and 3.1).
+//! Virtual Interfaces: one end of a connection, with its two work queues, and the state machine
+//! around them (specification, sections 2.2 and 3.1).
 //!
-//! Locks, in the order in which they are taken: a completion queue's, [`Vi::own`], the send queue's, the receive queue's. The state is changed
-//! under all three of a Virtual Interface, and may be read under any. Nothing that may wait for a peer is done under a lock, but for a
-//! transfer of the peer that is under way, which the kernel carries out.
+//! The locks of one are `Vi::own`, the send queue's, the receive queue's, in this order; the
+//! crate's documentation has the order of all. The state is changed under all three, and may be
+//! read under any.
 
 use core::ffi::c_void;
 use std::sync::Arc;
@@ -23,16 +23,17 @@ mod places;
 mod waking;
 mod work;
 
+pub use connection::Breach;
 use connection::wake_own;
 pub(crate) use connection::{Offer, abandon, begin, end, established, exchange, prepare};
 pub use places::{DEFERRED, SPLIT, Vi};
 use places::{Own, Queue, VIS, standard};
 pub(crate) use places::{find, in_child, nic_of};
-pub(crate) use work::serve;
 pub use work::{
-    Taken, Told, go_on_sending, post_receive, post_send, receive_done, receive_wait, send_done, send_wait,
-    tell,
+    Completion, Taken, go_on_sending, post_receive, post_send, receive_done, receive_wait, send_done,
+    send_wait, tell,
 };
+pub(crate) use work::{poll_receive, serve};
 
 /// `VipCreateVi`.
 pub fn create(
@@ -112,8 +113,8 @@ fn set(
         (attributes.max_transfer_size as usize, attributes.max_transfer_size as usize);
 }
 
-/// `VipDestroyVi`. `InvalidState` unless it is Idle. Descriptors that were not taken back go with it: programs that end do not take them
-/// back.
+/// `VipDestroyVi`. `InvalidState` unless it is Idle. Descriptors that were not taken back are
+/// dropped: programs that end do not take them back.
 pub fn destroy(handle: *mut c_void) -> Result<(), Return> {
     let vi = find(handle)?;
     let (bounds, segment) = {
@@ -142,15 +143,15 @@ pub fn destroy(handle: *mut c_void) -> Result<(), Return> {
     Ok(())
 }
 
-/// What `VipQueryVi` tells.
+/// The results of `VipQueryVi`.
 pub struct Query {
     /// Where it is in the state machine.
     pub state: State,
-    /// What it was made with.
+    /// The attributes that it was made with.
     pub attributes: ViAttributes,
-    /// Whether nothing is posted, or done and not taken back, to be sent.
+    /// Whether the send queue has no descriptor that is posted, or done and not taken back.
     pub send_empty: bool,
-    /// As `send_empty`, to receive.
+    /// As `send_empty`, for the receive queue.
     pub receive_empty: bool,
 }
 
@@ -181,10 +182,13 @@ pub fn set_attributes(handle: *mut c_void, attributes: ViAttributes) -> Result<(
     Ok(())
 }
 
-/// `VipDisconnect`. Everything that is posted is done, flushed, when this returns. On an Idle one it does nothing.
+/// `VipDisconnect`. All posted descriptors are done, flushed, when this returns. On an Idle one it
+/// does nothing.
 pub fn disconnect(handle: *mut c_void) -> Result<(), Return> {
     let vi = find(handle)?;
     end(handle, &vi, End::Disconnected, None);
+    // The program may destroy the Virtual Interface next, and drop its handlers.
+    handlers::poll_now(handle);
     crate::connect::pending::cancel(handle);
     Ok(())
 }
@@ -199,7 +203,7 @@ pub(crate) fn arm(handle: *mut c_void, trip: usize, whom: u64) {
     }
 }
 
-/// Everything of a NIC handle that is being closed.
+/// Destroys all Virtual Interfaces of a NIC handle that is being closed.
 pub(crate) fn close(nic: *mut c_void) {
     for (handle, vi) in VIS.all() {
         if vi.own().is_ok_and(|own| own.nic == nic) {
@@ -209,7 +213,8 @@ pub(crate) fn close(nic: *mut c_void) {
     }
 }
 
-/// Waits until no peer writes to, or reads from, memory of this process that it found registered before.
+/// Waits until no peer writes to, or reads from, memory of this process that it found registered
+/// before.
 pub(crate) fn await_transfers() {
     for (_, vi) in VIS.all() {
         let Ok(receive) = vi.receive() else { continue };
@@ -224,8 +229,15 @@ pub(crate) fn await_transfers() {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nic;
-    use fabric::sync::Ordering;
+    use crate::abi::Descriptor;
+    use crate::memory::{Attributes, Rights};
+    use crate::remote::Peer;
+    use crate::segment::{BYTES, at};
+    use crate::transfer::Memory;
+    use crate::{nic, wire};
+    use fabric::Remote;
+    use fabric::shm::Map;
+    use fabric::sync::{AtomicBool, Ordering};
 
     fn attributes(ptag: *mut c_void) -> ViAttributes {
         let (reliability_level, max_transfer_size) = (reliability::DELIVERY, 100);
@@ -273,6 +285,41 @@ mod tests {
             return nic::close(nic).unwrap();
         }
         panic!("never the same place");
+    }
+
+    /// This once polled for ever.
+    #[test]
+    fn a_peer_that_breaks_the_rules_before_there_is_a_connection_is_found_when_there_is_one() {
+        let nic = nic::open(b"nic0").unwrap();
+        let ptag = nic::create_ptag(nic).unwrap();
+        let (none, rights) = (core::ptr::null_mut(), Rights { write: false, read: false });
+        let handle = create(nic, attributes(ptag), none, none).unwrap();
+        let mut descriptor = Box::new(Descriptor::default());
+        let (address, length) = ((&raw mut *descriptor).addr(), size_of::<Descriptor>());
+        let region = nic::register(nic, address, length, Attributes { ptag, rights }).unwrap();
+        // SAFETY: it is registered, and mapped.
+        unsafe { post_receive(handle, &raw mut *descriptor, region) }.unwrap();
+        let offer = begin(handle).unwrap();
+        let memory = Arc::new(Memory {
+            mine: offer.segment.clone(),
+            theirs: Peer::near(Map::create(c"via-test", BYTES).unwrap().0),
+            pid: 0,
+            direct: AtomicBool::new(false),
+            regions: None,
+            arena: None,
+            asker: Asker { nic, ptag },
+            rights,
+            queues: [None; 2],
+        });
+        assert!(prepare(handle, &memory));
+        for word in (at::TRANSFERS..at::TRANSFERS + wire::TRANSFER_QUEUE).step_by(8) {
+            offer.segment.map().put_word(word, 9 << 32 | 1);
+        }
+        assert_eq!(receive_done(handle), Ok(Taken::NotYet));
+        find(handle).unwrap().set_state(State::Connected);
+        assert!(matches!(receive_done(handle), Ok(Taken::Descriptor(done)) if done.errors != 0));
+        assert_eq!(query(handle).unwrap().state, State::Error);
+        nic::close(nic).unwrap();
     }
 
     #[test]

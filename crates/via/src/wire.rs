@@ -1,21 +1,25 @@
-//! What two connected Virtual Interfaces write into each other's memory: CLAN's two queues ("VIA over the CLAN network", section 3.3.1).
+//! The queues that two connected Virtual Interfaces write into each other's memory: CLAN's two
+//! queues ("VIA over the CLAN network", section 3.3.1).
 //!
-//! * The **cookie queue** lies in the sender's segment. The receiver writes a *cookie* for each descriptor that it posts: how many bytes
-//!   its buffers have room for, and where they are. So a sender knows before it moves a byte whether the peer expects one, and how long it
-//!   may be: buffers are never overrun (section 3.3.4).
-//! * The **transfer queue** lies in the receiver's segment. The sender writes, after the data, what it has sent: length, immediate data, and
-//!   small messages themselves.
+//! * The **cookie queue** lies in the sender's segment. The receiver writes a *cookie* for each
+//!   descriptor that it posts: how many bytes its buffers have room for, and where they are. So a
+//!   sender knows before it moves a byte whether the peer expects one, and how long it may be:
+//!   buffers are never overrun (section 3.3.4).
+//! * The **transfer queue** lies in the receiver's segment. After the data the sender writes an
+//!   entry: length, immediate data, and small messages themselves.
 //!
-//! The paper's queues have a write pointer beside the slots. Here each entry carries its own number, in the word that is written last: so a
-//! message that fits into its entry costs one line of memory to go from one processor to the other, not two.
+//! The paper's queues have a write pointer beside the slots. Here each entry carries its own
+//! number, in the word that is written last: so a message that fits into its entry costs one line
+//! of memory to go from one processor to the other, not two.
 //!
-//! Few lines, used over and over, stay in the processors' caches, however many Virtual Interfaces there are. So the receiver chooses the slot
-//! for each message, the one that was free last, and says so in the cookie; and cookies go round in the first [`FEW`] places until
-//! there are more descriptors than that at once. No slot needs a read pointer: cookie n is there only if the program has taken back whatever
-//! used the slot, or the place, before.
+//! Few lines, used over and over, stay in the processors' caches, however many Virtual Interfaces
+//! there are. So the receiver chooses the slot for each message, the one that was free last, and
+//! names it in the cookie. Cookies go round in the first [`FEW`] places until there are more
+//! descriptors than that at once. No slot needs a read pointer: cookie n is there only if the
+//! program has taken back the descriptor that used the slot, or the place, before.
 //!
-//! Rule F2: what is read here was written by a peer. Callers check lengths and places before they use them; a number that is not the next
-//! one is no entry.
+//! Rule F2: a peer has written everything that is read here. Callers check lengths and places
+//! before they use them. An entry whose number is not the next one does not count.
 
 use fabric::{Local, Remote};
 
@@ -23,14 +27,15 @@ use fabric::{Local, Remote};
 pub const SLOTS: usize = if cfg!(loom) { 2 } else { 1024 };
 /// Places of the cookie queue that are used until there are more cookies.
 pub const FEW: usize = if cfg!(loom) { 1 } else { 64 };
-/// Bytes of a message that fit into its entry, which is two lines of memory; up to 48 need only the first one.
+/// Bytes of a message that fit into its entry, which is two lines of memory; up to 48 need only the
+/// first one.
 pub const INLINE: usize = if cfg!(loom) { 48 } else { 112 };
 /// Bytes of a transfer queue.
 pub const TRANSFER_QUEUE: usize = 128 * SLOTS;
 /// Bytes of a cookie queue: a word, the first places, all places.
 pub const COOKIE_QUEUE: usize = 16 * (1 + FEW + SLOTS);
 
-/// How the bytes of a message come, or what comes instead of them.
+/// Where the bytes of a message are, or what comes instead of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
@@ -40,16 +45,17 @@ pub enum Kind {
     Eager = 2,
     /// In the receiver's buffers already.
     Placed = 3,
-    /// By RDMA, whither its writer wanted; only the immediate data is for the descriptor.
+    /// Written by RDMA, to the place that its writer chose; only the immediate data is for the
+    /// descriptor.
     RemoteWrite = 4,
-    /// Not at all: it was longer than the buffers.
+    /// Nowhere: the message was longer than the buffers.
     TooLong = 5,
 }
 
-/// What is told of a message.
+/// The entry of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Transfer {
-    /// How it comes.
+    /// Where its bytes are.
     pub kind: Kind,
     /// Its bytes.
     pub length: u32,
@@ -61,16 +67,17 @@ pub struct Transfer {
     pub place: u32,
 }
 
-/// What is told of a descriptor that was posted to receive.
+/// The entry of a descriptor that was posted to receive.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Cookie {
     /// Bytes that its buffers hold together, or 2 MiB - 1 if that is less.
     pub room: u32,
     /// The slot of the transfer queue for its message.
     pub slot: u16,
-    /// Whether it has more than one buffer. `place` is then where in the receiver's memory the list of its segments is.
+    /// Whether it has more than one buffer. Then `place` is the address of the list of its segments
+    /// in the receiver's memory.
     pub scattered: bool,
-    /// Where in the receiver's memory its buffer begins.
+    /// The address of its buffer in the receiver's memory.
     pub place: u64,
 }
 
@@ -86,7 +93,7 @@ pub struct TransferReader {
     next: u64,
 }
 
-/// The end of a cookie queue that belongs to whoever posts descriptors.
+/// The end of a cookie queue for the process that posts descriptors.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct CookieWriter {
     next: u64,
@@ -94,12 +101,13 @@ pub struct CookieWriter {
     many: bool,
 }
 
-/// The end of a cookie queue that belongs to whoever sends.
+/// The end of a cookie queue for the process that sends.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct CookieReader {
     next: u64,
     many: bool,
-    /// The next ones, as far as they were in the line that was fetched last: the receiver goes on writing there, which takes it away.
+    /// The next cookies in the line that was fetched last. The receiver goes on writing there,
+    /// which takes the line away.
     known: [Cookie; KNOWN],
     first: u8,
     count: u8,
@@ -108,11 +116,12 @@ pub struct CookieReader {
 /// Cookies that are taken out of a line of memory at once, at most.
 const KNOWN: usize = if cfg!(loom) { 2 } else { 4 };
 
-// An entry of the transfer queue: its number (32 bits), kind, whether there is immediate data, and whether it goes on; length and
-// immediate data; the bytes, or in their first word the place.
+// An entry of the transfer queue: its number (32 bits), kind, whether there is immediate data, and
+// whether it goes on; length and immediate data; the bytes, or in their first word the place.
 const IMMEDIATE: u64 = 1 << 40;
 const CONTINUES: u64 = 1 << 41;
-// A cookie: its number (32 bits), room (21 bits), slot (10 bits), whether it is scattered; the place.
+// A cookie: its number (32 bits), room (21 bits), slot (10 bits), whether it is scattered; the
+// place.
 const ROOM: u64 = (1 << 21) - 1;
 const SCATTERED: u64 = 1 << 63;
 
@@ -122,11 +131,12 @@ impl TransferWriter {
         TransferWriter { next: count }
     }
 
-    /// Puts an entry into slot `slot` of the peer's queue at `base`, as the cookie says that is used up by it; `inline` is the message if its
-    /// kind is [`Kind::Inline`].
+    /// Puts an entry into slot `slot` of the peer's queue at `base`, which the cookie has named
+    /// that this uses up; `inline` is the message if its kind is [`Kind::Inline`].
     ///
     /// # Safety
-    /// `inline` must be valid for `transfer.length` bytes of reads, at most [`INLINE`], if the kind is [`Kind::Inline`].
+    /// `inline` must be valid for `transfer.length` bytes of reads, at most [`INLINE`], if the kind
+    /// is [`Kind::Inline`].
     #[inline(always)]
     pub unsafe fn put<R: Remote>(
         &mut self,
@@ -143,7 +153,7 @@ impl TransferWriter {
         self.announce(remote, base, slot, transfer);
     }
 
-    /// Puts bytes of a message into the entry that is going to be in slot `slot`, from its byte `at` on.
+    /// Puts bytes of a message into the coming entry of slot `slot`, from its byte `at` on.
     ///
     /// # Safety
     /// `from` must be valid for `length` bytes of reads; `at + length` is at most [`INLINE`].
@@ -185,7 +195,8 @@ impl TransferWriter {
         self.next
     }
 
-    /// Says that slot `slot` of the peer's queue at `base`, which a cookie has named, will soon be put to.
+    /// Announces that slot `slot` of the peer's queue at `base`, which a cookie has named, will
+    /// soon be written.
     #[inline(always)]
     pub fn claim<R: Remote>(&self, remote: &R, base: usize, slot: u16) {
         remote.claim(words_at(base, slot) + 8);
@@ -199,10 +210,11 @@ impl TransferReader {
         TransferReader { next: count }
     }
 
-    /// The next entry of the own queue at `base`, if it is in slot `slot`, which the next cookie named; left where it is. What cannot be (a
-    /// kind that there is not, more in an entry than fits) is an error: the peer is broken.
+    /// The next entry of the own queue at `base`, if it is in slot `slot`, which the next cookie
+    /// named; it stays there. An impossible entry (an unknown kind, more bytes than fit) is an
+    /// error: the peer is broken.
     #[inline(always)]
-    pub fn look<L: Local>(&self, local: &L, base: usize, slot: u16) -> Result<Option<Transfer>, Broken> {
+    pub fn peek<L: Local>(&self, local: &L, base: usize, slot: u16) -> Result<Option<Transfer>, Broken> {
         let first = local.word(words_at(base, slot));
         if first & 0xffff_ffff != (self.next + 1) & 0xffff_ffff {
             return Ok(None);
@@ -230,7 +242,8 @@ impl TransferReader {
         }))
     }
 
-    /// Copies bytes of the entry in `slot` that was looked at, if its kind is [`Kind::Inline`], from its byte `from` on.
+    /// Copies bytes of the entry in `slot` that was read, if its kind is [`Kind::Inline`], from its
+    /// byte `from` on.
     ///
     /// # Safety
     /// `to` must be valid for `length` bytes of writes, and `from + length` at most [`INLINE`].
@@ -248,7 +261,7 @@ impl TransferReader {
         unsafe { local.get(bytes_at(base, slot) + from, to, length) };
     }
 
-    /// Says that slot `slot` will soon be looked at.
+    /// Announces that slot `slot` will soon be read.
     #[inline(always)]
     pub fn foresee<L: Local>(&self, local: &L, base: usize, slot: u16) {
         local.foresee(words_at(base, slot));
@@ -273,8 +286,8 @@ impl CookieWriter {
         CookieWriter { next: count, ..Default::default() }
     }
 
-    /// Puts a cookie into the peer's queue at `base`, beside `unused` others whose messages have not been taken out of the transfer queue:
-    /// fewer than [`SLOTS`].
+    /// Puts a cookie into the peer's queue at `base`, beside `unused` others whose messages have
+    /// not been taken out of the transfer queue: fewer than [`SLOTS`].
     #[inline(always)]
     pub fn put<R: Remote>(&mut self, remote: &R, base: usize, cookie: &Cookie, unused: usize) {
         if unused >= FEW && !self.many {
@@ -296,16 +309,17 @@ impl CookieReader {
         CookieReader { next: count, ..Default::default() }
     }
 
-    /// The next cookie of the own queue at `base`, if the peer has posted a descriptor for another message; left where it is.
+    /// The next cookie of the own queue at `base`, if the peer has posted a descriptor for another
+    /// message; it stays there.
     #[inline(always)]
-    pub fn look<L: Local>(&mut self, local: &L, base: usize) -> Option<Cookie> {
+    pub fn peek<L: Local>(&mut self, local: &L, base: usize) -> Option<Cookie> {
         if self.count == 0 {
             self.fetch(local, base);
         }
         (self.count > 0).then(|| self.known[usize::from(self.first) % KNOWN])
     }
 
-    /// Takes what there is out of the line in which the next cookie is, or will be.
+    /// Reads the cookies in the line in which the next one is, or will be.
     #[inline(always)]
     fn fetch<L: Local>(&mut self, local: &L, base: usize) {
         let mut at = cookie_at(base, self.next, self.many);
@@ -327,14 +341,14 @@ impl CookieReader {
         }
     }
 
-    /// The slot that the cookie `ahead` places behind the next one names, if it is there.
+    /// The slot of the cookie `ahead` places behind the next one, if it is there.
     #[inline(always)]
     pub fn slot_of<L: Local>(&self, local: &L, base: usize, ahead: u64) -> Option<u16> {
         let first = local.word(cookie_at(base, self.next + ahead, self.many));
         (first & 0xffff_ffff == (self.next + ahead + 1) & 0xffff_ffff).then(|| slot_in(first))
     }
 
-    /// Where in the queue at `base` the next one is, or will be, that was not fetched yet.
+    /// The place, in the queue at `base`, of the next cookie that was not fetched yet.
     #[inline(always)]
     pub fn place(&self, base: usize) -> usize {
         cookie_at(base, self.next + u64::from(self.count), self.many)
@@ -349,7 +363,7 @@ impl CookieReader {
     }
 }
 
-/// The cookie at `at`, if it is that number.
+/// The cookie at `at`, if it has that number.
 #[inline(always)]
 fn cookie<L: Local>(local: &L, at: usize, number: u64) -> Option<Cookie> {
     let first = local.word(at);
@@ -364,14 +378,14 @@ fn cookie<L: Local>(local: &L, at: usize, number: u64) -> Option<Cookie> {
     })
 }
 
-/// Bytes that go from one processor to the other together.
+/// Bytes that move from one processor to the other together.
 const LINE: usize = 64;
 
 fn slot_in(first: u64) -> u16 {
     (first >> 53) as u16 & (1023.min(SLOTS - 1)) as u16
 }
 
-/// The peer wrote what cannot be.
+/// The peer has written an impossible entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Broken;
 
@@ -380,7 +394,8 @@ fn cookie_at(base: usize, number: u64, many: bool) -> usize {
     base + 16 + place * 16
 }
 
-/// Bytes of an entry of the transfer queue: two lines. The model checker's segments have their words first and their bytes behind them.
+/// Bytes of an entry of the transfer queue: two lines. The model checker's segments have their
+/// words first and their bytes behind them.
 pub const ENTRY: usize = if cfg!(loom) { 24 } else { 128 };
 
 /// Where the entry in slot `slot` of the transfer queue at `base` begins.
@@ -392,7 +407,8 @@ fn place_at(base: usize, slot: u16) -> usize {
     words_at(base, slot) + 16
 }
 
-/// Where the bytes of the message in slot `slot` of the transfer queue at `base` are, if they are in its entry.
+/// Where the bytes of the message in slot `slot` of the transfer queue at `base` are, if they are
+/// in its entry.
 pub fn bytes_at(base: usize, slot: u16) -> usize {
     if cfg!(loom) { base + SLOTS * ENTRY + slot as usize * INLINE } else { words_at(base, slot) + 16 }
 }

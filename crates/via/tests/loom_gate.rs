@@ -1,5 +1,5 @@
-//! Models of the gate: a peer who writes into a buffer, and the owner who takes it back. `crates/fabric/tests/loom_trip.rs` tells how models
-//! are run.
+//! Models of the gate: a peer that writes into a buffer, and the owner that takes it back.
+//! `crates/fabric/tests/loom_trip.rs` says how models are run.
 #![cfg(loom)]
 
 use fabric::model::{Flaw, Flawed, RACE, Segment, check, must_fail};

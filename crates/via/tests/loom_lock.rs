@@ -1,4 +1,4 @@
-//! Model of the work queues' lock. `crates/fabric/tests/loom_trip.rs` tells how models are run.
+//! Model of the work queues' lock. `crates/fabric/tests/loom_trip.rs` says how models are run.
 #![cfg(loom)]
 
 use loom::cell::UnsafeCell;
@@ -11,7 +11,7 @@ fn one_at_a_time_who_sees_what_the_last_one_did() {
     fabric::model::check(None, || {
         let lock = Arc::new(Lock::new(UnsafeCell::new(0u32)));
         let add = |lock: &Lock<UnsafeCell<u32>>| {
-            // SAFETY: whoever has the lock is alone; the checker would say so if not.
+            // SAFETY: the holder of the lock is alone; the checker would report it if not.
             lock.lock().with_mut(|number| unsafe { *number += 1 });
         };
         let other = lock.clone();

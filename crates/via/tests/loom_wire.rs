@@ -1,5 +1,6 @@
-//! Models of the transfer queue and the cookie queue together: a sender and a receiver who has room for fewer messages than are sent.
-//! Each has mutations that must fail; `crates/fabric/tests/loom_trip.rs` tells how models are run.
+//! Models of the transfer queue and the cookie queue together: a sender and a receiver that has
+//! room for fewer messages than are sent. Each has mutations that must fail;
+//! `crates/fabric/tests/loom_trip.rs` says how models are run.
 #![cfg(loom)]
 
 use fabric::model::{Flaw, Flawed, RACE, Segment, check, must_fail};
@@ -22,8 +23,8 @@ fn messages_need_the_acquires() {
     must_fail(Some(3), RACE, || scenario(|s| Flawed(s.clone(), Flaw::ReadRelaxed)));
 }
 
-/// Three messages of two bytes through queues of two entries: the second cookie needs more than the first place, and the third message
-/// the slot of the first.
+/// Three messages of two bytes through queues of two entries: the second cookie needs more than the
+/// first place, and the third message the slot of the first.
 fn scenario<S: Local + Remote + Send + 'static>(open: fn(&Segment) -> S) {
     // The receiver's segment has the transfer queue, the sender's has the cookie queue.
     let receiver = Segment::new(3 * SLOTS, INLINE * SLOTS);
@@ -38,7 +39,7 @@ fn scenario<S: Local + Remote + Send + 'static>(open: fn(&Segment) -> S) {
         let (mut transfers, mut cookies) = (TransferWriter::default(), CookieReader::default());
         for i in 0..3u8 {
             let found = loop {
-                match cookies.look(&local, 0) {
+                match cookies.peek(&local, 0) {
                     Some(found) => break found,
                     None => thread::yield_now(),
                 }
@@ -57,7 +58,7 @@ fn scenario<S: Local + Remote + Send + 'static>(open: fn(&Segment) -> S) {
     for i in 0..3u8 {
         let slot = cookie(i).slot;
         let found = loop {
-            match transfers.look(&local, 0, slot).unwrap() {
+            match transfers.peek(&local, 0, slot).unwrap() {
                 Some(found) => break found,
                 None => thread::yield_now(),
             }

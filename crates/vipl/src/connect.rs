@@ -8,7 +8,7 @@ use via::cq::Until;
 
 use crate::{Handle, told};
 
-/// Where a `VIP_NET_ADDRESS` has its bytes.
+/// Where the bytes of a `VIP_NET_ADDRESS` begin.
 const HEAD: usize = 4;
 
 /// Reads an address of the program.
@@ -48,7 +48,8 @@ unsafe fn write(to: *mut NetAddress, address: &Address) {
 }
 
 /// # Safety
-/// `at` points to an address; the others may be written, `from` with room for an address; it and `attributes` may be null.
+/// `at` points to an address; the others may be written, `from` with room for an address; it and
+/// `attributes` may be null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn VipConnectWait(
     nic: Handle,

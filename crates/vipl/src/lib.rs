@@ -1,5 +1,6 @@
-//! `libvipl.so`: the C functions of `include/vipl.h`, each a few lines over `via`, that read their arguments and write their results.
-//! A null pointer where something is to be written is `VIP_INVALID_PARAMETER`, as a handle that does not exist.
+//! `libvipl.so`: the C functions of `include/vipl.h`. Each is a few lines over `via`, which read
+//! its arguments and write its results. A null pointer where something is to be written is
+//! `VIP_INVALID_PARAMETER`, as is a handle that does not exist.
 #![allow(non_snake_case)] // the specification's names
 
 mod connect;
@@ -13,7 +14,7 @@ use core::ffi::c_void;
 
 use via::abi::Return;
 
-/// What a call came to, for one that returns nothing else.
+/// The result of a call that returns nothing else.
 fn told(result: Result<(), Return>) -> Return {
     result.err().unwrap_or(Return::Success)
 }

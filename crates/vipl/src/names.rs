@@ -1,4 +1,4 @@
-//! The name service, errors, management.
+//! The name service, error handling, and management.
 
 use core::ffi::{CStr, c_char, c_ulong, c_void};
 
@@ -18,8 +18,8 @@ pub extern "C" fn VipErrorCallback(
     told(agent::set_error_handler(nic, context, handler))
 }
 
-/// There is no network to be discovered: any kind of information is `VIP_INVALID_PARAMETER`, but for autodiscovery, which is
-/// `VIP_ERROR_NOT_SUPPORTED`.
+/// There is no network to discover: any kind of information is `VIP_INVALID_PARAMETER`, except
+/// autodiscovery, which is `VIP_ERROR_NOT_SUPPORTED`.
 #[unsafe(no_mangle)]
 pub extern "C" fn VipQuerySystemManagementInfo(nic: Handle, kind: c_ulong, _to: *mut c_void) -> Return {
     match via::nic::query(nic) {

@@ -14,7 +14,7 @@ pub unsafe extern "C" fn VipOpenNic(name: *const c_char, to: *mut Handle) -> Ret
     if name.is_null() {
         return Return::InvalidParameter;
     }
-    envoy::install();
+    cm::install();
     // SAFETY: the caller's string.
     let name = unsafe { CStr::from_ptr(name) };
     // SAFETY: the caller vouches for `to`.

@@ -1,4 +1,4 @@
-//! Virtual Interfaces and what goes over them.
+//! Virtual Interfaces, and posting and completing descriptors on them.
 
 use core::ffi::{c_int, c_ulong, c_void};
 
@@ -122,7 +122,7 @@ pub unsafe extern "C" fn VipRecvWait(vi: Handle, millis: c_ulong, to: *mut *mut 
     unsafe { taken(to, || vi::receive_wait(vi, Until::after(millis))) }
 }
 
-/// Writes which descriptor is done, null if none.
+/// Writes the descriptor that is done, null if none is.
 ///
 /// # Safety
 /// `to` is null or may be written.

@@ -1,5 +1,5 @@
-//! Holds `include/vipl.h` against what the library believes, and both against the layouts that programs were compiled with: a C
-//! program, compiled here, prints every offset, size and constant.
+//! Compares `include/vipl.h` with the library's types, and both with the layouts that programs were
+//! compiled with: a C program, compiled here, prints every offset, size and constant.
 
 use std::collections::BTreeMap;
 use std::mem::{offset_of, size_of};
@@ -8,7 +8,7 @@ use std::process::Command;
 
 use via::abi::*;
 
-/// What a C program that includes the header prints of expressions of it.
+/// Compiles a C program that includes the header and prints these expressions.
 fn printed(what: &str, expressions: &[&str]) -> BTreeMap<String, u64> {
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
     let (source, program) = (folder.join(format!("{what}.c")), folder.join(what));

@@ -1,8 +1,8 @@
-"""What :mod:`shunt.filters.dask` runs in each Dask worker: it starts processes there for one launcher, and says how they end.
+"""The agent: :mod:`shunt.filters.dask` runs one in each Dask worker. It starts processes there for one launcher, and reports how they end.
 
-It and the launcher talk by a socket of their own, in lines of JSON, so that an end is known at once and nothing polls. When that socket ends,
-because the launcher's process has, the agent ends its processes; when the Dask worker ends, the kernel does (see :func:`end_with`). No buffer
-comes here: processes of a group exchange them among themselves.
+Agent and launcher exchange lines of JSON over a socket of their own (start, kill; started, ended, logged), so that an end is known at once and
+nothing polls. When that socket ends, because the launcher's process has, the agent ends its processes; when the Dask worker ends, the kernel
+does (PR_SET_PDEATHSIG, see :func:`end_with`). No buffer passes here: processes of a group exchange them among themselves.
 """
 
 from __future__ import annotations

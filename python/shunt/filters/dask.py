@@ -1,7 +1,11 @@
 """Groups on a Dask cluster: ``layout.start(launcher="dask")``, or ``launcher=`` a client, a cluster, an address, or a :class:`DaskLauncher`.
 
-Dask says which machines there are and starts an *agent* in each of its workers, which starts the group's process there. That is all that it
-does: the processes find each other by themselves, and no buffer passes through Dask.
+Dask names the machines and starts an *agent* in each of its workers, which starts the group's process there. It does nothing else: the
+processes find each other by themselves, and no buffer passes through Dask.
+
+The launcher submits one task, the agent, to each Dask worker that is used; as code, since ``shunt`` may be missing there. The agent leaves
+Dask's pool and connects to the launcher by a socket of its own (:mod:`shunt.filters._agent`). A worker that comes back under its name gets a
+new agent when the group starts its process again.
 
 Each Dask worker is a *host* that a placement may name, by the worker's name (``Place(on=["0", "1"])``); several on one machine are several
 hosts, whose processes share memory. The group has the workers that are there when it starts: wait for those of a batch system with

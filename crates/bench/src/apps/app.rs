@@ -1,4 +1,4 @@
-//! What all applications have: how one is started, loaded, and measured.
+//! The interface of applications: how one is started, loaded, and measured.
 
 use crate::error::{Error, Result, failed};
 use crate::host::Cpus;
@@ -17,13 +17,13 @@ use std::time::{Duration, Instant};
 pub trait App {
     fn name(&self) -> &'static str;
 
-    /// What is asked of it, each with what the project promises over TCP.
+    /// Its workloads, each with the project's promise over TCP.
     fn workloads(&self) -> Vec<Workload>;
 
-    /// Whether server and load tool can talk over a UNIX socket.
+    /// Whether server and load tool can connect over a UNIX socket.
     fn has_unix(&self) -> bool;
 
-    /// Makes what lasts longer than one server: data, configuration.
+    /// Makes everything that outlives a server: data, configuration.
     fn prepare(&mut self, _session: &Session) -> Result<()> {
         Ok(())
     }
@@ -40,7 +40,7 @@ pub struct Workload {
     pub promise: Option<f64>,
 }
 
-/// How one turn runs.
+/// The circumstances of one turn.
 #[derive(Debug, Clone, Copy)]
 pub struct Run {
     pub side: Side,
@@ -67,7 +67,7 @@ impl Run {
     }
 }
 
-/// Requests a second that load tools last made, for those that are told a number of requests and not a time.
+/// Requests a second of the last load, for tools that take a number of requests and not a time.
 #[derive(Default)]
 pub struct Rates(Vec<(String, f64)>);
 
@@ -83,7 +83,7 @@ impl Rates {
         self.0.push((key, rate));
     }
 
-    /// A pinned run is a quiet one: a busy machine is another thing altogether.
+    /// Pinned runs are on a quiet machine; a busy machine gives quite other rates.
     fn key(run: &Run, workload: &str) -> String {
         format!("{:?} {:?} {} {workload}", run.side, run.ends, run.cpus == Cpus::ANY)
     }
@@ -101,12 +101,12 @@ pub enum Address {
     Unix(PathBuf),
 }
 
-/// What a load tool found.
+/// The result of a load tool.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Load {
     pub requests: f64,
     pub per_second: f64,
-    /// Nanoseconds, where the tool tells.
+    /// Nanoseconds, if the tool reports them.
     pub p50: Option<f64>,
     pub p99: Option<f64>,
     pub client_cpu_ns: u64,
@@ -122,7 +122,8 @@ pub fn measured_load(
 ) -> Result<(Load, u64)> {
     let before = usage::tree_cpu_ns(server.process.pid());
     let load = app.load(session, run, server, workload)?;
-    // Children that served one connection end a moment after it, and are counted once they have been waited for.
+    // Children that served one connection end a moment after it, and count once they have been
+    // waited for.
     std::thread::sleep(Duration::from_millis(50));
     let spent = usage::tree_cpu_ns(server.process.pid()).saturating_sub(before);
     if !server.process.is_running() {
@@ -140,7 +141,7 @@ pub fn free_port() -> Result<u16> {
     Ok(listener.local_addr().map_err(failed("no free port"))?.port())
 }
 
-/// Waits until the server takes connections.
+/// Waits until the server accepts connections.
 pub fn accepting(process: Process, at: Address) -> Result<Server> {
     accepting_at(process, at, Wire::LOOPBACK)
 }
@@ -163,7 +164,8 @@ pub fn accepting_at(mut process: Process, at: Address, wire: Wire) -> Result<Ser
     }
 }
 
-/// Whether somebody accepts there, asked by a thread beside the server: this one stays where it is.
+/// Whether a server accepts there. A thread asks beside the server, so this thread stays where it
+/// is.
 fn connects(wire: &Wire, port: u16) -> bool {
     std::thread::scope(|scope| {
         let asked = scope.spawn(|| {
@@ -188,7 +190,8 @@ pub fn new_address(session: &Session, side: Side, name: &str) -> Result<Address>
     }
 }
 
-/// Somebody who is not root, for programs that refuse to be: `None` where this process is not root anyway.
+/// A user who is not root, for programs that refuse to be root. `None` where this process is not
+/// root anyway.
 pub fn unprivileged() -> Result<Option<User>> {
     // SAFETY: geteuid() has no requirements.
     if unsafe { libc::geteuid() } != 0 {

@@ -1,5 +1,5 @@
-//! memcached with one thread, under memtier_benchmark where it is installed, else under libmemcached's memcaslap, which Debian 12
-//! has: it tells latencies by powers of two.
+//! memcached with one thread, under memtier_benchmark where it is installed, else under
+//! libmemcached's memcaslap, which Debian 12 has. memcaslap reports latencies by powers of two.
 
 use super::app::{Address, App, Load, Run, Server, Workload, accepting, is_root, new_address};
 use crate::error::{Error, Result, failed};
@@ -10,7 +10,7 @@ use std::path::Path;
 
 pub struct Memcached;
 
-/// What memcaslap stores, in bytes.
+/// The size of memcaslap's values, in bytes.
 const VALUE: &str = "64";
 
 impl App for Memcached {
@@ -117,7 +117,7 @@ fn run_memcaslap(session: &Session, run: &Run, server: &Server) -> Result<Load> 
     };
     let seconds = format!("{}s", run.seconds.ceil());
     let launch = run.client(session, &memcaslap()?).args([&format!("--servers=127.0.0.1:{port}")]);
-    // One period of statistics, as long as the whole: only so are latencies told.
+    // One period of statistics, as long as the whole run: latencies are reported only so.
     let launch = launch.args(["-T", "1", "-c", "50", "-X", VALUE, "-t", &seconds, "-S", &seconds]);
     let output = launch.run(run.patience())?;
     let load = memcaslap_report(&output.lines).ok_or_else(|| {
@@ -126,8 +126,9 @@ fn run_memcaslap(session: &Session, run: &Run, server: &Server) -> Result<Load> 
     Ok(Load { client_cpu_ns: output.cpu_ns, ..load })
 }
 
-/// The rate is in the last line, `Run time: 3.0s Ops: 1107653 TPS: 368416 Net_rate: 74.2M/s`; the latencies are under the last
-/// `Total Statistics`, where `4: 667 25817 879598 165526` is how many took from 16 us to 32, to 64, and so on.
+/// The rate is in the last line, `Run time: 3.0s Ops: 1107653 TPS: 368416 Net_rate: 74.2M/s`; the
+/// latencies are under the last `Total Statistics`, where `4: 667 25817 879598 165526` is how many
+/// took from 16 us to 32, to 64, and so on.
 fn memcaslap_report(lines: &[String]) -> Option<Load> {
     let last = lines.iter().rfind(|line| line.starts_with("Run time:"))?;
     let after = |name: &str| last.split_once(name)?.1.split_whitespace().next()?.parse::<f64>().ok();
@@ -149,7 +150,8 @@ fn memcaslap_report(lines: &[String]) -> Option<Load> {
     })
 }
 
-/// Of a histogram whose bucket n has what lies between two to the power of n and of n + 1, as if evenly spread there.
+/// A quantile of a histogram whose bucket n counts values between 2^n and 2^(n + 1), as if they
+/// were evenly spread there.
 fn quantile_of_powers(counts: &[f64], part: f64) -> Option<f64> {
     let mut left = counts.iter().sum::<f64>() * part;
     for (power, count) in counts.iter().enumerate().filter(|(_, count)| **count > 0.0) {

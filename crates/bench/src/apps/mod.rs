@@ -1,5 +1,5 @@
-//! Real servers under their usual load tools. Each file here knows one: how to start it in a temporary directory on a free
-//! port, how to load it, and how to read what the tool says.
+//! Real servers under their usual load tools. Each file here is about one: how to start it in a
+//! temporary directory on a free port, how to load it, and how to read the output of the tool.
 
 mod app;
 mod memcached;
@@ -32,7 +32,7 @@ pub fn measure(session: &mut Session, names: &[String]) -> Result<()> {
         if session.record(name, prepared)?.is_none() {
             continue;
         }
-        let mut sides = session.sides(&[Side::Tcp, Side::Shunt, Side::Unix]);
+        let mut sides = session.sides_and_beside(&[Side::Tcp, Side::Shunt, Side::Unix]);
         sides.retain(|s| *s != Side::Unix || app.has_unix());
         for round in 0..session.rounds {
             progress(format_args!("apps: {name}, round {} of {}", round + 1, session.rounds));

@@ -1,4 +1,5 @@
-//! nginx with one worker that serves a small file, under wrk: 50 connections that stay open, or a new one for each request.
+//! nginx with one worker that serves a small file, under wrk: 50 connections that stay open, or a
+//! new one for each request.
 
 use super::app::{Address, App, Load, Run, Server, Workload, accepting, free_port, is_root};
 use crate::error::{Error, Result, failed};
@@ -8,7 +9,7 @@ use crate::session::Session;
 #[derive(Default)]
 pub struct Nginx;
 
-/// As long as the page that Debian's nginx greets with.
+/// The length of the page that Debian's nginx greets with.
 const FILE_SIZE: usize = 612;
 
 impl App for Nginx {
@@ -61,7 +62,7 @@ impl App for Nginx {
     }
 }
 
-/// What Debian's default says about sending files, and paths of our own for everything.
+/// Debian's default settings for sending files, with paths of our own for everything.
 fn configuration(root: &str, port: u16) -> String {
     let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
         .map(|kind| format!("    {kind}_temp_path {root}/{kind};\n"))

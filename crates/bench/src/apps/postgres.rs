@@ -1,5 +1,6 @@
-//! PostgreSQL under `pgbench -S`: one SELECT by primary key for each transaction, over 8 connections. The database is made
-//! once in a temporary directory, by and for a user that is not root.
+//! PostgreSQL under `pgbench -S`: one SELECT by primary key for each transaction, over 8
+//! connections. The database is made once in a temporary directory, by and for a user that is not
+//! root.
 
 use super::app::{Address, App, Load, Run, Server, Workload, free_port, unprivileged};
 use crate::error::{Error, Result, failed};
@@ -16,7 +17,7 @@ use std::time::{Duration, Instant};
 pub struct Postgres {
     user: Option<User>,
     directory: PathBuf,
-    library: Option<PathBuf>,
+    libraries: Vec<(Side, PathBuf)>,
 }
 
 /// pgbench's unit of data: 100,000 rows, 15 MB.
@@ -48,10 +49,11 @@ impl App for Postgres {
             std::os::unix::fs::chown(&self.directory, Some(user.uid), Some(user.gid))
                 .map_err(failed("cannot give PostgreSQL its directory"))?;
         }
-        self.library = match &session.library {
-            Some(library) => Some(readable_copy(library, session.temp.path())?),
-            None => None,
-        };
+        self.libraries = [Side::Shunt, Side::Beside]
+            .into_iter()
+            .filter_map(|side| Some((side, session.library_for(side)?)))
+            .map(|(side, library)| Ok((side, readable_copy(library, &session.temp.path().join(side.key()))?)))
+            .collect::<Result<_>>()?;
         let make = self.plain(initdb).args([
             "-A",
             "trust",
@@ -92,7 +94,7 @@ impl App for Postgres {
         let launch =
             run.server(session, &find::program("postgres", "postgresql")?).args(["-D"]).args([self.data()]);
         let launch = settings.iter().fold(launch, |launch, setting| launch.args(["-c", setting]));
-        let library = self.library.as_deref().filter(|_| run.side == Side::Shunt && run.ends.server());
+        let library = self.library(run.side).filter(|_| run.ends.server());
         // SIGINT is PostgreSQL's fast shutdown; SIGTERM would wait for clients.
         let launch =
             launch.preload(library).user(self.user).directory(&self.directory).stop_with(libc::SIGINT);
@@ -103,7 +105,7 @@ impl App for Postgres {
     fn load(&mut self, session: &Session, run: &Run, server: &Server, _workload: &str) -> Result<Load> {
         let prefix = self.directory.join("transactions");
         remove_logs(&prefix);
-        let library = self.library.as_deref().filter(|_| run.side == Side::Shunt && run.ends.client());
+        let library = self.library(run.side).filter(|_| run.ends.client());
         let launch =
             run.client(session, &find::program("pgbench", "postgresql")?).preload(library).user(self.user);
         let launch =
@@ -122,6 +124,10 @@ impl App for Postgres {
 }
 
 impl Postgres {
+    fn library(&self, side: Side) -> Option<&Path> {
+        self.libraries.iter().find(|(of, _)| *of == side).map(|(_, copy)| copy.as_path())
+    }
+
     fn data(&self) -> PathBuf {
         self.directory.join("data")
     }
@@ -143,7 +149,7 @@ impl Postgres {
         ["-U", "bench", "-h", &host, "-p", &port, "postgres"].map(String::from).to_vec()
     }
 
-    /// PostgreSQL accepts connections before it lets anybody in.
+    /// PostgreSQL accepts connections before it admits clients.
     fn ready(&self, mut server: Server) -> Result<Server> {
         let probe = find::program("pg_isready", "postgresql")?;
         let end = Instant::now() + Duration::from_secs(30);

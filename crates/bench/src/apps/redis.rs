@@ -1,4 +1,5 @@
-//! redis-server under redis-benchmark: GET and SET over 50 connections, one request under way on each.
+//! redis-server under redis-benchmark: GET and SET over 50 connections, one request under way on
+//! each.
 
 use super::app::{Address, App, Load, Rates, Run, Server, Workload, accepting, new_address};
 use crate::error::{Error, Result};
@@ -69,7 +70,7 @@ impl Redis {
             Address::Tcp(port) => launch.args(["-h", "127.0.0.1", "-p", &port.to_string()]),
             Address::Unix(path) => launch.args(["-s"]).args([path]),
         };
-        // A side that has become much slower than it was needs longer for the same number of requests.
+        // A side that has become much slower needs longer for the same number of requests.
         let output = launch.run(run.patience() * 3)?;
         let load = output.lines.iter().find_map(|line| csv(line, workload)).ok_or_else(|| {
             Error::Failed(format!(
@@ -81,8 +82,8 @@ impl Redis {
     }
 }
 
-/// `"GET","61728.39","0.408","0.040","0.399","0.623","0.807","1.255"`: rate, then mean, least, p50, p95, p99 and most in
-/// milliseconds.
+/// `"GET","61728.39","0.408","0.040","0.399","0.623","0.807","1.255"`: rate, then mean, least, p50,
+/// p95, p99 and most in milliseconds.
 fn csv(line: &str, workload: &str) -> Option<Load> {
     let fields: Vec<&str> = line.trim().split(',').map(|f| f.trim_matches('"')).collect();
     if fields.first() != Some(&workload) {

@@ -1,9 +1,11 @@
-//! What a buffer costs between two processes of one host: by filters, by ZeroMQ, Dask and Ray, and by Shunt's own stream of bytes. All are measured as
-//! `meter.rs` says, in turns; programs in Rust and C are compared with one another, and those in Python with one another.
+//! The cost of a buffer between two processes of one host: with filters, ZeroMQ, Dask, Ray, and
+//! Shunt's own byte stream. All are measured as `meter.rs` says, in turns. Programs in Rust and C
+//! are compared with one another, and those in Python with one another.
 //!
-//! *Overhead per buffer* is the time from one buffer to the next in a steady stream, for a payload of 8 bytes and of 16 KB that the producer has written
-//! and the consumer reads: the consumer takes no time of its own, so whatever is not memory is overhead. None of the programs is pinned to a processor,
-//! as some have more threads than one.
+//! *Overhead per buffer* is the time from one buffer to the next in a steady stream, for payloads
+//! of 8 bytes and of 16 KB that the producer writes and the consumer reads. The consumer does
+//! nothing else, so all time that is not memory's is overhead. The programs are not pinned to
+//! processors, as some have several threads.
 
 use super::running::{self, Running, Start};
 use crate::error::{Error, Result};
@@ -28,7 +30,7 @@ const BYTES: &str = "bytes";
 const SIZES: [(&str, u64); 3] = [("8 B", 8), ("16 KB", 16384), ("1 MB", 1 << 20)];
 const NATIVE_SIDES: [Side; 6] =
     [Side::Filters, Side::FiltersShunt, Side::FiltersTcp, Side::Shunt, Side::ZmqTcp, Side::ZmqIpc];
-/// Each with what `buffers.py` calls it.
+/// Each with its name in `buffers.py`.
 const PYTHON_SIDES: [(Side, &str); 8] = [
     (Side::Filters, "filters"),
     (Side::FiltersShunt, "filters-shunt"),
@@ -39,7 +41,8 @@ const PYTHON_SIDES: [(Side, &str); 8] = [
     (Side::Dask, "dask"),
     (Side::Ray, "ray"),
 ];
-/// How much lower the overhead is to be, and what part of the stream's bytes filters are to keep.
+/// The promises: how much lower the overhead is than that of others, and the part of the byte
+/// stream's rate that filters keep.
 const LOWER: Target = Target { over: &[(Side::ZmqTcp, 3.0), (Side::ZmqIpc, 3.0)], ..Target::NONE };
 const LOWER_IN_PYTHON: Target = Target {
     over: &[(Side::ZmqTcp, 3.0), (Side::ZmqIpc, 3.0), (Side::Dask, 3.0), (Side::Ray, 3.0)],
@@ -48,7 +51,7 @@ const LOWER_IN_PYTHON: Target = Target {
 const KEPT: Target = Target { over: &[(Side::Shunt, 0.8)], ..Target::NONE };
 /// Seconds before a measurement begins.
 const WARM_UP: f64 = 0.1;
-/// Seconds that Ray and Dask may take to come into being, on a busy machine.
+/// Seconds that Ray and Dask may take to start, on a busy machine.
 const TO_BEGIN: f64 = 120.0;
 
 /// Time for a buffer in nanoseconds, and processor time for it, where that is known.
@@ -68,7 +71,7 @@ pub fn measure(session: &mut Session) -> Result<()> {
                 add(session, &Place { group: NATIVE, row, side, round }, size, outcome)?;
             }
         }
-        // Some of these take seconds to begin, so each stays for all sizes.
+        // Some of these take seconds to start, so each stays for all sizes.
         for side in Side::turns(&python, round) {
             let place = |row| Place { group: PYTHON, row, side, round };
             match in_python(session, side) {
@@ -84,7 +87,7 @@ pub fn measure(session: &mut Session) -> Result<()> {
     Ok(())
 }
 
-/// Writes down what came of one measurement.
+/// Records the result of one measurement.
 fn add(session: &mut Session, place: &Place, size: u64, outcome: Result<Cost>) -> Result<()> {
     let group = if place.group == PYTHON { PYTHON } else { NATIVE };
     if matches!(outcome, Err(Error::Absent { .. })) && !session.results.absent.contains(&(group, place.side))
@@ -96,7 +99,7 @@ fn add(session: &mut Session, place: &Place, size: u64, outcome: Result<Cost>) -
     };
     let results = &mut session.results;
     let lower = match () {
-        // A megabyte is memory's work, whoever hands it over.
+        // A megabyte costs what memory costs, whoever passes it on.
         () if size >= 1 << 20 => Target::NONE,
         () if group == PYTHON => LOWER_IN_PYTHON,
         () => LOWER,

@@ -1,4 +1,5 @@
-//! One column of the tables: all that is known of both transports in 2003, or of both on this machine, simulated or measured.
+//! One column of the tables: all values of both transports in 2003, or of both on this machine,
+//! simulated or measured.
 
 use super::measured::{self, PARTS};
 use crate::figure::How;
@@ -6,9 +7,9 @@ use crate::results::Side;
 use crate::session::{Session, progress};
 use filters::flow::Policy;
 use filters::sim::Profile;
-use filters::sim::paper::{self, BlockTimes, COMPUTATION, Way};
+use filters::sim::paper::{self, BlockTimes, COMPUTATION, Extent};
 
-/// How slow the slow node of figure 31 is.
+/// The slowness of the slow node of figure 31.
 pub const FACTORS: [u64; 10] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10];
 /// The one of them for which a whole image is simulated.
 pub const WHOLE: u64 = 4;
@@ -20,21 +21,21 @@ pub struct Column {
     pub asked: Asked,
 }
 
-/// What is known of a transport. What is not, is empty.
+/// The values of a transport. Those that are not known are empty.
 #[derive(Default)]
 pub struct Known {
     pub transport: Option<Profile>,
     /// For each size of block, without and with computation.
     pub blocks: [Vec<BlockTimes>; 2],
     pub responses: Vec<Response>,
-    /// The block of a perfect pipeline, and what is idle with it.
+    /// The block of a perfect pipeline, and the idle time with it.
     pub perfect: Option<u64>,
     pub balances: Vec<Balance>,
     /// Processor time for a buffer of 8 bytes, in nanoseconds.
     pub overhead: Option<f64>,
 }
 
-/// What figure 31 shows, in nanoseconds, by round-robin and on demand.
+/// The values of figure 31, in nanoseconds, by round-robin and on demand.
 pub struct Balance {
     pub factor: u64,
     pub idle: [u64; 2],
@@ -42,15 +43,17 @@ pub struct Balance {
     pub image: Option<[u64; 2]>,
 }
 
-/// Average response times to ten queries: how many of them are complete updates, and nanoseconds. Simulated for none to ten.
+/// Average response times to ten queries: how many of them are complete updates, and nanoseconds.
+/// Simulated for none to ten.
 pub struct Response {
     pub computing: bool,
-    pub way: Way,
+    pub extent: Extent,
     pub parts: u64,
     pub averages: Vec<(u64, u64)>,
 }
 
-/// How many times as much is asked for as in the paper: today's machines are asked for what TCP can just about do on them, as those of 2003 were.
+/// How many times the paper's demands are made here: today's machines are asked for what TCP can
+/// just about do on them, as those of 2003 were.
 #[derive(Clone, Copy)]
 pub struct Asked {
     /// Updates in a second, without and with computation.
@@ -73,14 +76,14 @@ impl Column {
     pub fn here(session: &Session, clan: &Column) -> Column {
         progress(format_args!("filters: simulating this machine"));
         let both = measured::SIDES.map(|side| Known::simulated(measured::profile(session, side)));
-        let asked = Asked::as_hard(&both[0], &clan.both[0], Way::OneHop);
+        let asked = Asked::as_hard(&both[0], &clan.both[0], Extent::OneHop);
         Column { how: How::Simulated, both, asked }
     }
 
-    /// What filters that run on this machine do.
+    /// Values of filters that run on this machine.
     pub fn measured(session: &Session, clan: &Column) -> Column {
         let both = measured::SIDES.map(|side| Known::measured(session, side));
-        let asked = Asked::as_hard(&both[0], &clan.both[0], Way::TenNodes);
+        let asked = Asked::as_hard(&both[0], &clan.both[0], Extent::TenNodes);
         Column { how: How::Measured, both, asked }
     }
 }
@@ -89,14 +92,18 @@ impl Known {
     fn simulated(transport: Option<Profile>) -> Known {
         let Some(transport) = transport else { return Known::default() };
         let mut responses = Vec::new();
-        for (computing, way) in
-            [(false, Way::OneHop), (false, Way::TenNodes), (true, Way::OneHop), (true, Way::TenNodes)]
-        {
+        for (computing, extent) in [
+            (false, Extent::OneHop),
+            (false, Extent::TenNodes),
+            (true, Extent::OneHop),
+            (true, Extent::TenNodes),
+        ] {
             let per_byte = if computing { COMPUTATION } else { 0 };
             responses.extend(PARTS.map(|parts| {
-                let average =
-                    |complete| (complete as u64, paper::response(&transport, per_byte, way, parts, complete));
-                Response { computing, way, parts, averages: (0..=10).map(average).collect() }
+                let average = |complete| {
+                    (complete as u64, paper::response(&transport, per_byte, extent, parts, complete))
+                };
+                Response { computing, extent, parts, averages: (0..=10).map(average).collect() }
             }));
         }
         let perfect = paper::perfect_block(&transport);
@@ -125,7 +132,12 @@ impl Known {
             let average = |complete| Some((complete, measured::response(session, side, parts, complete)?));
             let averages: Vec<_> = measured::COMPLETE.into_iter().filter_map(average).collect();
             if !averages.is_empty() {
-                known.responses.push(Response { computing: false, way: Way::TenNodes, parts, averages });
+                known.responses.push(Response {
+                    computing: false,
+                    extent: Extent::TenNodes,
+                    parts,
+                    averages,
+                });
             }
         }
         known.overhead = measured::overhead(session, side);
@@ -142,8 +154,8 @@ impl Known {
         self.blocks[usize::from(computing)].iter().find(|times| times.block == block)
     }
 
-    pub fn response(&self, computing: bool, way: Way, parts: u64) -> Option<&Response> {
-        self.responses.iter().find(|r| (r.computing, r.way, r.parts) == (computing, way, parts))
+    pub fn response(&self, computing: bool, extent: Extent, parts: u64) -> Option<&Response> {
+        self.responses.iter().find(|r| (r.computing, r.extent, r.parts) == (computing, extent, parts))
     }
 
     /// How long an empty message takes.
@@ -151,7 +163,7 @@ impl Known {
         Some(self.transport.as_ref()?.alone(0) as f64)
     }
 
-    /// The soonest partial update, with whatever block.
+    /// The soonest partial update, with any block.
     fn soonest(&self) -> Option<f64> {
         self.blocks[0].iter().map(|times| times.partial as f64).reduce(f64::min)
     }
@@ -170,17 +182,17 @@ impl Response {
 
 impl Asked {
     /// `way`: how far the blocks go whose response times are compared.
-    fn as_hard(here: &Known, clan: &Known, way: Way) -> Asked {
+    fn as_hard(here: &Known, clan: &Known, extent: Extent) -> Asked {
         let ratio = |here: Option<f64>, clan: Option<f64>| match (here, clan) {
             (Some(here), Some(clan)) => here / clan,
             _ => 1.0,
         };
         let rate = |computing| ratio(here.best_rate(computing), clan.best_rate(computing));
-        let latency = match way {
-            Way::OneHop => ratio(here.lone(), clan.lone()),
-            Way::TenNodes => ratio(here.soonest(), clan.soonest()),
+        let latency = match extent {
+            Extent::OneHop => ratio(here.lone(), clan.lone()),
+            Extent::TenNodes => ratio(here.soonest(), clan.soonest()),
         };
-        let all = |known: &Known, computing| Some(known.response(computing, way, 64)?.at(10)? as f64);
+        let all = |known: &Known, computing| Some(known.response(computing, extent, 64)?.at(10)? as f64);
         let response = |computing| ratio(all(here, computing), all(clan, computing));
         Asked { rate: [rate(false), rate(true)], latency, response: [response(false), response(true)] }
     }

@@ -1,6 +1,8 @@
-//! What is measured on this machine of the paper's figures. The curves of both transports come from the same programs as `shunt bench latency` and `throughput`; figures
-//! 24, 26 and 28 come from the paper's four filters as they run, by sockets as in the paper, and where memory is shared, which is what this runtime does by itself on
-//! one host. Two processors are not ten nodes: there is one copy of each filter, in a process of its own, and none of them computes.
+//! The parts of the paper's figures that are measured on this machine. The curves of both
+//! transports come from the same programs as `shunt bench latency` and `throughput`. Figures 24, 26
+//! and 28 come from the paper's four filters as they run: by sockets as in the paper, and in shared
+//! memory, which this runtime uses by itself on one host. Two processors are not ten nodes: there
+//! is one copy of each filter, in a process of its own, and none of them computes.
 
 use super::buffers;
 use super::running::{self, Running, Start};
@@ -18,7 +20,7 @@ use std::time::Duration;
 pub const CURVES: &str = "filters-curves";
 pub const ONE_WAY: &str = "one way";
 pub const BANDWIDTH: &str = "bandwidth";
-/// Kernel TCP, and what stands here for the paper's SocketVIA.
+/// Kernel TCP, and Shunt, which stands for the paper's SocketVIA.
 pub const SIDES: [Side; 2] = [Side::Tcp, Side::Shunt];
 /// Bytes of a message.
 const SIZES: [(&str, u64); 8] = [
@@ -31,20 +33,21 @@ const SIZES: [(&str, u64); 8] = [
     ("256 KB", 262_144),
     ("1 MB", 1_048_576),
 ];
-/// Shunt is to be as far ahead of TCP as SocketVIA was: 45 us over 9.1, and 763 Mb/s over 510.
+/// The promise: Shunt is as far ahead of TCP as SocketVIA was: 45 us over 9.1, and 763 Mb/s
+/// over 510.
 const SOONER: Target = Target { over_tcp: Some(4.9), ..Target::NONE };
 const WIDER: Target = Target { over_tcp: Some(1.5), ..Target::NONE };
 /// Blocks that filters are measured with.
 pub const BLOCKS: [u64; 5] = [1024, 4096, 16384, 65536, 262_144];
 /// Parts of an image in figures 28 and 29.
 pub const PARTS: [u64; 3] = [1, 8, 64];
-/// Of ten queries, how many are complete ones: the average grows in a straight line in between.
+/// How many of ten queries are complete ones: the average grows in a straight line in between.
 pub const COMPLETE: [u64; 3] = [0, 5, 10];
 
 /// The table of the pipeline.
 pub const PIPELINE: &str = "filters-pipeline";
 const STAGES: [&str; 4] = ["repository", "clip", "zoom", "visualization"];
-/// How its buffers go: as [`SIDES`], and in memory.
+/// The transports of its buffers: as [`SIDES`], and memory.
 const WAYS: [Side; 3] = [Side::FiltersTcp, Side::FiltersShunt, Side::Filters];
 const UPDATE: &str = "complete update";
 const PARTIAL: &str = "partial update";
@@ -100,7 +103,7 @@ pub fn curve(session: &Session, side: Side) -> Vec<(u64, f64, f64)> {
     SIZES.into_iter().filter_map(point).collect()
 }
 
-/// The same as the simulation wants it; `None` where this transport could not be measured.
+/// The same for the simulation; `None` where this transport could not be measured.
 pub fn profile(session: &Session, side: Side) -> Option<Profile> {
     let points = curve(session, side).into_iter().map(|(bytes, one_way, rate)| Point {
         bytes,
@@ -111,7 +114,7 @@ pub fn profile(session: &Session, side: Side) -> Option<Profile> {
     (!points.is_empty()).then(|| Profile::measured(&format!("{}, this machine", side.title()), points))
 }
 
-/// Runs the pipeline over all ways, in turns.
+/// Runs the pipeline over all transports, in turns.
 pub fn pipeline(session: &mut Session) -> Result<()> {
     let sides = session.sides(&WAYS);
     for round in 0..session.rounds {
@@ -155,13 +158,14 @@ fn of_ten(complete: u64) -> String {
     format!("{complete} of 10 complete")
 }
 
-/// From one complete update to the next while they follow each other, and how long a partial one takes, in nanoseconds.
+/// From one complete update to the next while they follow each other, and how long a partial one
+/// takes, in nanoseconds.
 fn block_of(session: &Session, side: Side, block: u64) -> Result<(f64, f64)> {
     let group = start(session, side, block)?;
     let whole = running::bytes(&[block, IMAGE]);
     group.warm_up(&running::bytes(&WARM_UP))?;
     let first = answer(&group.run(whole.clone(), Duration::ZERO)?, IMAGE)?;
-    // As many as fit into the time; the first of them is what the others are counted from.
+    // As many as fit into the time; the others are counted from the first.
     let count = (session.duration * 5e8 / (first.1 - first.0) as f64).clamp(3.0, 100.0) as usize;
     let units: Vec<_> = (0..count).map(|_| group.append(whole.clone())).collect();
     let mut ends = Vec::new();
@@ -210,7 +214,7 @@ fn start(session: &Session, side: Side, block: u64) -> Result<Running> {
     Running::start(start, &layout, &[1; STAGES.len()])
 }
 
-/// When the repository began, and when the visualization had all of so many bytes.
+/// When the repository began, and when the visualization had received so many bytes.
 fn answer(parts: &[filters::Part], bytes: u64) -> Result<(u64, u64)> {
     let [began, ended] = ["repository", "visualization"].map(|filter| running::told(parts, filter));
     match (began.first().map(Vec::as_slice), ended.first().map(Vec::as_slice)) {
@@ -219,13 +223,15 @@ fn answer(parts: &[filters::Part], bytes: u64) -> Result<(u64, u64)> {
     }
 }
 
-/// Figures 24 and 26: complete and partial updates of the running pipeline, without computation, with one size of block.
+/// Figures 24 and 26: complete and partial updates of the running pipeline, without computation,
+/// with one size of block.
 pub fn block_times(session: &Session, side: Side, block: u64) -> Option<BlockTimes> {
     let of = |name| median(session, side, &of_block(block), name);
     Some(BlockTimes { block, update: of(UPDATE)?, partial: of(PARTIAL)? })
 }
 
-/// Figure 28: the average response time in nanoseconds to ten queries, `complete` of them complete updates, of an image in so many parts.
+/// Figure 28: the average response time in nanoseconds to ten queries, `complete` of them complete
+/// updates, of an image in so many parts.
 pub fn response(session: &Session, side: Side, parts: u64, complete: u64) -> Option<u64> {
     median(session, side, &of_parts(parts), &of_ten(complete))
 }
@@ -236,7 +242,8 @@ fn median(session: &Session, side: Side, row: &str, name: &str) -> Option<u64> {
     Some(metric.summary(filters_of(side))?.median.round() as u64)
 }
 
-/// What a buffer costs beside its bytes: processor time of producer and consumer for one of 8 bytes, in nanoseconds.
+/// The cost of a buffer beside its bytes: processor time of producer and consumer for one of 8
+/// bytes, in nanoseconds.
 pub fn overhead(session: &Session, side: Side) -> Option<f64> {
     buffers::overhead(session, filters_of(side))
 }

@@ -1,6 +1,7 @@
-//! What a buffer takes in a steady stream, by the clock of whoever reads: the same in `bench/programs/zmq.c` and `buffers.py`, so that all are measured alike.
-//! The producer has written the buffer's number into it, and the consumer reads all of it; what is told is the time from one buffer to
-//! the next, bytes and all.
+//! The time of a buffer in a steady stream, by the reader's clock. `bench/programs/zmq.c` and
+//! `buffers.py` do the same, so that all are measured alike. The producer has written the buffer's
+//! number into it, and the consumer reads all of it. The result is the time from one buffer to the
+//! next, bytes and all.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -11,7 +12,7 @@ pub struct Meter {
     warm: u64,
     count: u64,
     begun: Option<Instant>,
-    /// When the measurement began and when the clock was last looked at, with the buffers until then.
+    /// When the measurement began and when the clock was last read, with the buffers until then.
     from: Option<(Instant, u64)>,
     last: Option<(Instant, u64)>,
 }
@@ -21,7 +22,7 @@ impl Meter {
         Meter { size, warm, count: 0, begun: None, from: None, last: None }
     }
 
-    /// After how many buffers the clock is looked at, which costs as much as a small buffer.
+    /// After how many buffers the clock is read, which costs as much as a small buffer.
     pub fn stride(size: u64) -> u64 {
         (65536 / size.max(1)).clamp(1, 256)
     }
@@ -60,7 +61,7 @@ impl Meter {
     }
 }
 
-/// Reads all of it, as a program does that wants what it has received.
+/// Reads all of it, as a program does that uses what it has received.
 pub fn touch(bytes: &[u8]) {
     let (words, rest) = bytes.as_chunks::<8>();
     let sum = words.iter().fold(0u64, |sum, word| sum.wrapping_add(u64::from_le_bytes(*word)));

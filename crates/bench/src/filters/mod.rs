@@ -1,7 +1,9 @@
-//! `shunt bench filters`: the experiments of "Impact of High Performance Sockets on Data Intensive Applications", section 5.2. Two processors cannot run
-//! ten nodes at the speeds of 2003, so most of it is simulated in virtual time (`filters::sim`), with the paper's constants and with
-//! the curves of this machine, which are measured here; what is small enough is measured as it runs. Beside it: what a buffer costs, compared with others that pass buffers.
-//! docs/papers.md says what came of it.
+//! `shunt bench filters`: the experiments of "Impact of High Performance Sockets on Data Intensive
+//! Applications", section 5.2. Two processors cannot run ten nodes at the speeds of 2003, so most
+//! of it is simulated in virtual time (`filters::sim`), with the paper's constants and with the
+//! curves of this machine, which are measured here; what is small enough is measured as it runs.
+//! Beside it: the cost of a buffer, compared with others that pass buffers. docs/papers.md has the
+//! results.
 
 mod buffers;
 mod column;

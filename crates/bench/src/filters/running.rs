@@ -1,5 +1,6 @@
-//! Filters that really run: those that are measured, the processes that they run in, and how a unit of work is waited for. A process of a group is this
-//! program once more, which notices that it was given a ticket ([`serve_if_asked`]).
+//! Filters that really run: the measured filters, the processes that they run in, and waiting for
+//! units of work. A process of a group is this program once more, which notices that it was given a
+//! ticket ([`serve_if_asked`]).
 
 use super::meter::Meter;
 use crate::error::{Error, Result, failed};
@@ -18,12 +19,13 @@ use std::time::{Duration, Instant};
 
 /// Where all copies run: each in a process of its own.
 const HOST: &str = "here";
-/// How long a unit of work may take beside what it was asked to.
+/// How long a unit of work may take beyond the time that it was asked to take.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What goes by Shunt's sockets is to be measured as such: a connection that waits more than it carries, as on a busy machine, would stay on TCP.
+/// Makes connections go by Shunt's sockets, as they are to be measured so. A connection that waits
+/// more than it carries, as on a busy machine, would stay on TCP.
 pub const PROMOTE: (&str, &str) = ("SHUNT_PROMOTE_RATE", "0");
-/// How long it is waited for connections to be promoted.
+/// How long to wait for connections to be promoted.
 const TO_PROMOTE: Duration = Duration::from_secs(10);
 
 /// If this process was started for a group, works for it and ends.
@@ -33,15 +35,15 @@ pub fn serve_if_asked() {
     }
 }
 
-/// A group whose copies have a process each, with buffers going the way of this side.
+/// A group whose copies have a process each, and whose buffers go by this side's transport.
 pub struct Running {
     group: Group,
     side: Side,
 }
 
-/// How the processes of a group come into being.
+/// How the processes of a group are started.
 pub struct Start {
-    /// libshunt.so, for those that go by sockets.
+    /// libshunt.so, for groups that use sockets.
     pub library: Option<PathBuf>,
     pub side: Side,
     /// How many units of work may be under way at once.
@@ -82,7 +84,8 @@ impl Running {
         wait(&self.append(params), takes)
     }
 
-    /// Runs a unit of work, of many small buffers, until buffers go as is asked: connections are promoted after some calls, and large buffers need few.
+    /// Runs a unit of work, of many small buffers, until buffers go as asked: connections are
+    /// promoted after some calls, and large buffers take few.
     pub fn warm_up(&self, params: &[u8]) -> Result<()> {
         let end = Instant::now() + TO_PROMOTE;
         loop {
@@ -93,7 +96,8 @@ impl Running {
         }
     }
 
-    /// That buffers went as was asked: where Shunt cannot promote a connection, it must not be measured as if it had.
+    /// Checks that buffers went as asked: a connection that Shunt could not promote must not be
+    /// measured as if it were.
     pub fn check_way(&self) -> Result<()> {
         let wanted = match self.side {
             Side::FiltersShunt => "shunt",
@@ -154,7 +158,7 @@ pub fn chain(filters: &[&str], options: &StreamOptions) -> Layout {
     layout
 }
 
-/// What the processes of a group can do.
+/// The filters that the processes of a group can make.
 fn registry() -> Registry {
     let mut registry = Registry::default();
     registry
@@ -169,8 +173,9 @@ fn registry() -> Registry {
     registry
 }
 
-/// Sends buffers of one size for a while, each with its number in front. Of the unit of work: size, nanoseconds before the measurement, and of it.
-/// Says what processor time its process took, and for how many buffers.
+/// Sends buffers of one size for a while, each with its number in front. The unit of work has the
+/// size, and the nanoseconds before and of the measurement. Emits the processor time of its
+/// process, and the number of buffers.
 fn source(context: &mut Context) -> std::result::Result<(), filters::Error> {
     let [size, warm, measure] = params(context);
     let mut buffer = vec![0x5a; size as usize];
@@ -189,7 +194,8 @@ fn source(context: &mut Context) -> std::result::Result<(), filters::Error> {
     context.emit(bytes(&[cpu_ns() - cpu, count]))
 }
 
-/// Reads them, all bytes of them. Says how long it took in nanoseconds, how many buffers came in that time, and what its process took for all.
+/// Reads them, all bytes of them. Emits the time in nanoseconds, the buffers that came in it, and
+/// the processor time of its process for all.
 fn sink(context: &mut Context) -> std::result::Result<(), filters::Error> {
     let [size, warm, measure] = params(context);
     let (mut meter, cpu) = (Meter::new(size, warm), cpu_ns());
@@ -203,7 +209,7 @@ fn sink(context: &mut Context) -> std::result::Result<(), filters::Error> {
     context.emit(bytes(&[took, buffers, cpu_ns() - cpu, meter.count()]))
 }
 
-/// Sends blocks: so many bytes each, so many of them. Says when it began.
+/// Sends blocks of one size, as many as asked. Emits the time of its start.
 fn repository(context: &mut Context) -> std::result::Result<(), filters::Error> {
     let [began, size, mut left] = [now_ns(), params(context)[0], params(context)[1]];
     let block = vec![0x5a; size.min(left) as usize];
@@ -223,7 +229,7 @@ fn pass_on(context: &mut Context) -> std::result::Result<(), filters::Error> {
     Ok(())
 }
 
-/// Reads the blocks. Says when it had the last one, and how many bytes came.
+/// Reads the blocks. Emits when it had the last one, and how many bytes came.
 fn visualization(context: &mut Context) -> std::result::Result<(), filters::Error> {
     let mut all = 0;
     while let Some(buffer) = context.read()? {
@@ -233,7 +239,7 @@ fn visualization(context: &mut Context) -> std::result::Result<(), filters::Erro
     context.emit(bytes(&[now_ns(), all]))
 }
 
-/// Deals out so many empty pieces of work. Says when it began.
+/// Deals out empty pieces of work. Emits the time of its start.
 fn dealer(context: &mut Context) -> std::result::Result<(), filters::Error> {
     let [count, ..] = params(context);
     let began = now_ns();
@@ -243,8 +249,9 @@ fn dealer(context: &mut Context) -> std::result::Result<(), filters::Error> {
     context.emit(bytes(&[began]))
 }
 
-/// Does them: sleeps until the time that a piece takes is over since it began, which for copy 0 is so many thousandths of what it is for the others.
-/// Says when it ended, how many it did, and how long it waited for a piece on average, over the second half of them, as the simulation does.
+/// Does the pieces: sleeps until a piece's time is over, counted from its start. For copy 0 that
+/// time is so many thousandths of the others'. Emits when it ended, how many pieces it did, and how
+/// long it waited for a piece on average, over the second half of them, as the simulation does.
 fn worker(context: &mut Context) -> std::result::Result<(), filters::Error> {
     let [_, takes, slowness] = params(context);
     let takes = if context.rank() == 0 { takes * slowness / 1000 } else { takes };
@@ -283,16 +290,17 @@ fn clock(which: libc::clockid_t) -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Sleeps of this thread end when they should, not up to 50 us later.
+/// Makes sleeps of this thread end in time, not up to 50 us later.
 fn precise_sleep() {
     // SAFETY: this option takes a number, which is all that it is given.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1 as libc::c_ulong) };
 }
 
-/// Until this time of [`now_ns`].
+/// Sleeps until this time of [`now_ns`].
 fn sleep_until(end: u64) {
     let end = libc::timespec { tv_sec: (end / 1_000_000_000) as i64, tv_nsec: (end % 1_000_000_000) as i64 };
-    // SAFETY: the call reads the structure that it is given; without one for what is left it writes nothing.
+    // SAFETY: the call reads the structure that it is given; without one for what is left it writes
+    // nothing.
     while unsafe {
         libc::clock_nanosleep(libc::CLOCK_MONOTONIC, libc::TIMER_ABSTIME, &end, std::ptr::null_mut())
     } == libc::EINTR

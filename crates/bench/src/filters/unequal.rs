@@ -1,9 +1,10 @@
-//! Round-robin against demand-driven where one consumer is slower, really run: one producer and two consumers, each in a process of its own, beside what the
-//! simulation says of the same set-up.
+//! Round-robin against demand-driven where one consumer is slower, really run: one producer and two
+//! consumers, each in a process of its own, beside the simulation of the same set-up.
 //!
-//! A piece of work is *slept* through, and so is what makes a consumer slow: f times as long for each piece. A consumer that computes needs a processor, and
-//! with two of them beside a producer the machine's two would be shared among three; one that sleeps is as late as its piece takes, on a busy machine, too. A sleep is
-//! until a point in time (a piece's beginning and its length), so waking up late is not added up.
+//! A consumer *sleeps* through a piece of work, and a slow one sleeps f times as long. Consumers
+//! that compute would need a processor each, and beside a producer the machine's two would be
+//! shared among three. A sleep takes its time on a busy machine, too. Each sleep ends at a point in
+//! time (a piece's beginning and its length), so late wake-ups do not add up.
 
 use super::measured;
 use super::running::{self, Running, Start};
@@ -29,14 +30,15 @@ const CREDITS: usize = 4;
 const PIECE: u64 = 1_000_000;
 const IDLE: &str = "idle, fast one, each piece";
 const ALL: &str = "all pieces";
-/// How far the measurement may be from the simulation: this part of it, or of a piece where next to nothing is expected.
+/// The allowed distance between measurement and simulation: this part of the value, or of a piece
+/// where next to nothing is expected.
 const TOLERANCE: f64 = 0.1;
-/// How far apart both policies may be at equal speeds.
+/// The allowed distance of both policies at equal speeds.
 const TIE: f64 = 0.05;
 /// The column of measurements.
 const MEASURED: &[usize] = &[2];
 
-/// How long the fast consumer waits for a piece, and how long all of them take, in nanoseconds.
+/// How long the fast consumer waits for a piece, and how long all pieces take, in nanoseconds.
 #[derive(Debug, Clone, Copy)]
 struct Times {
     idle: f64,
@@ -68,7 +70,8 @@ fn row(factor: u64) -> String {
     if factor == 1 { "equal speeds".into() } else { format!("one {factor} times slower") }
 }
 
-/// With round-robin and the slowest consumer these take four times as long as a measurement is to.
+/// So many that with round-robin and the slowest consumer they take four times as long as a
+/// measurement.
 fn pieces(session: &Session) -> u64 {
     (session.duration * 1e9 / PIECE as f64 / 4.0).clamp(60.0, 1000.0) as u64
 }
@@ -97,7 +100,8 @@ fn run(session: &Session, side: Side, factor: u64) -> Result<Times> {
     }
 }
 
-/// The same in virtual time, with the consumers on nodes of their own. What joins them matters little: it takes a thousandth of a piece.
+/// The same in virtual time, with the consumers on nodes of their own. Their transport matters
+/// little: it takes a thousandth of a piece.
 fn simulate(transport: &Profile, pieces: u64, side: Side, factor: u64) -> Times {
     let layout = layout(side);
     let hosts: Vec<String> = (0..=CONSUMERS).map(|node| format!("node{node}")).collect();
@@ -128,7 +132,7 @@ fn measured(session: &Session, side: Side, factor: u64) -> Option<Times> {
     Some(Times { idle: of(IDLE)?, all: of(ALL)? })
 }
 
-/// What was simulated and what was measured, and that they agree.
+/// The simulated and the measured values, and whether they agree.
 pub fn figure(session: &Session) -> Figure {
     let curve = measured::SIDES.iter().rev().find_map(|side| measured::profile(session, *side));
     let transport = curve.unwrap_or_else(|| Profile::linear("a microsecond", 1000, 1000, 8_000_000_000));
@@ -147,7 +151,7 @@ fn compare(pieces: u64, both: impl Fn(Side, u64) -> (Times, Option<Times>)) -> F
         for side in [robin, demand] {
             let (simulated, ran) = both(side, factor);
             let near = |value: f64| (value * (1.0 - TOLERANCE), value * (1.0 + TOLERANCE));
-            // Where the fast one is expected to wait for nothing there is no tenth of it.
+            // Where the fast one is not expected to wait, a tenth of the wait is nothing.
             let little = simulated.idle < TOLERANCE * piece;
             let idle = if little { (0.0, simulated.idle + TOLERANCE * piece) } else { near(simulated.idle) };
             for (what, simulated, ran, (low, high)) in [

@@ -1,17 +1,24 @@
-//! A stream of bytes each way over a link, by the rings that sockets use: two processes of this program, here or on two hosts. What `shunt bench ofi` and the tests
-//! between kernels run, and nobody else, so help does not mention it; by hand:
+//! A stream of bytes each way over a link, by the rings that sockets use: two processes of this
+//! program, here or on two hosts. Only `shunt bench ofi` and the tests between kernels run it, so
+//! help does not mention it. By hand:
 //!
 //! ```text
-//! shunt bench exchange server --ofi any --measure latency --size 64           says an address
-//! shunt bench exchange client --ofi ADDRESS --measure latency --size 64       half a round trip twice, in nanoseconds
-//! shunt bench exchange client --ofi ADDRESS --measure bandwidth --size 65536  one way, in bytes a second
-//! shunt bench exchange client --ofi ADDRESS --measure check --size 20000 --count 1000   writes of at most so many bytes, echoed and compared
-//! shunt bench exchange find                                                   what the server would go by; `find-to`: the client
+//! shunt bench exchange server --ofi any --measure latency --size 64
+//!     prints an address
+//! shunt bench exchange client --ofi ADDRESS --measure latency --size 64
+//!     half a round trip twice, in nanoseconds
+//! shunt bench exchange client --ofi ADDRESS --measure bandwidth --size 65536
+//!     one way, in bytes a second
+//! shunt bench exchange client --ofi ADDRESS --measure check --size 20000 --count 1000
+//!     writes of at most so many bytes, echoed and compared
+//! shunt bench exchange find
+//!     the network that the server would use; `find-to`: the client
 //! ```
 //!
-//! `--in-place 1`: bandwidth of bytes that are made where they go from, and used where they come to, as libfabric's own are; a socket copies them at both ends.
-//! Both ends are told the same measure and size. `--provider` and `--host` (the server's address) choose what to go by. Results are lines of JSON, as those of
-//! `bench/programs`.
+//! `--in-place 1`: bandwidth of bytes that are written where they are sent from, and read where
+//! they arrive, as in libfabric's own tests; a socket copies them at both ends. Both ends get the
+//! same measure and size. `--provider` and `--host` (the server's address) choose the network.
+//! Results are lines of JSON, as those of `bench/programs`.
 
 use crate::process;
 use crate::stats;
@@ -36,9 +43,10 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 pub const WORD: &str = "exchange";
 
 const RING: usize = 256 << 10;
-/// Much is published in pieces, half of the ring each as the carrier of sockets does, so that the reader begins while the rest is under way.
+/// Long writes are published in pieces of half of the ring, as the progress thread of sockets does,
+/// so that the reader begins while the rest is under way.
 const PIECE: usize = RING / 2;
-/// Where things are in the segments: positions, then the ring.
+/// The layout of the segments: positions, then the ring.
 const W: usize = 0;
 const R: usize = 64;
 const DATA: usize = 4096;
@@ -119,10 +127,10 @@ fn parse(args: &[OsString]) -> Result<Options> {
     Ok(options)
 }
 
-/// Says when the link stands, and when it is over.
-struct Told(Mutex<Sender<std::result::Result<(), String>>>);
+/// Reports when the link is established, and when it is over.
+struct LinkEvents(Mutex<Sender<std::result::Result<(), String>>>);
 
-impl Owner for Told {
+impl Owner for LinkEvents {
     fn ready(&self, _link: &Link) {
         let _ = self.0.lock().expect("nobody panics with it").send(Ok(()));
     }
@@ -137,7 +145,7 @@ impl Options {
             process::pin(cpu)?;
         }
         let (told, said) = channel();
-        let owner = Arc::new(Told(Mutex::new(told)));
+        let owner = Arc::new(LinkEvents(Mutex::new(told)));
         match self.role.as_str() {
             "find" | "find-to" => {
                 let at = if self.role == "find" { self.host } else { self.host.map(source).transpose()? };
@@ -174,7 +182,7 @@ impl Options {
         }
     }
 
-    /// The best that there is, by an address of this host.
+    /// The best domain that an address of this host can use.
     fn find(&self, at: Option<IpAddr>) -> Result<Found> {
         let found = ofi::find(self.provider.as_deref(), at)?;
         let found = found.into_iter().next().ok_or("libfabric finds no such domain")?;
@@ -196,14 +204,14 @@ impl Options {
             };
             let got = match got {
                 Ok(got) => got,
-                // The peer goes when it has what it wanted.
+                // The peer goes when it has what it needs.
                 Err(_) if over(&ends.link) => return Ok(()),
                 Err(error) => return Err(error),
             };
             if self.measure != Measure::Bandwidth {
                 ends.send(&bytes[..got])?;
             } else if bytes[got - 1] == END {
-                // All of it has come.
+                // All bytes have come.
                 ends.send(&[END])?;
             }
         }
@@ -254,7 +262,7 @@ impl Options {
 
     fn bandwidth(&self, ends: &mut Ends) -> Result<()> {
         let bytes = vec![0x5a; self.size];
-        // Looking at the clock costs as much as a small write.
+        // Reading the clock costs as much as a small write.
         let stride = (65536 / self.size).max(1);
         let mut stream = |seconds: f64| -> Result<(f64, f64, u64)> {
             let (begun, cpu, mut total) = (Instant::now(), cpu_ns(), 0.0);
@@ -306,7 +314,7 @@ impl Options {
 fn source(host: IpAddr) -> Result<IpAddr> {
     let any: IpAddr = if host.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { [0; 16].into() };
     let socket = UdpSocket::bind((any, 0))?;
-    // Nothing is sent.
+    // This sends nothing.
     socket.connect((host, 9))?;
     Ok(socket.local_addr()?.ip())
 }
@@ -327,11 +335,11 @@ fn cpu_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-fn open(found: &Found, owner: &Arc<Told>) -> Result<Port> {
+fn open(found: &Found, owner: &Arc<LinkEvents>) -> Result<Port> {
     let owner = Arc::clone(owner);
     let gate = move |words: &[u8]| {
         let owner: Arc<dyn Owner> = owner.clone();
-        // Some providers fill up what they carry.
+        // Some providers append bytes to what they carry.
         words.starts_with(WORDS).then_some((SEGMENT, owner))
     };
     Ok(Port::open(found, Box::new(gate))?)
@@ -379,7 +387,7 @@ impl Ends {
         Ok(())
     }
 
-    /// As `send`, of what lies in the shadow: zeroes.
+    /// As `send`, of bytes that lie in the shadow: zeroes.
     fn send_in_place(&mut self, mut len: usize) -> Result<()> {
         let mut began = None;
         while len > 0 {
@@ -399,7 +407,7 @@ impl Ends {
         Ok(())
     }
 
-    /// The last of what has come, which is given back.
+    /// Returns the last of the received bytes, and gives all of them back.
     fn receive_in_place(&mut self) -> Result<u8> {
         let mut began = None;
         loop {
@@ -416,7 +424,7 @@ impl Ends {
         }
     }
 
-    /// At least one byte, at most as many as there is room for.
+    /// Reads at least one byte, at most as many as there is room for.
     fn receive(&mut self, bytes: &mut [u8]) -> Result<usize> {
         let mut began = None;
         loop {
@@ -442,7 +450,7 @@ impl Ends {
     }
 }
 
-/// The last byte of a stream, and of none of its other pieces.
+/// The last byte of a stream; no other piece ends with it.
 const END: u8 = 0xff;
 
 #[cfg(test)]

@@ -1,5 +1,7 @@
-//! `shunt bench ofi`: a stream over a link of libfabric beside what libfabric does by itself (fi_pingpong; remote writes and messages, as fabtests measure them), kernel
-//! TCP and UNIX sockets. On one host, over the tcp provider, or between two: then the servers are started there by words that are put before them, as `ssh HOST`.
+//! `shunt bench ofi`: a stream over a link of libfabric beside libfabric's own tests (fi_pingpong;
+//! remote writes and messages, as fabtests measure them), kernel TCP and UNIX sockets. On one host,
+//! over the tcp provider, or between two: then servers are started there by words that are put
+//! before their commands, as `ssh HOST`.
 
 pub mod exchange;
 
@@ -14,14 +16,15 @@ use std::collections::HashMap;
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
-/// What is asked for, and the tables that come of it.
+/// The word for it, and its tables.
 pub const GROUP: &str = "ofi";
 pub const LATENCY: &str = "ofi-latency";
 pub const BANDWIDTH: &str = "ofi-bandwidth";
 
 const SIDES: [Side; 6] =
     [Side::Ofi, Side::FiPingpong, Side::FiWrites, Side::FiMessages, Side::Tcp, Side::Unix];
-/// Bytes of a message, and what is promised of it: to take 1.3 times as long as libfabric's own at most, where it is not bandwidth that counts.
+/// Bytes of a message, and the promise: to take at most 1.3 times as long as libfabric's own, where
+/// bandwidth does not decide.
 const MESSAGES: [(&str, usize, Target); 5] = [
     ("64 B", 64, LATE),
     ("256 B", 256, Target::NONE),
@@ -29,11 +32,11 @@ const MESSAGES: [(&str, usize, Target); 5] = [
     ("4 KB", 4096, Target::NONE),
     ("64 KB", 65536, Target::NONE),
 ];
-/// fi_pingpong tells only the mean, which a busy machine spoils for all.
+/// fi_pingpong reports only the mean, which a busy machine spoils for all.
 const LATE: Target = Target { over: &[(Side::FiPingpong, 1.0 / 1.3)], ..Target::NONE };
 const LATE_P50: Target =
     Target { over: &[(Side::FiWrites, 1.0 / 1.3), (Side::FiMessages, 1.0 / 1.3)], ..Target::NONE };
-/// Bytes of a write to the stream; and nine tenths of the rate of fi_pingpong.
+/// Bytes of a write to the stream, and the promise: nine tenths of the rate of fi_pingpong.
 const WRITES: [(&str, usize, Target); 4] = [
     ("4 KB", 4096, Target::NONE),
     ("64 KB", 65536, FAST),
@@ -41,22 +44,22 @@ const WRITES: [(&str, usize, Target); 4] = [
     ("1 MB", 1_048_576, FAST),
 ];
 const FAST: Target = Target { over: &[(Side::FiPingpong, 0.9), (Side::FiWrites, 0.9)], ..Target::NONE };
-/// The size that is written without a copy at either end, too, as libfabric writes it.
+/// The size that is also written without a copy at either end, as libfabric does.
 const IN_PLACE: (&str, usize) = ("64 KB, in place", 65536);
 
-/// The domains of both ends, and how their programs are told what to go by.
+/// The domains of both ends, and the arguments for their programs.
 struct Fabric {
     provider: String,
     /// Of the server and of the client.
     domains: [String; 2],
-    /// How long fi_pingpong takes for a size, in nanoseconds, as it wants to be told a count.
+    /// How long fi_pingpong takes for a size, in nanoseconds: it needs a count.
     known: HashMap<usize, f64>,
 }
 
 pub fn measure(session: &mut Session, options: &FabricOptions) -> Result<()> {
-    session.far = Some(options.clone());
+    session.fabric = Some(options.clone());
     let outcome = rounds(session, options);
-    session.far = None;
+    session.fabric = None;
     outcome
 }
 
@@ -91,7 +94,7 @@ fn rounds(session: &mut Session, options: &FabricOptions) -> Result<()> {
     Ok(())
 }
 
-/// Debian's, of libfabric itself.
+/// Debian's package of libfabric's own programs.
 fn pingpong() -> Result<std::path::PathBuf> {
     find::program("fi_pingpong", "libfabric-bin")
 }
@@ -103,7 +106,7 @@ fn built(session: &Session) -> Result<()> {
 }
 
 impl Fabric {
-    /// Asks both ends what there is.
+    /// Asks both ends for their domains.
     fn find(session: &mut Session, options: &FabricOptions) -> Result<Fabric> {
         let command = find::command()?;
         let at = options.at.to_string();
@@ -134,7 +137,7 @@ impl Fabric {
         Ok(Fabric { provider: options.provider.clone(), domains, known: HashMap::new() })
     }
 
-    /// Half a round trip. fi_pingpong tells the mean only.
+    /// Half a round trip. fi_pingpong reports only the mean.
     fn latency(&mut self, session: &mut Session, place: &Place, size: usize, promise: Target) -> Result<()> {
         let result = match place.side {
             Side::FiPingpong => self.pingpong(session, size).map(|ns| json!({"mean_ns": ns * 2.0})),
@@ -155,7 +158,7 @@ impl Fabric {
         Ok(())
     }
 
-    /// One way. fi_pingpong's rate is what it says of messages to and fro: size over half a round trip.
+    /// One way. fi_pingpong's rate follows from messages to and fro: size over half a round trip.
     fn bandwidth(
         &mut self,
         session: &mut Session,
@@ -176,7 +179,7 @@ impl Fabric {
         Ok(())
     }
 
-    /// One side's turn, of those whose programs are ours.
+    /// One side's turn, if its programs are ours.
     fn run(
         &self,
         session: &Session,
@@ -218,7 +221,7 @@ impl Fabric {
         Ok(found)
     }
 
-    /// The one of libfabric 1.17 often does not get as far as to connect, or to end, over tcp.
+    /// That of libfabric 1.17 often fails to connect, or to end, over tcp.
     fn pingpongs(&self, session: &Session, size: usize, count: usize) -> Result<f64> {
         let mut attempts = 0;
         loop {
@@ -233,7 +236,7 @@ impl Fabric {
     fn pingpong_once(&self, session: &Session, size: usize, count: usize) -> Result<f64> {
         let program = pingpong()?;
         let wire = session.wire(Side::FiPingpong);
-        // Both ends are told the port by which they agree; it is free here, and likely so there.
+        // Both ends get the port by which they agree; it is free here, and likely so there.
         let free = TcpListener::bind((wire.address, 0)).or_else(|_| TcpListener::bind(("0.0.0.0", 0)));
         let port = free.and_then(|it| it.local_addr()).map_err(failed("no free port"))?.port().to_string();
         let (size_text, count_text) = (size.to_string(), count.to_string());
@@ -252,7 +255,7 @@ impl Fabric {
             match client.run(patience) {
                 Ok(output) => return half(output.lines.last().map_or("", |line| line), size),
                 Err(Error::Interrupted) => return Err(Error::Interrupted),
-                // The server does not say when it listens.
+                // The server does not report when it listens.
                 Err(Error::Failed(why)) if why.contains("failed to connect") && Instant::now() < end => {
                     if !server.is_running() {
                         return Err(server.failure("has ended early"));
@@ -265,8 +268,9 @@ impl Fabric {
     }
 }
 
-/// Nanoseconds of a line of fi_pingpong: `64 50k =50k 6.1m 0.31s 20.79 3.08 0.32`. Its last columns are megabytes a second, microseconds, millions in a second, with two
-/// decimals: whichever of the first two is more tells more.
+/// Nanoseconds of a line of fi_pingpong: `64 50k =50k 6.1m 0.31s 20.79 3.08 0.32`. Its last columns
+/// are megabytes a second, microseconds, and millions in a second, with two decimals: the larger of
+/// the first two is more precise.
 fn half(line: &str, size: usize) -> Result<f64> {
     let columns: Vec<&str> = line.split_whitespace().collect();
     let wrong = || Error::Failed(format!("not what fi_pingpong prints: {line:?}"));

@@ -1,4 +1,5 @@
-//! Groups of bars, one bar for each contender, with its value above and the range of the rounds on it.
+//! Groups of bars, one bar for each contender, with its value above and the range of the rounds on
+//! it.
 
 use super::canvas::{Area, Axis, FAINT, INK, drawing, font, font_at, heading, picture};
 use crate::error::Result;
@@ -10,12 +11,12 @@ use std::path::Path;
 pub struct Bars {
     pub title: String,
     pub note: String,
-    /// What the vertical axis shows.
+    /// The title of the vertical axis.
     pub axis: String,
     pub categories: Vec<String>,
     pub series: Vec<Series>,
     pub log: bool,
-    /// A value as it is written on axis and bars.
+    /// Formats a value for axis and bars.
     pub show: Box<dyn Fn(f64) -> String>,
 }
 
@@ -60,7 +61,7 @@ fn chart(area: &Area, bars: &Bars) -> Result<()> {
         .y_label_formatter(&|place| (bars.show)(*place))
         .draw()
         .map_err(drawing)?;
-    // The chart tells places on the whole picture, the area wants them from its own corner.
+    // The chart gives places on the whole picture, and the area needs them from its own corner.
     let (left, top) = area.get_base_pixel();
     let offset = |(x, y): (i32, i32), down: i32| (x - left, y - top + down);
     let each = FILLED / bars.series.len().max(1) as f64;

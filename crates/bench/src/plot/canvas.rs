@@ -1,4 +1,5 @@
-//! What the plots share: a bitmap that becomes a PNG file, the font, and an axis that may be logarithmic.
+//! Common parts of the plots: a bitmap that becomes a PNG file, the font, and an axis that may be
+//! logarithmic.
 
 use crate::error::{Error, Result, failed};
 use plotters::coord::Shift;
@@ -73,7 +74,8 @@ pub fn heading<'a>(
     Ok(area.margin(top, 20, 20, 30))
 }
 
-/// An axis with a plain or a logarithmic scale. `low` and `high` are logarithms where it is logarithmic.
+/// An axis with a plain or a logarithmic scale. `low` and `high` are logarithms where it is
+/// logarithmic.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Axis {
     pub low: f64,
@@ -122,7 +124,7 @@ impl Axis {
         let last = (self.high / step).floor() as i64;
         let mut marks: Vec<f64> = (first..=last).map(|i| i as f64 * step).collect();
         if self.log && marks.len() < 4 {
-            // A short axis wants numbers between the decades as well.
+            // A short axis needs numbers between the decades as well.
             marks.extend((first - 1..=last).flat_map(|i| [2f64, 5.0].map(|d| i as f64 + d.log10())));
             marks.retain(|m| *m >= self.low && *m <= self.high);
             marks.sort_by(f64::total_cmp);

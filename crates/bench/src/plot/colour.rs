@@ -3,11 +3,12 @@
 use crate::results::Side;
 use plotters::style::RGBColor;
 
-/// Colours that people who do not see red and green alike still tell apart.
+/// Colours that people with red-green blindness can tell apart.
 pub fn colour(side: Side) -> RGBColor {
     match side {
         Side::Tcp => RGBColor(127, 127, 127),
         Side::Shunt => RGBColor(213, 94, 0),
+        Side::Beside => RGBColor(170, 51, 119),
         Side::Unix => RGBColor(86, 160, 211),
         Side::Ofi => RGBColor(213, 94, 0),
         Side::FiPingpong => RGBColor(0, 60, 150),

@@ -1,4 +1,5 @@
-//! The cells of `never-slower`: a dot for each ratio to plain TCP, its range, and the line that no dot should be left of.
+//! The cells of `never-slower`: a dot for each ratio to plain TCP, its range, and the line that no
+//! dot should be left of.
 
 use super::canvas::{Area, Axis, FAINT, INK, drawing, font, font_at, heading, picture};
 use crate::error::Result;

@@ -1,5 +1,6 @@
-//! Figures of the paper on filters: 2003 on the left, this machine on the right. Simulated points are filled and joined by a line, measured ones are hollow squares,
-//! and dashed lines say what the paper says.
+//! Figures of the paper on filters: 2003 on the left, this machine on the right. Simulated points
+//! are filled and joined by a line, measured ones are hollow squares, and dashed lines are the
+//! paper's values.
 
 use super::canvas::{Area, Axis, FAINT, INK, drawing, font, font_at, heading, picture};
 use crate::error::Result;
@@ -43,7 +44,7 @@ fn colour(hue: Hue) -> RGBColor {
     }
 }
 
-/// Each series once, whichever panel it is in; says how many rows it took.
+/// Each series once, in whichever panel it is. Returns the number of rows.
 fn legend(area: &Drawing, figure: &Figure) -> Result<i32> {
     let mut shown: Vec<&str> = Vec::new();
     let (mut x, mut row) = (30, 0);
@@ -97,7 +98,7 @@ fn chart(area: &Area, panel: &Panel) -> Result<()> {
         .y_label_formatter(&|value| show(panel.y, *value))
         .draw()
         .map_err(drawing)?;
-    // The chart tells places on the whole picture, the area wants them from its own corner.
+    // The chart gives places on the whole picture, and the area needs them from its own corner.
     let (left, top) = area.get_base_pixel();
     let place = |(x, y): (i32, i32)| (x - left, y - top);
     let (begin, end) =
@@ -148,7 +149,7 @@ fn chart(area: &Area, panel: &Panel) -> Result<()> {
             }
             Claim::Upright(value, label) => {
                 let along = place(chart.backend_coord(&(*value, y.base()))).0;
-                // To the side that has more room, each a line below the one before.
+                // On the side that has more room, each a line below the one before.
                 let side = if along * 2 > begin.0 + end.0 { (HPos::Right, -6) } else { (HPos::Left, 6) };
                 words(area, label, (along + side.1, end.1 + 4 + 22 * uprights), side.0)?;
                 uprights += 1;
@@ -188,7 +189,7 @@ fn beside(
     words(area, text, best, HPos::Left)
 }
 
-/// What is said of the paper, on a white ground, as lines may pass below.
+/// A value of the paper, on a white ground, as lines may pass below.
 fn words(area: &Area, text: &str, at: (i32, i32), horizontal: HPos) -> Result<()> {
     let style = font_at(17, horizontal, VPos::Top).color(&PAPER);
     let (width, height) = area.estimate_text_size(text, &style).map_err(drawing)?;

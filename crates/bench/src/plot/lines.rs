@@ -1,5 +1,6 @@
-//! What depends on the size of messages. Throughput: messages a second on the left, bytes a second on the right, all logarithmic.
-//! Remote procedure calls: their time against the size of the argument. VIPL: time and rate against size, rate against connections.
+//! Plots against the size of messages. Throughput: messages a second on the left, bytes a second on
+//! the right, all logarithmic. Remote procedure calls: their time against the size of the argument.
+//! VIPL: time and rate against size, rate against connections.
 
 use super::canvas::{Area, Axis, FAINT, INK, drawing, font, heading, picture};
 use super::colour::colour;
@@ -8,7 +9,7 @@ use crate::results::{Metric, Side, Unit};
 use plotters::prelude::*;
 use std::path::Path;
 
-/// Who was measured in any of these.
+/// The contenders that were measured in any of these.
 fn taking_part(metrics: &[&Metric]) -> Vec<Side> {
     let measured = |side: &Side| metrics.iter().any(|m| m.summary(*side).is_some());
     Side::ALL.into_iter().filter(measured).collect()
@@ -42,7 +43,8 @@ pub fn rpc(metrics: &[&Metric], file: &Path) -> Result<()> {
     })
 }
 
-/// VIPL beside the others, in the axes of "VIA over the CLAN network", table 1 and figure 6. Rows that only VIPL has are left to the table.
+/// VIPL beside the others, in the axes of "VIA over the CLAN network", table 1 and figure 6. Rows
+/// that only VIPL has are left to the table.
 pub fn via(
     metrics: &[&Metric],
     name: &str,
@@ -63,7 +65,7 @@ pub fn via(
     })
 }
 
-/// A stream over a link of libfabric beside what libfabric does by itself; with copies.
+/// A stream over a link of libfabric beside libfabric's own tests; with copies.
 pub fn ofi(metrics: &[&Metric], name: &str, title: &str, by: &str, file: &Path) -> Result<()> {
     let shown: Vec<&Metric> =
         metrics.iter().copied().filter(|m| m.name == name && !m.row.contains(',')).collect();
@@ -149,7 +151,7 @@ fn panel(area: &Area, metrics: &[&Metric], sides: &[Side], size: &str, descripti
     Ok(())
 }
 
-/// The size that belongs to a place on the axis; nothing between them.
+/// The size at a place on the axis; empty between two sizes.
 fn size_at(metrics: &[&Metric], x: f64) -> String {
     let near = x >= -0.01 && (x - x.round()).abs() < 0.01;
     metrics.get(x.round() as usize).filter(|_| near).map_or(String::new(), |m| m.row.clone())

@@ -15,7 +15,7 @@ use bars::{Bars, Series};
 use colour::colour;
 use std::path::{Path, PathBuf};
 
-/// A plot for each group that was measured; says which files it wrote.
+/// Draws a plot for each group that was measured; returns the files.
 pub fn draw_all(results: &Results, directory: &Path) -> Result<Vec<PathBuf>> {
     std::fs::create_dir_all(directory).map_err(failed(format!("cannot make {}", directory.display())))?;
     let mut files = Vec::new();
@@ -65,7 +65,7 @@ pub fn draw_all(results: &Results, directory: &Path) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// What is said above a group's table.
+/// The text above a group's table.
 fn captions(results: &Results, group: &str) -> String {
     let of_it = |(of, _): &&(String, String)| group.split('-').next() == Some(of);
     results.captions.iter().filter(of_it).map(|(_, caption)| caption.as_str()).collect()

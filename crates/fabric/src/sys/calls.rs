@@ -1,5 +1,10 @@
-//! The system calls that the library makes: all of them, each with what it is for. `docs/security.md` prints this table, and a test compares
-//! them. One that is not declared here cannot be made: [`super::call`] takes its number from here.
+//! The system calls that the library makes: all of them, each with its purpose. `super::call`
+//! takes its numbers from here, so a call that is not declared here does not compile.
+//! `docs/security.md` prints this table, and a test compares the two.
+//!
+//! All but two are on systemd's list for services. Those two, pidfd_getfd and mincore, are made
+//! only where no filter of system calls is installed. The stage `filtered` of the tests runs the
+//! library where every other call kills the process.
 
 macro_rules! calls {
     ($($name:ident: $what:literal;)*) => {
@@ -93,7 +98,8 @@ calls! {
     write: "bells; pipes that the program splices";
 }
 
-/// Of these, the ones that systemd's `@system-service` lacks: made only where no filter of system calls is installed.
+/// Those that systemd's `@system-service` lacks. They are made only where no filter of system calls
+/// is installed.
 pub const UNUSUAL: &[&str] = &["mincore", "pidfd_getfd"];
 
 #[cfg(test)]
@@ -113,7 +119,8 @@ mod tests {
         assert!(CALLS.windows(2).all(|pair| pair[0].0 < pair[1].0));
     }
 
-    /// What systemd allows a service (`systemd-analyze syscall-filter @system-service`, systemd 252).
+    /// The calls that systemd allows a service (`systemd-analyze syscall-filter @system-service`,
+    /// systemd 252).
     #[test]
     fn a_service_may_make_them() {
         let allowed: Vec<&str> = include_str!("system-service.txt").lines().collect();

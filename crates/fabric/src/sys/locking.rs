@@ -1,13 +1,15 @@
-//! Memory of ours is never locked (mlockall(2)): a program that locks itself into memory has a few MB, we have sparse mappings that are much larger. So what is
-//! mapped here is noted, all else is locked piece by piece, and what is mapped while MCL_FUTURE holds is unlocked before it can be touched.
+//! Keeps the library's memory from being locked (mlockall(2)): a program that locks itself into
+//! memory may lock a few MB, and our sparse mappings are much larger. So mappings that are made
+//! here are noted. mlockall() locks everything else, piece by piece. A mapping that is made while
+//! MCL_FUTURE holds is unlocked before it can be touched.
 
 use super::files::{close, open, read};
 use crate::atomic::{AtomicUsize, Ordering};
 use syscalls::Errno;
 
-/// Whether what the process maps is locked from the beginning.
+/// Whether mappings of this process are locked from the beginning.
 static FUTURE: AtomicUsize = AtomicUsize::new(0);
-/// Where mappings of ours begin, and how long they are; smaller ones than [`NOTED`] may be locked as well.
+/// Beginning and length of our mappings. Those smaller than [`NOTED`] may be locked as well.
 static OURS: [[AtomicUsize; 2]; 128] = [const { [const { AtomicUsize::new(0) }; 2] }; 128];
 const NOTED: usize = 64 << 10;
 
@@ -17,7 +19,7 @@ pub(super) fn map(len: usize, flags: i32, fd: i32, offset: usize) -> Result<*mut
     let at = if FUTURE.load(Ordering::Relaxed) == 0 {
         call!(mmap, 0, len, usual, flags, fd, offset)?
     } else {
-        // What is not accessible is not brought in.
+        // Memory that is not accessible is not brought in.
         let at = call!(mmap, 0, len, libc::PROT_NONE, flags, fd, offset)?;
         let _ = call!(munlock, at, len);
         if let Err(errno) = call!(mprotect, at, len, usual) {
@@ -62,7 +64,8 @@ pub fn lock_all(flags: i32) -> Result<(), Errno> {
         return call!(mlockall, flags).map(drop);
     }
     if current {
-        // Brings nothing in yet. The kernel counts our addresses, too, where there is a limit: that is looked at here.
+        // This brings nothing in yet. Where there is a limit, the kernel counts our addresses, too,
+        // and may refuse because of them: so the others are counted here.
         match call!(mlockall, flags | libc::MCL_ONFAULT) {
             Err(Errno::ENOMEM) if others() <= limit() => {}
             result => drop(result?),
@@ -99,7 +102,7 @@ fn others() -> usize {
     sum
 }
 
-/// Calls `each` with the parts of the address space that are mapped, and not ours.
+/// Calls `each` with the mapped parts of the address space that are not ours.
 fn each_other(mut each: impl FnMut(usize, usize)) {
     let Ok(fd) = open(c"/proc/self/maps", libc::O_RDONLY | libc::O_CLOEXEC, 0) else { return };
     let (mut bytes, mut line) = ([0u8; 4096], Line::default());
@@ -113,7 +116,7 @@ fn each_other(mut each: impl FnMut(usize, usize)) {
     close(fd);
 }
 
-/// A line of /proc/PID/maps as it comes: two numbers, and what is of no interest.
+/// A parser for a line of /proc/PID/maps: takes the two bounds and skips the rest.
 #[derive(Default)]
 struct Line {
     bounds: [usize; 2],
@@ -139,7 +142,7 @@ impl Line {
     }
 }
 
-/// Neighbours of one kind are one mapping to the kernel: what is ours is cut out of it.
+/// The kernel shows neighbours of one kind as one mapping: our part is cut out of it.
 fn but_ours(start: usize, end: usize, each: &mut impl FnMut(usize, usize)) {
     let mut at = start;
     while at < end {

@@ -1,4 +1,4 @@
-//! In loom's models nobody locks memory: [`super::locking`] without what it notes.
+//! The stand-in for [`super::locking`] in loom's models, in which nobody locks memory.
 
 use syscalls::Errno;
 

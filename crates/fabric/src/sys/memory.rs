@@ -6,7 +6,7 @@ use syscalls::Errno;
 use super::locking;
 use super::process::filtered;
 
-/// Copies from this process's memory into another's, as far as it goes; how many bytes that were.
+/// Copies from this process's memory into another's, as far as possible. Returns how many bytes.
 ///
 /// # Safety
 /// `local` must be valid for reads.
@@ -60,13 +60,16 @@ pub fn mmap_private(len: usize) -> Result<*mut u8, Errno> {
     Ok(at)
 }
 
-/// Mappings from so many bytes on have holes, most likely.
+/// From this size on mappings most likely have holes.
 const SPARSE: usize = 64 << 10;
 
-/// Puts memory that nobody else has (but children of fork() to come) where `len` bytes are mapped: the first `kept` of them with what they had, if there is memory for that, else zeroes.
+/// Replaces `len` mapped bytes by memory of this process's own (and of its future children). The
+/// first `kept` bytes keep their contents if there is memory for the copy, else they become zero,
+/// as the rest.
 ///
 /// # Safety
-/// All `len` bytes are mapped there, from the beginning of a page on, and nobody else counts on what others write there.
+/// All `len` bytes are mapped there, from the beginning of a page on, and no thread depends on what
+/// other processes write there.
 pub unsafe fn make_own(at: *mut u8, len: usize, kept: usize) {
     let kept = kept.next_multiple_of(4096).min(len);
     let (protection, flags) =
@@ -76,7 +79,8 @@ pub unsafe fn make_own(at: *mut u8, len: usize, kept: usize) {
         _ => mmap_common(kept).ok(),
     };
     let from = copy.map_or(0, |copy| {
-        // SAFETY: `at` is mapped for `len` bytes, says the caller, and the copy for as many as are kept.
+        // SAFETY: `at` is mapped for `len` bytes, says the caller, and the copy for as many as are
+        // kept.
         unsafe { ptr::copy_nonoverlapping(at, copy, kept) };
         kept
     });
@@ -95,7 +99,7 @@ pub fn munmap(at: *mut u8, len: usize) {
     let _ = call!(munmap, at, len);
 }
 
-/// What may be done with the pages that hold so many bytes at an address.
+/// Sets the protection of the pages that hold `len` bytes at an address.
 pub fn mprotect(at: *mut u8, len: usize, protection: i32) -> Result<(), Errno> {
     let page = at.addr() & !4095;
     call!(mprotect, page, at.addr() + len - page, protection).map(drop)
@@ -106,14 +110,14 @@ pub fn madvise(at: *mut u8, len: usize, advice: i32) {
     let _ = call!(madvise, at, len, advice);
 }
 
-/// Whether there is memory at all of `len` bytes from an address on. That a page is not in memory now does not matter.
+/// Whether all of `len` bytes from an address on is mapped. The pages need not be in memory.
 pub fn is_mapped(at: *const u8, len: usize) -> bool {
     let mut page = at.addr() & !4095;
     let end = at.addr() + len;
     if filtered() {
         return call!(msync, page, end - page, libc::MS_ASYNC) != Err(Errno::ENOMEM);
     }
-    // Where it may be asked: valgrind takes the other question for a use of memory.
+    // Only if that is allowed: valgrind takes the other question for a use of the memory.
     let mut resident = [0u8; 256];
     while page < end {
         let part = (end - page).min(resident.len() * 4096);
@@ -125,7 +129,7 @@ pub fn is_mapped(at: *const u8, len: usize) -> bool {
     true
 }
 
-/// Zeroed memory that copies of the process share.
+/// Zeroed memory that is shared with children of fork().
 pub fn mmap_common(len: usize) -> Result<*mut u8, Errno> {
     let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     call!(mmap, 0, len, libc::PROT_READ | libc::PROT_WRITE, flags, -1i32, 0).map(|at| at as *mut u8)

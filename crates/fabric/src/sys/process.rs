@@ -1,10 +1,10 @@
-//! Processes and threads: who they are, whether they live and what they do; their users, signals, processors and namespaces.
+//! Processes and threads: their ids, whether they live and what they do; their users, signals,
+//! processors and namespaces.
 
 use core::ffi::CStr;
 use core::ptr;
-use syscalls::{Errno, Sysno};
+use syscalls::Errno;
 
-use super::calls;
 use super::files::{close, open, read};
 
 /// The thread's id.
@@ -17,7 +17,7 @@ pub fn getpid() -> u32 {
     call!(getpid).unwrap_or(0) as u32
 }
 
-/// The kernel's version: the first two numbers, as long as they can be read.
+/// The kernel's version: its first two numbers, if they can be read.
 pub fn kernel_version() -> (u32, u32) {
     // SAFETY: all zeroes is a valid utsname.
     let mut names: libc::utsname = unsafe { core::mem::zeroed() };
@@ -38,31 +38,34 @@ pub fn geteuid() -> u32 {
     call!(geteuid).unwrap_or(0) as u32
 }
 
+/// The three numbers that such a call gives.
+macro_rules! ids {
+    ($call:ident) => {{
+        let mut ids = [u32::MAX; 3];
+        let [real, effective, saved] = &mut ids;
+        let _ = call!($call, &raw mut *real, &raw mut *effective, &raw mut *saved);
+        ids
+    }};
+}
+
 /// The real, effective and saved user.
 pub fn getresuid() -> [u32; 3] {
-    ids(calls::number::getresuid)
+    ids!(getresuid)
 }
 
 /// The real, effective and saved group.
 pub fn getresgid() -> [u32; 3] {
-    ids(calls::number::getresgid)
+    ids!(getresgid)
 }
 
-fn ids(call: Sysno) -> [u32; 3] {
-    let mut ids = [u32::MAX; 3];
-    let [real, effective, saved] = &mut ids;
-    // SAFETY: both calls write three numbers to these places.
-    let _ = unsafe { syscalls::syscall!(call, &raw mut *real, &raw mut *effective, &raw mut *saved) };
-    ids
-}
-
-/// Whether a thread with this id runs or may run (one that we may not signal does). One that was killed exists until its parent
-/// reaps it, and its parent may be the one who asks: that counts as dead.
+/// Whether a thread with this id runs or may run (a thread that we may not signal counts). A
+/// process that was killed exists until its parent reaps it, and the caller may be that parent:
+/// such a thread counts as dead.
 pub fn thread_lives(tid: u32) -> bool {
     !matches!(call!(tkill, tid, 0), Err(Errno::ESRCH)) && !matches!(thread_state(tid), Some(b'Z' | b'X'))
 }
 
-/// The kernel's letter for what a thread does; none if /proc does not say.
+/// The kernel's letter for the state of a thread. None if /proc does not show it.
 fn thread_state(tid: u32) -> Option<u8> {
     let mut stat = [0; 64]; // number, (name of at most 15 bytes), letter
     let stat = proc(tid, b"/stat", &mut stat)?;
@@ -70,17 +73,17 @@ fn thread_state(tid: u32) -> Option<u8> {
     stat.get(name_end + 2).copied()
 }
 
-/// Whether a thread sleeps in recvfrom() on `fd`. False if /proc does not say.
+/// Whether a thread sleeps in recvfrom() on `fd`. False if /proc does not show it.
 pub fn sleeps_in_recv(tid: u32, fd: i32) -> bool {
     sleeps_in(tid).is_some_and(|(call, first)| call == libc::SYS_recvfrom && first == Some(fd))
 }
 
-/// Whether it sleeps in ppoll().
+/// Whether a thread sleeps in ppoll().
 pub fn sleeps_in_poll(tid: u32) -> bool {
     sleeps_in(tid).is_some_and(|(call, _)| call == libc::SYS_ppoll)
 }
 
-/// In which call it sleeps, and the first argument if that may be a descriptor.
+/// The call in which a thread sleeps, and its first argument if that may be a descriptor.
 fn sleeps_in(tid: u32) -> Option<(libc::c_long, Option<i32>)> {
     let mut words = [0; 128]; // number of the call and its arguments: 45 0x3 ...
     let words = proc(tid, b"/syscall", &mut words)?;
@@ -91,7 +94,7 @@ fn sleeps_in(tid: u32) -> Option<(libc::c_long, Option<i32>)> {
     Some((call, first))
 }
 
-/// What a file of a thread's says, as far as there is room.
+/// Reads a file of /proc about a thread, as far as there is room.
 fn proc<'a>(tid: u32, file: &[u8], text: &'a mut [u8]) -> Option<&'a [u8]> {
     let mut path = *b"/proc/\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
     let mut digits = [0u8; 10];
@@ -124,12 +127,14 @@ pub fn futex_wake(word: *const u32, count: u32) {
     let _ = call!(futex, word, libc::FUTEX_WAKE, count, 0, 0, 0);
 }
 
-/// Whether a filter of system calls holds for this thread (seccomp): it may kill the process for a call that it does not expect.
+/// Whether a filter of system calls (seccomp) is installed for this thread: it may kill the process
+/// for a call that it does not expect.
 pub fn filtered() -> bool {
     call!(prctl, libc::PR_GET_SECCOMP, 0, 0, 0, 0) != Ok(0)
 }
 
-/// A copy of descriptor `theirs` of the process `pid`; only where one may trace that process.
+/// A copy of descriptor `theirs` of the process `pid`. Works only if this process may trace that
+/// one.
 pub fn descriptor_of(pid: u32, theirs: i32) -> Result<i32, Errno> {
     if filtered() {
         return Err(Errno::EPERM);
@@ -145,7 +150,8 @@ pub fn pidfd(pid: u32) -> Result<i32, Errno> {
     call!(pidfd_open, pid, 0).map(|fd| fd as i32)
 }
 
-/// A copy of descriptor `theirs` of the process that `process` stands for, whatever filter is installed: for a program that has just made this call itself.
+/// A copy of descriptor `theirs` of the process behind the pidfd `process`, whatever filter is
+/// installed: for a program that has just made this call itself.
 pub fn copy_of(process: i32, theirs: i32) -> Result<i32, Errno> {
     call!(pidfd_getfd, process, theirs, 0).map(|fd| fd as i32)
 }
@@ -171,7 +177,8 @@ pub fn process_lives(pid: u32) -> bool {
     !matches!(call!(kill, pid, 0), Err(Errno::ESRCH))
 }
 
-/// Whether the thread is scheduled by SCHED_FIFO or SCHED_RR: nobody on its processor runs before it sleeps.
+/// Whether the thread is scheduled by SCHED_FIFO or SCHED_RR: no other thread runs on its processor
+/// before it sleeps.
 pub fn is_realtime() -> bool {
     const RESET_ON_FORK: usize = 0x4000_0000;
     let policy = call!(sched_getscheduler, 0).unwrap_or(0) & !RESET_ON_FORK;
@@ -183,8 +190,8 @@ pub fn yield_now() {
     let _ = call!(sched_yield);
 }
 
-/// A copy of this process that has one thread and of whose end nobody is told by a signal: `None` in the copy. With CLONE_FILES in
-/// `flags` the two share their descriptors.
+/// Makes a copy of this process that has one thread. No signal reports its end. Returns `None` in
+/// the copy. With CLONE_FILES in `flags` the two share their descriptors.
 pub fn clone_process(flags: i32) -> Result<Option<u32>, Errno> {
     call!(clone, flags, 0, 0, 0, 0).map(|pid| (pid != 0).then_some(pid as u32))
 }
@@ -194,19 +201,20 @@ pub fn wait_for(pid: u32) {
     while call!(wait4, pid, 0, libc::__WALL, 0) == Err(Errno::EINTR) {}
 }
 
-/// Ends the process, without any of its program's last steps.
+/// Ends the process at once, without exit handlers.
 pub fn exit(status: i32) -> ! {
     loop {
         let _ = call!(exit_group, status);
     }
 }
 
-/// Leaves what is shared with others.
+/// Makes namespaces or descriptors the process's own.
 pub fn unshare(flags: i32) -> Result<(), Errno> {
     call!(unshare, flags).map(drop)
 }
 
-/// Sets which signals are blocked; says which were. A bit for each, as the kernel has them.
+/// Sets the blocked signals and returns those that were blocked: a bit for each, as the kernel has
+/// them.
 pub fn block_signals(mask: u64) -> u64 {
     let mut was = 0u64;
     let _ = call!(rt_sigprocmask, libc::SIG_SETMASK, &raw const mask, &raw mut was, 8);

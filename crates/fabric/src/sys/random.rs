@@ -2,7 +2,7 @@
 
 use super::files::{close, open, read};
 
-/// Random bytes, which nobody can guess; none where the kernel gives none.
+/// A random number. None where the kernel gives none.
 pub fn try_random() -> Option<u64> {
     let mut bytes = [0; 8];
     let got = match call!(getrandom, bytes.as_mut_ptr(), bytes.len(), 0) {
@@ -17,7 +17,8 @@ pub fn try_random() -> Option<u64> {
     (got == bytes.len()).then_some(u64::from_ne_bytes(bytes))
 }
 
-/// The same, where nothing can go on without: what was to be secret must not be guessed instead.
+/// The same, where nothing can go on without one: a secret must not be replaced by a number that
+/// can be guessed.
 pub fn random() -> u64 {
     try_random().expect("the kernel gives random bytes, by getrandom() or /dev/urandom")
 }

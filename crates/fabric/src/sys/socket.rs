@@ -52,13 +52,15 @@ pub fn getsockopt<T: Copy>(fd: i32, level: i32, name: i32) -> Result<T, Errno> {
     let mut value = core::mem::MaybeUninit::<T>::zeroed();
     let mut len = size_of::<T>() as u32;
     call!(getsockopt, fd, level, name, value.as_mut_ptr(), &raw mut len)?;
-    // SAFETY: zeroed and then filled by the kernel; the types used with it (integers, plain structs) admit any bytes.
+    // SAFETY: zeroed and then filled by the kernel; the types used with it (integers, plain
+    // structs) admit any bytes.
     Ok(unsafe { value.assume_init() })
 }
 
 /// Whether a filter is attached to a socket.
 pub fn has_filter(fd: i32) -> bool {
-    // How many instructions it has; one that is no classic program the kernel does not show.
+    // Asks for the number of its instructions; the kernel shows none of a program that is not a
+    // classic one.
     let mut len = 0u32;
     let got = call!(
         getsockopt,

@@ -12,14 +12,20 @@ pub fn ppoll(fds: &mut [libc::pollfd], nanos: Option<u64>) -> Result<usize, Errn
     call!(ppoll, fds.as_mut_ptr(), fds.len(), at, 0, 8)
 }
 
-/// Whether a read of `fd` would not block, be it for what is there or for its end.
-pub fn readable(fd: i32) -> bool {
-    ppoll(&mut [libc::pollfd { fd, events: libc::POLLIN, revents: 0 }], Some(0)).is_ok_and(|ready| ready > 0)
+/// What `fd` is ready for now, as poll() tells it, of `events` and what is always told.
+pub fn ready_for(fd: i32, events: i16) -> i16 {
+    let mut poll = [libc::pollfd { fd, events, revents: 0 }];
+    if ppoll(&mut poll, Some(0)).is_ok_and(|ready| ready > 0) { poll[0].revents } else { 0 }
 }
 
-/// Whether a write to `fd` would find room, or an error.
+/// Whether a read of `fd` would not block: there is data, or the end.
+pub fn readable(fd: i32) -> bool {
+    ready_for(fd, libc::POLLIN) != 0
+}
+
+/// Whether a write to `fd` would not block: there is room, or an error.
 pub fn writable(fd: i32) -> bool {
-    ppoll(&mut [libc::pollfd { fd, events: libc::POLLOUT, revents: 0 }], Some(0)).is_ok_and(|ready| ready > 0)
+    ready_for(fd, libc::POLLOUT) != 0
 }
 
 /// Makes an epoll set.
@@ -38,7 +44,7 @@ pub fn epoll_wait(set: i32, events: *mut libc::epoll_event, max: i32, millis: i3
     call!(epoll_pwait, set, events, max, millis, 0, 8)
 }
 
-/// Whether a descriptor becomes ready for `events` of poll() within so many nanoseconds.
+/// Whether a descriptor becomes ready for `events` (poll()'s) within `nanos` nanoseconds.
 pub fn waits_for(fd: i32, events: i16, nanos: u64) -> bool {
     ppoll(&mut [libc::pollfd { fd, events, revents: 0 }], Some(nanos)).is_ok_and(|count| count > 0)
 }
@@ -53,7 +59,7 @@ pub unsafe fn ppoll_raw(
     timeout: *const libc::timespec,
     mask: *const libc::sigset_t,
 ) -> Result<usize, Errno> {
-    // The kernel writes the rest of the time back: libc hides that, and so do we.
+    // The kernel writes the remaining time back: libc hides that, and so do we.
     // SAFETY: the caller vouches for it.
     let copy = unsafe { timeout.as_ref() }.copied();
     call!(ppoll, fds, count, copy.as_ref().map_or(ptr::null(), ptr::from_ref), mask, 8)
@@ -70,7 +76,8 @@ pub fn epoll_pwait(
     call!(epoll_pwait, set, events, max, millis, mask, 8)
 }
 
-/// Of many calls most do nothing, some let others run, a few sleep for up to 300 us: see [`crate::sync::perturb`].
+/// Most calls do nothing, some let other threads run, a few sleep for up to 300 us: see
+/// [`crate::sync::perturb`].
 #[cfg(perturb)]
 pub fn perturb() {
     let mut dice = super::clock::now().wrapping_mul(0x9e37_79b9_7f4a_7c15);

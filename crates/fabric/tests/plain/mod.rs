@@ -1,4 +1,5 @@
-//! A segment in plain memory, for tests of what lies over any segment, and for Miri, which knows no mappings.
+//! A segment in plain memory, for tests of code that works over any segment, and for Miri, which
+//! knows no mappings.
 
 use fabric::Mapped;
 use fabric::sync::AtomicU64;
@@ -6,7 +7,8 @@ use fabric::sync::AtomicU64;
 /// Zeroed memory of a given length.
 pub struct Plain(*mut u64, usize);
 
-// SAFETY: all access is by atomics, or to bytes that the code under test hands over; Miri checks just that.
+// SAFETY: all access is by atomics, or to bytes that the code under test hands over; Miri checks
+// just that.
 unsafe impl Sync for Plain {}
 
 impl Plain {

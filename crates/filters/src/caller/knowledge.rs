@@ -1,4 +1,5 @@
-//! What the caller's thread knows: of the group's workers, of its units of work, and of who has asked.
+//! The state of the caller's thread: the group's workers, its units of work, and the requests that
+//! wait for an answer.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -20,11 +21,11 @@ use crate::status::{Status, Traced};
 use crate::unit::{Shared, UnitOptions};
 use crate::worker::Control;
 
-/// What is settled before a group starts.
+/// The terms of a group, decided before it starts.
 pub struct Terms {
-    /// What runs where.
+    /// The plan.
     pub plan: Arc<Plan>,
-    /// How buffers go.
+    /// The transport of buffers.
     pub transport: Transport,
     /// How many units of work may be under way at once.
     pub window: usize,
@@ -32,23 +33,23 @@ pub struct Terms {
     pub trace: bool,
     /// The secret of the group.
     pub token: String,
-    /// At which of this host's addresses workers reach it.
+    /// This host's address by which workers reach it.
     pub address: IpAddr,
 }
 
-/// How workers come into being.
+/// How workers are started.
 pub struct Starting {
-    /// What starts processes on hosts.
+    /// Starts processes on hosts.
     pub launcher: Box<dyn Launcher>,
-    /// What starts them beside this one.
+    /// Starts processes on this host.
     pub beside: Local,
-    /// Where they say hello.
+    /// Where workers say hello.
     pub reception: Reception,
-    /// What the caller's own worker makes filters with.
+    /// Makes the filters of the caller's own worker.
     pub factory: Arc<dyn Factory>,
 }
 
-/// The thread's knowledge.
+/// The thread's state.
 pub struct Caller {
     pub(super) terms: Terms,
     pub(super) starting: Starting,
@@ -62,7 +63,7 @@ pub struct Caller {
     /// When the phase must have ended.
     pub(super) deadline: Option<Instant>,
     pub(super) units: BTreeMap<u64, UnitState>,
-    /// Units that are done, that have failed.
+    /// Numbers of units that are done, and that have failed.
     pub(super) counted: [usize; 2],
     pub(super) losses: u64,
     pub(super) failed_starts: u32,
@@ -73,11 +74,11 @@ pub struct Caller {
     pub(super) asked: Vec<Asked>,
     pub(super) asked_number: u64,
     pub(super) started: Option<Sender<Result<(), Failure>>>,
-    /// Why there is no going on.
+    /// Why the group cannot go on.
     pub(super) over: Option<Failure>,
 }
 
-/// What is known of a unit of work.
+/// The state of a unit of work.
 pub(super) struct UnitState {
     pub(super) params: Vec<u8>,
     pub(super) options: UnitOptions,
@@ -86,13 +87,14 @@ pub(super) struct UnitState {
     /// Copies that have not ended their part; `None` if it has not begun.
     pub(super) open: Option<BTreeSet<CopyId>>,
     pub(super) cancelled: bool,
-    /// A failure that may turn out to be the loss of a process, and until when that is waited for.
+    /// A failure that may turn out to be the loss of a process, and until when the caller waits for
+    /// that.
     pub(super) suspected: Option<(Failure, Instant)>,
     /// How often it may still be run again.
     pub(super) reruns: usize,
 }
 
-/// Somebody who has asked.
+/// A request that waits for its answer.
 pub(super) struct Asked {
     pub(super) answer: Sender<Status>,
     pub(super) missing: BTreeSet<usize>,
@@ -104,9 +106,9 @@ pub(super) struct Worker {
     pub(super) process: Option<Box<dyn Process>>,
     pub(super) control: Option<Control>,
     pub(super) hello: Option<Hello>,
-    /// How many processes it has had: what one that is gone has said does not count.
+    /// The number of its processes so far: messages of an earlier one do not count.
     pub(super) incarnation: u64,
-    /// What it said last of its figures.
+    /// Its last figures.
     pub(super) figures: Vec<Figures>,
     pub(super) states: Vec<(CopyId, State, u64)>,
 }
@@ -122,7 +124,7 @@ pub(super) enum Phase {
 }
 
 impl Caller {
-    /// Of a group that has not begun; `started` is told how that went.
+    /// For a group that has not begun; `started` gets the result of the start.
     pub fn new(
         terms: Terms,
         starting: Starting,
@@ -157,7 +159,7 @@ impl Caller {
     pub(super) fn say_to_all(&mut self, message: &ToWorker) {
         for worker in &mut self.workers {
             if let Some(control) = &mut worker.control {
-                // One that is gone is noticed by the thread that reads.
+                // The reading thread notices workers that are gone.
                 let _ = messages::send(control, message);
             }
         }

@@ -1,4 +1,4 @@
-//! What is to be seen of a group: workers are asked, and what they answer is put together.
+//! The status of a group: workers are asked, and their answers are put together.
 
 use std::collections::BTreeSet;
 use std::sync::mpsc::Sender;
@@ -14,7 +14,7 @@ impl Caller {
         self.asked_number += 1;
         self.say_to_all(&ToWorker::Report { number: self.asked_number });
         let all = (0..self.workers.len()).filter(|&at| self.workers[at].control.is_some()).collect();
-        // Whoever asked before is answered by what comes now, too.
+        // Earlier requests are answered by these answers, too.
         for asked in &mut self.asked {
             asked.missing = BTreeSet::clone(&all);
         }
@@ -22,7 +22,7 @@ impl Caller {
         self.answer();
     }
 
-    /// Answers those for whom nothing is missing.
+    /// Answers the requests for which nothing is missing.
     pub(super) fn answer(&mut self) {
         let (ready, waiting) = std::mem::take(&mut self.asked)
             .into_iter()
@@ -65,7 +65,7 @@ impl Caller {
         }
     }
 
-    /// What was counted in an attempt that is over stays counted.
+    /// Keeps the counts of an attempt that is over.
     pub(super) fn keep(&mut self, mut figures: Vec<Figures>) {
         for figures in &mut figures {
             figures.unacknowledged = 0;

@@ -26,7 +26,7 @@ impl Caller {
         let left = open.len();
         let all = self.ended.len();
         unit.shared.progress(all - left, all);
-        // A suspicion is cleared up by its time: until then it is not known how this ended.
+        // A suspicion ends with its time: until then the outcome is not known.
         if left == 0 && unit.suspected.is_none() {
             self.retire(uow);
         }
@@ -42,7 +42,7 @@ impl Caller {
         }
     }
 
-    /// Ends a unit of work with a failure, and tells all to leave it.
+    /// Ends a unit of work with a failure, and tells all workers to leave it.
     pub(super) fn fail(&mut self, uow: u64, why: Failure) {
         let Some(unit) = self.units.get_mut(&uow) else { return };
         if unit.cancelled {
@@ -65,7 +65,7 @@ impl Caller {
         let under_way: Vec<u64> =
             self.units.iter().filter(|(_, unit)| unit.open.is_some()).map(|(&uow, _)| uow).collect();
         for uow in under_way {
-            // Whoever is left works for nobody until it hears of the next attempt.
+            // The remaining workers work in vain until they get the next attempt.
             self.say_to_all(&ToWorker::Cancel { uow });
             let Some(unit) = self.units.get_mut(&uow) else { continue };
             if !unit.cancelled && unit.reruns > 0 {
@@ -75,7 +75,7 @@ impl Caller {
                 unit.shared.again();
                 continue;
             }
-            // Nobody will tell of its end: the attempt is over.
+            // No worker will report its end: the attempt is over.
             unit.open = Some(BTreeSet::new());
             if unit.cancelled {
                 self.units.remove(&uow);

@@ -8,7 +8,7 @@ use super::setup::{Pace, Setup, Unit};
 use crate::flow::{Choice, Flow, Meta};
 use crate::layout::CopyId;
 
-/// Runs the setup until nothing happens any more, and tells of each step.
+/// Runs the setup until nothing happens any more, and calls `tell` for each step.
 pub fn run(setup: &Setup, tell: &mut dyn FnMut(Step)) -> Outcome {
     let mut engine = Engine::new(setup, tell);
     for copy in 0..engine.copies.len() {
@@ -21,7 +21,7 @@ pub fn run(setup: &Setup, tell: &mut dyn FnMut(Step)) -> Outcome {
     engine.outcome()
 }
 
-/// What travels from one copy to another.
+/// A message between two copies.
 #[derive(Debug, Clone, Copy)]
 enum Body {
     Buffer(Buffer),
@@ -86,7 +86,7 @@ impl PartialEq for Entry {
 
 impl Eq for Entry {}
 
-/// A buffer that waits at a copy, and whom to tell when it is started on: stream and producer.
+/// A buffer that waits at a copy, and the stream and producer that get the acknowledgement.
 type Waiting = (Buffer, Option<(usize, usize)>);
 
 struct Copy {
@@ -100,7 +100,7 @@ struct Copy {
     waiting: BTreeMap<usize, VecDeque<Waiting>>,
     markers: BTreeMap<usize, usize>,
     working: Option<Buffer>,
-    /// What it has made and not sent yet: places in [`Copy::outputs`].
+    /// Buffers that it has made and not sent yet: places in [`Copy::outputs`].
     made: VecDeque<(usize, Buffer)>,
     outputs: Vec<(usize, Flow)>,
     times: CopyTimes,
@@ -115,7 +115,7 @@ struct Interface {
 /// One producer copy and one consumer copy of a stream.
 #[derive(Clone, Copy, Default)]
 struct Connection {
-    /// When the last message came: what follows does not overtake it, however small it is.
+    /// When the last message came: later ones do not overtake it, however small they are.
     last: u64,
     started: u64,
 }
@@ -246,7 +246,7 @@ impl<'a> Engine<'a> {
         self.advance(message.to);
     }
 
-    /// Does all that the copy can do now.
+    /// Does everything that the copy can do now.
     fn advance(&mut self, copy: usize) {
         loop {
             if !self.send_made(copy) || self.copies[copy].working.is_some() {
@@ -270,7 +270,7 @@ impl<'a> Engine<'a> {
         }
     }
 
-    /// Whether nothing is left to send.
+    /// Sends what was made; returns whether nothing is left to send.
     fn send_made(&mut self, copy: usize) -> bool {
         while let Some(&(output, buffer)) = self.copies[copy].made.front() {
             let of = &mut self.copies[copy];
@@ -411,7 +411,7 @@ fn sums(lengths: impl Iterator<Item = usize>) -> Vec<usize> {
         .collect()
 }
 
-/// What a copy without inputs makes of each unit of work.
+/// The buffers that a copy without inputs makes of each unit of work.
 fn made_by(setup: &Setup, id: CopyId) -> BTreeMap<usize, VecDeque<Waiting>> {
     if setup.plan.layout.inputs(id.filter).next().is_some() {
         return BTreeMap::new();

@@ -1,8 +1,8 @@
-//! What comes out of a simulation: when each unit of work and each copy did what.
+//! The outcome of a simulation: the times of each unit of work and each copy.
 
 use crate::layout::CopyId;
 
-/// What comes out.
+/// The outcome.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome {
     /// For each unit of work.
@@ -13,18 +13,18 @@ pub struct Outcome {
     pub ended: u64,
 }
 
-/// When a unit of work was where, in nanoseconds.
+/// The times of a unit of work, in nanoseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct UnitTimes {
     /// The first copy of a filter without inputs began it.
     pub began: u64,
-    /// A filter without outputs was done with its last buffer: what was asked for is on the screen.
+    /// A filter without outputs was done with its last buffer: the answer is on the screen.
     pub answered: u64,
     /// All copies of all filters without outputs know that it has ended.
     pub ended: u64,
 }
 
-/// What a copy did.
+/// The times of a copy.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CopyTimes {
     /// When it started on each buffer, and when it was done with it.
@@ -34,8 +34,8 @@ pub struct CopyTimes {
 }
 
 impl CopyTimes {
-    /// How long it waited for the last of its buffers, on average: from when it was done with one until it began the next, over the second half of
-    /// them, when the beginning is forgotten.
+    /// How long it waited for one of its buffers, on average: from when it was done with one until
+    /// it began the next, over the second half of them, when the beginning no longer matters.
     pub fn idle(&self) -> u64 {
         let half = &self.spans[self.spans.len() / 2..];
         let waits: u64 = half.windows(2).map(|pair| pair[1].0 - pair[0].1).sum();
@@ -43,7 +43,7 @@ impl CopyTimes {
     }
 }
 
-/// Something that happened.
+/// A step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Step {
     /// When, in nanoseconds.
@@ -52,11 +52,11 @@ pub struct Step {
     pub copy: CopyId,
     /// The unit of work.
     pub unit: usize,
-    /// What.
+    /// The event.
     pub what: What,
 }
 
-/// What can happen. A buffer keeps the number of the block that it was made of.
+/// The events. A buffer keeps the number of the block that it was made of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum What {
     /// It started on a buffer.

@@ -1,9 +1,12 @@
-//! What a transport costs: for each size of message, how long it takes to arrive, and how long it keeps the interfaces of both nodes.
+//! The costs of a transport: for each size of message, how long it takes to arrive, and how long it
+//! keeps the interfaces of both nodes busy.
 //!
-//! Two curves can be measured of any transport, and papers print both: the *one-way time* of a message that is alone (half a ping-pong), and the
-//! *bandwidth* of messages that follow each other. The second gives the *gap*, size over bandwidth: the least time between two messages of one
-//! interface. So a message keeps its sender's interface for the gap, is on the wire for what is left of the one-way time, and keeps its
-//! receiver's interface for the gap, which begins a wire's length after the sender's did: the bytes stream through both.
+//! Two curves can be measured of any transport, and papers print both: the *one-way time* of a
+//! message that is alone (half a ping-pong), and the *bandwidth* of messages that follow each
+//! other. The second gives the *gap*, size over bandwidth: the least time between two messages of
+//! one interface. So a message keeps its sender's interface busy for the gap, is on the wire for
+//! the rest of the one-way time, and keeps its receiver's interface busy for the gap, which begins
+//! a wire's time after the sender's did: the bytes stream through both.
 //!
 //! ```text
 //! sender    |==== gap ====|
@@ -12,17 +15,20 @@
 //!           |<--------- one way ------------->|
 //! ```
 //!
-//! A lone message then takes its one-way time, and a stream of them goes at the measured bandwidth, whatever the two are.
+//! A lone message then takes its one-way time, and a stream of them goes at the measured bandwidth,
+//! whatever the two are.
 //!
-//! Of cLAN in 2003 the paper prints two numbers for each transport, the latency and the peak bandwidth, and what lies between must follow from
-//! something else. It follows from where its pipeline was perfect (section 5.2.2): transfer took as long as 18 ns of computation for each byte at
-//! 16 KB with TCP, and at 2 KB with SocketVIA. 16 KB at 510 Mb/s are 257 us, and their computation 295: so 38 us of each message are neither, of a
-//! latency of 45. With SocketVIA it is between 7.7 us (at 1 KB, which was not yet perfect) and 15.4 (at 2 KB), of a latency of 9.1. So nearly all of
-//! the latency is paid again by each message of a stream, and the profiles have it all in the gap ([`Profile::linear`] with an overhead of the
-//! whole latency): the wire itself takes no time. A smaller overhead would let TCP keep its bandwidth with small blocks, which is
-//! what the paper denies it.
+//! For cLAN in 2003 the paper prints two numbers for each transport, the latency and the peak
+//! bandwidth. The values between them follow from where its pipeline was perfect (section 5.2.2):
+//! transfer took as long as 18 ns of computation for each byte at 16 KB with TCP, and at 2 KB with
+//! SocketVIA. 16 KB at 510 Mb/s are 257 us, and their computation 295: so 38 us of each message are
+//! neither, and the latency is 45. With SocketVIA it is between 7.7 us (at 1 KB, which was not yet
+//! perfect) and 15.4 (at 2 KB), and the latency is 9.1. So nearly all of the latency is paid again
+//! by each message of a stream, and the profiles have it all in the gap ([`Profile::linear`] with
+//! an overhead of the whole latency): the wire itself takes no time. With a smaller overhead TCP
+//! would keep its bandwidth with small blocks, and in the paper it does not.
 
-/// What a message of so many bytes takes, in nanoseconds.
+/// The cost of a message of so many bytes, in nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Point {
     /// Bytes.
@@ -41,7 +47,7 @@ pub struct Profile {
 }
 
 impl Profile {
-    /// From measured points (at least one; of those with the same size the first counts).
+    /// From measured points (at least one; of several with the same size the first counts).
     pub fn measured(name: &str, mut points: Vec<Point>) -> Profile {
         assert!(!points.is_empty(), "a profile has at least one point");
         points.sort_by_key(|point| point.bytes);
@@ -49,7 +55,8 @@ impl Profile {
         Profile { name: name.into(), points }
     }
 
-    /// From a latency, of which `overhead` is paid again by each message of a stream, and a bandwidth.
+    /// From a latency, of which `overhead` is paid again by each message of a stream, and a
+    /// bandwidth.
     pub fn linear(name: &str, latency: u64, overhead: u64, bits_per_second: u64) -> Profile {
         const FAR: u64 = 1 << 40;
         let bytes = (u128::from(FAR) * 8_000_000_000 / u128::from(bits_per_second)) as u64;
@@ -60,7 +67,7 @@ impl Profile {
         Profile { name: name.into(), points: points.into() }
     }
 
-    /// What people call it.
+    /// Its name for people.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -75,12 +82,13 @@ impl Profile {
         self.between(bytes, |point| point.gap)
     }
 
-    /// What a message is under way for beside that.
+    /// How long a message is on the wire beside that.
     pub fn wire(&self, bytes: u64) -> u64 {
         self.one_way(bytes).saturating_sub(self.gap(bytes))
     }
 
-    /// How long a lone message takes here: its one-way time, or the gap where measurements say that this is longer.
+    /// How long a lone message takes here: its one-way time, or the gap if the measured gap is
+    /// longer.
     pub fn alone(&self, bytes: u64) -> u64 {
         self.wire(bytes) + self.gap(bytes)
     }
@@ -97,7 +105,7 @@ impl Profile {
         let run = i128::from(to.bytes) - i128::from(from.bytes);
         let rise = i128::from(of(to)) - i128::from(of(from));
         let beyond = i128::from(bytes) - i128::from(from.bytes);
-        // Rounded to the nearest: what is cut off would add up over thousands of messages.
+        // Rounded to the nearest: errors would add up over thousands of messages.
         let time = i128::from(of(from)) + (2 * rise * beyond + run).div_euclid(2 * run);
         time.clamp(0, i128::from(u64::MAX)) as u64
     }
@@ -124,7 +132,7 @@ mod tests {
             Profile::measured("here", vec![point(164, 300, 100), point(64, 200, 10), point(264, 500, 600)]);
         assert_eq!([0, 64, 114, 164, 214].map(|n| profile.one_way(n)), [200, 200, 250, 300, 400]);
         assert_eq!([364, 1064].map(|n| profile.one_way(n)), [700, 2100]);
-        // The bandwidth says that it takes longer than half a ping-pong does: then it does.
+        // By the bandwidth it takes longer than half a ping-pong: then it does.
         assert_eq!((profile.wire(264), profile.alone(264)), (0, 600));
         let lone = Profile::measured("one", vec![point(64, 7, 3)]);
         assert_eq!((lone.one_way(0), lone.gap(1 << 20)), (7, 3));

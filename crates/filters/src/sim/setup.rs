@@ -1,20 +1,22 @@
-//! What goes into a simulation: the group, its nodes, its costs and its work.
+//! The input of a simulation: the group, its nodes, its costs and its work.
 
 use std::collections::BTreeMap;
 
 use super::profile::Profile;
 use crate::layout::Plan;
 
-/// What goes in.
+/// The input.
 #[derive(Debug, Clone)]
 pub struct Setup {
-    /// Filters, streams, and which copy is on which host. A host is a node; which processes it has does not matter here.
+    /// Filters, streams, and the host of each copy. A host is a node; its processes do not matter
+    /// here.
     pub plan: Plan,
-    /// What joins the nodes.
+    /// The transport between nodes.
     pub transport: Profile,
     /// For each filter, in the layout's order.
     pub costs: Vec<Cost>,
-    /// Hosts that are not as fast as the others: how many thousandths of the time they take. 2000 is half as fast.
+    /// Hosts that are not as fast as the others: how many thousandths of the time they take. 2000
+    /// is half as fast.
     pub slowness: BTreeMap<String, u64>,
     /// The units of work, one after the other.
     pub units: Vec<Unit>,
@@ -31,8 +33,8 @@ pub struct Cost {
     pub fixed: u64,
 }
 
-/// A unit of work: the bytes of the blocks that filters without inputs make of it. The copies of such a filter have them in turn, as if the
-/// data were spread over their disks.
+/// A unit of work: the bytes of the blocks that filters without inputs make of it. The copies of
+/// such a filter take them in turn, as if the data were spread over their disks.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Unit {
     /// Bytes of each block.
@@ -42,7 +44,7 @@ pub struct Unit {
 }
 
 impl Unit {
-    /// So many bytes in blocks of this size; the last one holds what is left.
+    /// So many bytes in blocks of this size; the last one has the rest.
     pub fn cut(bytes: u64, block: u64) -> Unit {
         let mut blocks = vec![block; (bytes / block) as usize];
         blocks.extend((!bytes.is_multiple_of(block)).then_some(bytes % block));
@@ -53,8 +55,8 @@ impl Unit {
 /// When a unit of work begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pace {
-    /// Each copy goes on with the next one as soon as it is done with one: what is asked is how many there are in a second.
+    /// Each copy goes on with the next one as soon as it is done with one: this asks for the rate.
     BackToBack,
-    /// When the one before has ended everywhere: what is asked is how long each takes.
+    /// When the one before has ended everywhere: this asks for the time of each.
     OneByOne,
 }

@@ -1,5 +1,6 @@
-//! Two processes of this test's own program, which play roles: libtest runs the test `role` alone in them, and what they say to the test
-//! is what follows an @ in a line. And the library's counts of them (SHUNT_REPORT).
+//! Two processes of this test's own program, which play roles: libtest runs only the test `role` in
+//! them, and a line with an @ is a message to the test. Also the library's counts of them
+//! (SHUNT_REPORT).
 
 #![allow(dead_code)] // each test uses a part
 
@@ -16,15 +17,15 @@ use native::Stream;
 mod library;
 pub use library::library;
 
-/// Nothing takes so long, unless it hangs.
+/// Longer than everything that does not hang.
 pub const LONG: Duration = Duration::from_secs(60);
 
-/// What to do and with what, if this process plays a role.
+/// The role and its arguments, if this process plays one.
 pub fn role() -> Option<Vec<String>> {
     Some(env::var("NATIVE_ROLE").ok()?.split(' ').map(String::from).collect())
 }
 
-/// Says something to the test.
+/// Sends a message to the test.
 pub fn say(what: impl std::fmt::Display) {
     let mut out = io::stdout().lock();
     writeln!(out, "@{what}").and_then(|()| out.flush()).expect("the test listens");
@@ -70,12 +71,12 @@ impl Player {
         Player { child, lines }
     }
 
-    /// What it says next.
+    /// Its next message.
     pub fn next(&self) -> String {
         self.lines.recv_timeout(LONG).expect("it says something before it ends, or hangs")
     }
 
-    /// Whether it says nothing more.
+    /// Whether it sends no more messages.
     pub fn is_silent(&self) -> bool {
         self.lines.try_recv().is_err()
     }
@@ -201,7 +202,8 @@ pub fn stays_on_tcp() -> bool {
         || env::var_os("SHUNT_PATH").is_some_and(|path| path == "tcp")
 }
 
-/// Round trips that a connection makes before anything else. After so many it is in memory, on a machine that has nothing else to do.
+/// Round trips that a connection makes before anything else. On an idle machine it is in memory
+/// after so many.
 pub const ROUNDS: usize = 400;
 /// Ends them.
 const LAST: u8 = 0xff;

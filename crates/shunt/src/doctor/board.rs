@@ -1,4 +1,5 @@
-//! The options, and the board: the file by which the ends of connections find each other must be one that both ends can write to.
+//! The options, and the board: the file by which the ends of connections find each other must be
+//! one that both ends can write to.
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};

@@ -1,4 +1,5 @@
-//! What connections to other hosts need: the cluster's networks, libfabric and a network that it drives, an agent, and its key.
+//! What connections to other hosts need: the cluster's networks, libfabric and a network that it
+//! drives, an agent, and its key.
 
 use options::Fabric;
 

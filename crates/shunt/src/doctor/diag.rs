@@ -1,5 +1,6 @@
-//! Asking the kernel who owns one end of a TCP connection: one NETLINK_SOCK_DIAG request for an exact 4-tuple. The library
-//! proves its peers by the same question; here it is put as a user program may put it, to see whether it is answered.
+//! Asking the kernel who owns one end of a TCP connection: one NETLINK_SOCK_DIAG request for an
+//! exact 4-tuple. The library proves its peers by the same question; here it is put as a user
+//! program may put it, to see whether it is answered.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -73,7 +74,8 @@ fn parse(answer: &[u8]) -> io::Result<Found> {
     match (kind, word(HEADER)) {
         (Some(NLMSG_ERROR), Some(errno)) => Err(io::Error::from_raw_os_error((errno as i32).wrapping_neg())),
         (Some(BY_FAMILY), _) if answer.len() >= HEADER + ANSWER => {
-            // inet_diag_msg: 4 bytes, then the id (its cookie at 40, low half first), then 3 words, then the uid.
+            // inet_diag_msg: 4 bytes, then the id (its cookie at 40, low half first), then 3 words,
+            // then the uid.
             let at = |offset| word(HEADER + offset).unwrap_or(0);
             Ok(Found { cookie: u64::from(at(44)) | u64::from(at(48)) << 32, uid: at(64) })
         }

@@ -1,4 +1,5 @@
-//! What this host, and this login, offer: memory, descriptors, CPUs, limits, the container, the library.
+//! What this host, and this login, offer: memory, descriptors, CPUs, limits, the container, the
+//! library.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -186,7 +187,8 @@ fn container_kind() -> Option<String> {
     named.map(|kind| format!("a container ({})", kind.trim().escape_debug()))
 }
 
-/// Whether this entry under `/proc/PID` is another for us than for process 1; `None` if we may not know.
+/// Whether this entry under `/proc/PID` is another for us than for process 1; `None` if we may not
+/// know.
 fn differs(entry: &str) -> Option<bool> {
     let of =
         |process: &str| fs::metadata(format!("/proc/{process}/{entry}")).map(|meta| (meta.dev(), meta.ino()));

@@ -1,4 +1,5 @@
-//! What the kernel allows: wake-ups, UNIX sockets, looking up who owns a connection, filters of system calls, `/proc`.
+//! What the kernel allows: wake-ups, UNIX sockets, looking up who owns a connection, filters of
+//! system calls, `/proc`.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -36,10 +37,10 @@ fn unix_socket() -> Check {
         let address = SocketAddr::from_abstract_name(name)?;
         let listener = UnixListener::bind_addr(&address)?;
         let mut near = UnixStream::connect_addr(&address)?;
-        let (mut far, _) = listener.accept()?;
+        let (mut accepted, _) = listener.accept()?;
         near.write_all(b"x")?;
-        far.read_exact(&mut [0])?;
-        let peer = rustix::net::sockopt::socket_peercred(&far)?;
+        accepted.read_exact(&mut [0])?;
+        let peer = rustix::net::sockopt::socket_peercred(&accepted)?;
         match peer.pid.as_raw_nonzero().get() as u32 == std::process::id() {
             true => Ok(()),
             false => Err(std::io::Error::other("the kernel names another process as the peer")),
@@ -62,10 +63,10 @@ fn sock_diag() -> Check {
     let tried = || -> std::io::Result<(diag::Found, u64, u32)> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let near = TcpStream::connect(listener.local_addr()?)?;
-        let (far, _) = listener.accept()?;
-        let found = diag::lookup(far.local_addr()?, far.peer_addr()?)?;
+        let (accepted, _) = listener.accept()?;
+        let found = diag::lookup(accepted.local_addr()?, accepted.peer_addr()?)?;
         let uid = rustix::process::geteuid().as_raw();
-        let cookie = rustix::net::sockopt::socket_cookie(&far)?;
+        let cookie = rustix::net::sockopt::socket_cookie(&accepted)?;
         drop(near);
         Ok((found, cookie, uid))
     };

@@ -1,5 +1,6 @@
-//! `shunt doctor`: tries what Shunt needs, on this host and of one program or process. Each check says what it found and,
-//! where that is in the way, what to do. This file gathers and prints; the checks are in the files beside it.
+//! `shunt doctor`: tries what Shunt needs, on this host and of one program or process. Each check
+//! says what it found and, where that is in the way, what to do. This file gathers and prints; the
+//! checks are in the files beside it.
 
 mod board;
 mod check;

@@ -41,7 +41,8 @@ pub fn checks(pid: u32) -> Vec<Check> {
     checks
 }
 
-/// Whether all threads sleep although bytes wait in memory: a second look tells a sleeper who is owed a wake-up from one who is about to read.
+/// Whether all threads sleep although bytes wait in memory: a second look tells a sleeper who is
+/// owed a wake-up from one who is about to read.
 fn sleepers(pid: u32, who: &str) -> Option<Check> {
     let waiting = || -> Vec<ConnStat> {
         let found = homes::read_homes().unwrap_or_default();

@@ -1,4 +1,5 @@
-//! The rules: whether they are understood, and which of them decides about a program and an address.
+//! The rules: whether they are understood, and which of them decides about a program and an
+//! address.
 
 use std::ffi::OsStr;
 use std::io::Write as _;

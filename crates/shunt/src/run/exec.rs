@@ -1,5 +1,6 @@
-//! Starting the program: in place of this process, or as its child with this process passing on what happens to it. The
-//! program must find signals as this process found them, whatever Rust's runtime and we do to them in between.
+//! Starting the program: in place of this process, or as its child with this process passing on
+//! what happens to it. The program must find signals as this process found them, whatever Rust's
+//! runtime and we do to them in between.
 
 use std::ffi::{CString, OsStr, OsString};
 use std::io::{self, Read as _};
@@ -64,8 +65,8 @@ impl Launch {
         file.and_then(|mut file| file.read_exact(&mut head)).is_ok() && head == *b"\x7fELF"
     }
 
-    /// Starts the program as a child, passes signals on, and returns its exit status, 128+N for signal N, once it has
-    /// ended. An error if it cannot be executed.
+    /// Starts the program as a child, passes signals on, and returns its exit status, 128+N for
+    /// signal N, once it has ended. An error if it cannot be executed.
     pub fn supervise(&self) -> io::Result<u8> {
         let (reader, writer) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
         let mut awaited = signal_set(&PASSED_ON);
@@ -112,15 +113,16 @@ fn attend(child: pid_t, awaited: &libc::sigset_t) -> io::Result<u8> {
                 return Ok(status);
             }
         } else if signal > 0 && !(info.si_code == libc::SI_KERNEL && same_group(child)) {
-            // What the terminal sends (^C, ^Z, a new size), it has sent to the child as well, if that is in our group.
+            // What the terminal sends (^C, ^Z, a new size), it has sent to the child as well, if
+            // that is in our group.
             // SAFETY: the child is ours and not yet waited for, so its id names no other process.
             unsafe { libc::kill(child, signal) };
         }
     }
 }
 
-/// The child's exit status if it has ended. If it was stopped from the terminal, stops this process as well, so that the
-/// shell notices; the SIGCONT that ends this is passed on as any.
+/// The child's exit status if it has ended. If it was stopped from the terminal, stops this process
+/// as well, so that the shell notices; the SIGCONT that ends this is passed on as any.
 fn reap(child: pid_t) -> io::Result<Option<u8>> {
     loop {
         let mut status = 0;
@@ -161,7 +163,8 @@ fn signal_set(signals: &[c_int]) -> libc::sigset_t {
 
 /// Sets what a signal does, SIG_DFL, SIG_IGN or what this found before, and returns what it did.
 fn replace(signal: c_int, disposition: libc::sighandler_t) -> libc::sighandler_t {
-    // SAFETY: sigaction is plain data, for which zeroes are valid; none of the dispositions is a handler of ours.
+    // SAFETY: sigaction is plain data, for which zeroes are valid; none of the dispositions is a
+    // handler of ours.
     unsafe {
         let (mut new, mut old): (libc::sigaction, libc::sigaction) = (std::mem::zeroed(), std::mem::zeroed());
         new.sa_sigaction = disposition;
@@ -175,17 +178,19 @@ fn execve(file: &CString, args: &[CString], env: &[CString]) -> io::Error {
         strings.iter().map(|string| string.as_ptr()).chain([std::ptr::null()]).collect()
     };
     let (args, env) = (pointers(args), pointers(env));
-    // SAFETY: C strings and null-terminated arrays of them, all alive until the call returns or never does.
+    // SAFETY: C strings and null-terminated arrays of them, all alive until the call returns or
+    // never does.
     unsafe { libc::execve(file.as_ptr(), args.as_ptr(), env.as_ptr()) };
     io::Error::last_os_error()
 }
 
-/// The disposition of SIGPIPE that this process was started with: Rust's runtime ignores the signal before main() runs,
-/// and an ignored signal stays ignored over exec.
+/// The disposition of SIGPIPE that this process was started with: Rust's runtime ignores the signal
+/// before main() runs, and an ignored signal stays ignored over exec.
 static SIGPIPE_AT_START: AtomicUsize = AtomicUsize::new(libc::SIG_DFL);
 
 #[used]
-// SAFETY: a constructor that calls one function of libc, and needs nothing that main() has to set up first.
+// SAFETY: a constructor that calls one function of libc, and needs nothing that main() has to set
+// up first.
 #[unsafe(link_section = ".init_array")]
 static RECORD: extern "C" fn() = {
     extern "C" fn record() {

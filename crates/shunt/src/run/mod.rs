@@ -1,5 +1,6 @@
-//! `shunt run`: puts `libshunt.so` in front of a program and starts it. What keeps the program from being accelerated is
-//! said before it starts; what became of its connections, if that was asked for, after it has ended.
+//! `shunt run`: puts `libshunt.so` in front of a program and starts it. What keeps the program from
+//! being accelerated is said before it starts; what became of its connections, if that was asked
+//! for, after it has ended.
 
 mod exec;
 mod report;
@@ -91,9 +92,11 @@ fn run(matches: &ArgMatches) -> Result<u8, u8> {
     Ok(status)
 }
 
-/// The library to preload, after saying what will not work. `None` if it must not be preloaded, or is not there.
+/// The library to preload, after saying what will not work. `None` if it must not be preloaded, or
+/// is not there.
 ///
-/// With it, what must come before it: the run-time library of AddressSanitizer ends a program in which it is not the first.
+/// With it, what must come before it: the run-time library of AddressSanitizer ends a program in
+/// which it is not the first.
 fn library_for(
     file: &Path,
     named: Option<&OsStr>,

@@ -1,5 +1,5 @@
-//! The counters of one `shunt run`: 4096 bytes of memory that every process below it maps and adds to, and what is said of
-//! them at the end.
+//! The counters of one `shunt run`: 4096 bytes of memory that every process below it maps and adds
+//! to, and what is said of them at the end.
 
 use std::ffi::OsStr;
 use std::fs::File;

@@ -1,5 +1,5 @@
-//! What the tests of the command share: the command itself, a stand-in for the library, and small programs of every kind
-//! that cannot be accelerated, made here so that they are real ones.
+//! What the tests of the command share: the command itself, a stand-in for the library, and small
+//! programs of every kind that cannot be accelerated, made here so that they are real ones.
 #![allow(dead_code)] // each test file uses its part
 
 use std::fs;
@@ -60,8 +60,8 @@ impl Bed {
     }
 }
 
-/// Lets ^C and ^\\ end what the command starts. A shell that runs the tests in its background has both signals ignored, and a
-/// script that is started so cannot trap them.
+/// Lets ^C and ^\\ end what the command starts. A shell that runs the tests in its background has
+/// both signals ignored, and a script that is started so cannot trap them.
 pub fn undo_ignored(command: &mut Command) {
     let undo = || {
         for signal in [libc::SIGINT, libc::SIGQUIT] {

@@ -19,7 +19,13 @@ pub struct Rx {
     pub tcp_left: Option<u64>,
     /// Kicks taken out of the companion.
     pub kicks_drained: u64,
-    /// Since when there has always been a kick in it, left for those that are asleep, in ticks; 0: there is none.
+    /// How many kicks there are, as a record said, plus one: words of a link that is over may come
+    /// later than that.
+    pub kicks_said: u64,
+    /// Bytes of records taken out of the companion.
+    pub records: u64,
+    /// Since when there has always been a kick in it, left for those that are asleep, in ticks; 0:
+    /// there is none.
     pub left: u64,
     /// When the kernel was last asked about the connection's life, in ticks.
     pub looked: u64,
@@ -28,14 +34,18 @@ pub struct Rx {
     pub learned: Learned,
     /// Small reads in a row, without a write of ours between them; and what we had written.
     pub streak: u32,
-    /// What is being done, for whoever has the lock next if it is not ended ([`crate::path::recovery`]).
+    /// What is being done, for whoever has the lock next if it is not ended
+    /// ([`crate::path::recovery`]).
     pub step: u32,
-    /// Between hosts: since when bytes are held that may be the beginning of a record, in ticks; 0: none are.
+    /// Between hosts: since when bytes are held that may be the beginning of a record, in ticks; 0:
+    /// none are.
     pub held: u64,
-    /// The same for those that a look would see beyond others, which it leaves: their place in what the kernel received, plus one, and since when.
+    /// The same for those that a look would see beyond others, which it leaves: their place in what
+    /// the kernel received, plus one, and since when.
     pub look_held: (u64, u64),
     pub answered: u64,
-    /// If another process has taken the other end from its owner ([`crate::taken`]): where tcp begins, plus one, and how many kicks come before.
+    /// If another process has taken the other end from its owner ([`crate::taken`]): where tcp
+    /// begins, plus one, and how many kicks come before.
     pub taken: (u64, u64),
     /// Last: what is needed for each call lies before it, or at its beginning.
     pub ring: Reader,
@@ -59,29 +69,34 @@ pub struct Tx {
     pub fires: u64,
     /// Of these, not sent yet.
     pub debt: u64,
-    /// If the last message was told of by a hint: where the queue's hints are in the peer's segment.
+    /// If the last message was told of by a hint: where the queue's hints are in the peer's
+    /// segment.
     pub hinted: usize,
     /// How often the ring was full.
     pub full: u32,
-    /// Over Virtual Interfaces: since when the window has been full while the peer read nothing, in ticks, and how far it had read, +1.
+    /// Over Virtual Interfaces: since when the window has been full while the peer read nothing, in
+    /// ticks, and how far it had read, +1.
     pub stuck_since: u64,
     pub stuck_at: u64,
-    /// When the kernel was last asked about the connection's life, in ticks, and what we had read by then.
+    /// When the kernel was last asked about the connection's life, in ticks, and what we had read
+    /// by then.
     pub looked: u64,
     pub heard: u64,
     pub learned: Learned,
     /// Position of the first recalled byte still to be sent by tcp.
     pub resend: u64,
-    /// Which big ring of the link it has, plus one; and the position at which that begins, if it does.
+    /// Which big ring of the link it has, plus one; and the position at which that begins, if it
+    /// does.
     pub big: u64,
     pub big_from: u64,
-    /// The position at the last look whether it is idle; and the one, + 1, at which its ring was given back ([`crate::idle`]).
+    /// The position at the last look whether it is idle; and the one, + 1, at which its ring was
+    /// given back ([`crate::idle`]).
     pub looked_at: u64,
     pub given: u64,
-    /// What is being done, for whoever has the lock next if it is not ended ([`crate::path::recovery`]).
+    /// What is being done, for whoever has the lock next if it is not ended
+    /// ([`crate::path::recovery`]).
     pub step: u32,
-    /// The path that is announced, and the word that announces it.
-    pub leaving: u32,
+    /// The word that announces where tcp begins.
     pub tcp_at: u64,
     /// What was armed when it was fired, and how often that had been done with this time.
     pub fired: u64,
@@ -91,14 +106,16 @@ pub struct Tx {
     /// Bytes that had gone by tcp when the first recalled one was to be sent, +1, and its position.
     pub sent_from: u64,
     pub resend_from: u64,
-    /// Between hosts: records that are to be sent ([`crate::peering::records`]), a position + 1 each; which one is being sent, and how many of its bytes have been;
-    /// and whether the peer has been told where the ring ends.
+    /// Between hosts: records that are to be sent ([`crate::peering::records`]), a position + 1
+    /// each; which one is being sent, and how many of its bytes have been; and whether the peer has
+    /// been told where the ring ends.
     pub stop_due: u64,
     pub end_due: u64,
     pub record_kind: u32,
     pub record_sent: u32,
     pub end_told: bool,
-    /// An echo that our carrier has asked for and waits for, which cannot wait in a call; 0: none.
+    /// An echo that our progress thread has asked for and waits for, which cannot wait in a call;
+    /// 0: none.
     pub echo: u64,
     /// Last, as in [`Rx`].
     pub ring: Writer,
@@ -138,7 +155,8 @@ impl<T: Half> Direction<T> {
         if thread::try_lock(&self.lock, T::PLACE) { Some(Held { direction: self }) } else { None }
     }
 
-    /// As [`Direction::try_lock`], of a connection that is another process's, and mapped here for a moment only.
+    /// As [`Direction::try_lock`], of a connection that is another process's, and mapped here for a
+    /// moment only.
     pub(crate) fn try_lock_mapped(&self) -> Option<Held<'_, T>> {
         if self.lock.try_lock(thread::tid()) { Some(Held { direction: self }) } else { None }
     }

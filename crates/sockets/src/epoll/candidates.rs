@@ -1,21 +1,21 @@
-//! The list of candidates, members of rings that may be ready: hints put them there, and it is gone through.
+//! The list of candidates, members of rings that may be ready: hints put them there, and it is gone
+//! through.
 
 use core::mem::MaybeUninit;
 use fabric::sync::Ordering;
 use fabric::{sys, trip};
 
-use super::edges::{BELL_DATA, ET, ONESHOT, inner_data, table_fds};
+use super::edges::{BELL_DATA, ET, ONESHOT, has_other_number, inner_data, table_fds};
 use super::queues::arm_member;
 use super::set::{EARLY, FRESH, Guard, MEMBERS, MOVED, SPENT, Set};
 use crate::conn::{Conn, flag, path, state};
 use crate::kicks::By;
 use crate::layout::{TCP_AT, W};
-use crate::table::{self, Entry};
 use crate::wake::arm;
-use crate::{events, link, ready, rendezvous};
+use crate::{events, link, ready, rendezvous, table};
 
-/// Which hints are taken before the list is gone through: none, or those that were set until then (in ticks); later ones are set
-/// aside.
+/// Which hints are taken before the list is gone through: none, or those that were set until then
+/// (in ticks); later ones are set aside.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Hints {
     None,
@@ -25,9 +25,11 @@ pub(super) enum Hints {
 /// Event bits that are conditions, not modes.
 pub(super) const MASK: u32 = 0x0fff_ffff & !(1 << 28 | ONESHOT);
 
-/// Hinted members on their way to the list, in the order in which their hints were set, but for those hinted later than `until`.
+/// Hinted members on their way to the list, in the order in which their hints were set, but for
+/// those hinted later than `until`.
 pub(super) struct Arrived {
-    /// The first `count` are set: to clear all of them would cost each call more than what it does with them.
+    /// The first `count` are set: to clear all of them would cost each call more than what it does
+    /// with them.
     members: [MaybeUninit<(u64, i32)>; ARRIVED],
     count: usize,
     until: u64,
@@ -60,12 +62,13 @@ impl Arrived {
         let members = unsafe { core::slice::from_raw_parts_mut(first, set) };
         members.sort_unstable();
         for &(when, fd) in &*members {
-            if when <= self.until { guard.list(fd) } else { guard.set_aside(fd, |state| &mut state.late) }
+            if when <= self.until { guard.list(fd) } else { guard.put(fd, |state| &mut state.late) }
         }
     }
 }
 
-/// Whether what the kernel tells of a companion is an edge of the connection: not where the bytes go by rings, but where they come by tcp behind what is unread there.
+/// Whether what the kernel tells of a companion is an edge of the connection: not where the bytes
+/// go by rings, but where they come by tcp behind what is unread there.
 pub(super) fn is_edge(conn: &Conn, events: u32) -> bool {
     let ring = |path| matches!(path, path::SMALL | path::BIG);
     events & libc::EPOLLPRI as u32 != 0
@@ -87,14 +90,15 @@ enum Found {
     Ready(&'static Conn, u32),
 }
 
-/// What an edge-triggered member is ready for, and the peer's write position before that was looked at. Armed before the look: what comes before is an edge to
-/// report now, what comes later fires.
+/// What an edge-triggered member is ready for, and the peer's write position before that was looked
+/// at. Armed before the look: what comes before is an edge to report now, what comes later fires.
 fn edges_of(conn: &'static Conn, fd: i32, want: u32) -> (Option<u32>, u64) {
     let room = want & events::OUT != 0 && conn.has(flag::TX_FULL);
     arm_member(conn, if room { trip::RX | trip::TX } else { trip::RX });
     let seen = conn.word(W);
     let got = match ready::events(conn, fd, want) {
-        // No room although nobody told us so (filled before it became a member): its edge is awaited, too.
+        // No room although nobody told us so (filled before it became a member): its edge is
+        // awaited, too.
         Some(got) if want & !got & events::OUT != 0 && !room => {
             conn.set(flag::TX_FULL);
             arm_member(conn, trip::RX | trip::TX);
@@ -105,7 +109,8 @@ fn edges_of(conn: &'static Conn, fd: i32, want: u32) -> (Option<u32>, u64) {
     (got, seen)
 }
 
-/// What a level-triggered member is ready for. It is armed if that is nothing, or if it is `always` to be.
+/// What a level-triggered member is ready for. It is armed if that is nothing, or if it is `always`
+/// to be.
 fn level_of(conn: &'static Conn, fd: i32, want: u32, always: bool) -> Option<u32> {
     let interest = if want & events::OUT != 0 { trip::RX | trip::TX } else { trip::RX };
     if always {
@@ -120,7 +125,8 @@ fn level_of(conn: &'static Conn, fd: i32, want: u32, always: bool) -> Option<u32
     }
 }
 
-/// Whether an edge-triggered member that is ready has something new to tell; if it is `told` now, that is noted.
+/// Whether an edge-triggered member that is ready has something new to tell; if it is `told` now,
+/// that is noted.
 fn is_new_edge(
     guard: &mut Guard<'_>,
     fd: i32,
@@ -131,7 +137,8 @@ fn is_new_edge(
     let member = *guard.member(fd);
     // What the peer has sent by tcp after the ring is new, too, and shows in no write position.
     let seen = seen | u64::from(conn.rx.path() == path::LAST) << 63;
-    let life = conn.flags.load(Ordering::Acquire) & (flag::PEER_FIN | flag::PEER_HUP);
+    // Between hosts a read that finds the end may have to wait for what the link's end says of it.
+    let life = conn.flags.load(Ordering::Acquire) & (flag::PEER_FIN | flag::PEER_HUP | flag::CUT);
     let room = got & events::OUT != 0 && conn.has(flag::TX_FULL);
     let fresh = member.flags & FRESH != 0 || room || seen != member.seen || life != member.life;
     if fresh && told {
@@ -170,9 +177,10 @@ impl Set {
         arrived.list(guard);
     }
 
-    /// Takes hints and goes once through the list. With `places`, and the call that they are for: reports there what is ready. Without: looks only; what is ready stays
-    /// on the list as it is, but armed, as those who watch from outside are to learn of more. Says how many are ready, and whether
-    /// there was one of which that is being decided.
+    /// Takes hints and goes once through the list. With `places`, and the call that they are for:
+    /// reports there what is ready. Without: looks only; what is ready stays on the list as it is,
+    /// but armed, as those who watch from outside are to learn of more. Says how many are ready,
+    /// and whether there was one of which that is being decided.
     pub(super) fn go_through(
         &self,
         scan: &link::Scan,
@@ -191,11 +199,11 @@ impl Set {
         let mut undecided = false;
         // With one member its peer is told where it is spun for.
         let here = self.here(call.unwrap_or(0));
-        for _ in 0..guard.state().listed {
+        for _ in 0..guard.state().list.len {
             if places.as_ref().is_some_and(|places| count == places.len()) {
                 break;
             }
-            let Some(fd) = guard.unlist_first() else { break };
+            let Some(fd) = guard.take_first(|state| &mut state.list) else { break };
             match self.look_at(guard, fd, call) {
                 Found::Nothing => {}
                 Found::Undecided => {
@@ -216,7 +224,8 @@ impl Set {
         (count, undecided)
     }
 
-    /// Looks at one member that has been taken off the list, for a call that tells of it, or for none.
+    /// Looks at one member that has been taken off the list, for a call that tells of it, or for
+    /// none.
     fn look_at(&self, guard: &mut Guard<'_>, fd: i32, call: Option<u64>) -> Found {
         let member = *guard.member(fd);
         let Some(conn) = member.conn else { return Found::Nothing };
@@ -225,19 +234,19 @@ impl Set {
         }
         if call.is_some_and(|call| member.told >= call) {
             // What has come since is for the next call.
-            guard.set_aside(fd, |state| &mut state.told);
+            guard.put(fd, |state| &mut state.told);
             return Found::Nothing;
         }
-        if !matches!(table::entry(fd), Entry::Conn(other) if core::ptr::eq(other, conn)) {
-            // Where another number stands for the connection, it stays a member: whoever closes this one gives it to the kernel's set (`forget`), when the ring is given up.
-            let mut others = false;
-            table_fds(conn, |other| others |= other != fd);
-            if !others {
+        if !conn.is(table::conn(fd)) {
+            // Where another number stands for the connection, it stays a member: whoever closes
+            // this one gives it to the kernel's set (`forget`), when the ring is given up.
+            if !has_other_number(conn, fd) {
                 self.drop_member(guard, fd);
             }
             return Found::Nothing;
         }
-        // Its offer may have been taken back, and its link be gone since: nothing of it is armed or read then.
+        // Its offer may have been taken back, and its link be gone since: nothing of it is armed or
+        // read then.
         if !conn.is_managed() {
             self.move_out(guard, fd);
             return Found::Nothing;
@@ -276,14 +285,15 @@ impl Set {
         if events & ONESHOT != 0 {
             guard.member(fd).flags |= SPENT;
         } else if events & ET == 0 {
-            // Told again although the program has not read or written since: the kernel's members are asked next.
+            // Told again although the program has not read or written since: the kernel's members
+            // are asked next.
             let came = 1
                 + conn.counters.ring_in.load(Ordering::Relaxed)
                 + conn.counters.ring_out.load(Ordering::Relaxed);
             if core::mem::replace(&mut guard.member(fd).seen, came) == came {
                 self.crowded.store(1, Ordering::Relaxed);
             }
-            guard.set_aside(fd, |state| &mut state.told);
+            guard.put(fd, |state| &mut state.told);
         }
     }
 
@@ -316,18 +326,16 @@ impl Set {
                 let Some(conn) = table::conn(fd).filter(|conn| inner_data(conn, fd) == data) else {
                     continue;
                 };
-                {
-                    // Noted here, whatever path the connection reads on just now: this edge comes once.
-                    if event.events & events::RDHUP != 0 {
-                        conn.set(flag::PEER_FIN);
-                    }
-                    if event.events & (libc::EPOLLHUP | libc::EPOLLERR) as u32 != 0 {
-                        conn.set(flag::PEER_HUP);
-                    }
-                    ready::absorb_by(conn, fd, By::Set);
-                    if conn.state() == state::OFFERED {
-                        rendezvous::answered(conn);
-                    }
+                // Noted here, whatever path the connection reads on just now: this edge comes once.
+                if event.events & events::RDHUP != 0 {
+                    conn.set(flag::PEER_FIN);
+                }
+                if event.events & (libc::EPOLLHUP | libc::EPOLLERR) as u32 != 0 {
+                    conn.set(flag::PEER_HUP);
+                }
+                ready::absorb_by(conn, fd, By::Set);
+                if conn.state() == state::OFFERED {
+                    rendezvous::answered(conn);
                 }
                 let member = guard.member(fd);
                 if member.flags & MOVED != 0 {

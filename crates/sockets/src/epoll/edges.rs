@@ -1,15 +1,16 @@
-//! Memberships of a connection, and edges for its sets: what has come, and the kernel has told nobody of, is told by changing a
-//! registration in the inner set.
+//! Memberships of a connection, and edges for its sets: what has come, and the kernel has told
+//! nobody of, is told by changing a registration in the inner set.
 
 use fabric::sync::{AtomicU32, Ordering};
 use fabric::sys;
 
-use super::set::{MEMBERS, MOVED, PRESENT, Set, each_set};
+use super::set::{Guard, MEMBERS, MOVED, Set, each_set};
 use crate::conn::Conn;
 use crate::events;
-use crate::table::{self, Entry};
+use crate::table;
 
-/// What a companion is watched for in an inner set. It is writable at once, so that adding (or changing) it is an event.
+/// What a companion is watched for in an inner set. It is writable at once, so that adding (or
+/// changing) it is an event.
 pub(super) const EDGES: u32 = events::IN | events::OUT | events::RDHUP | libc::EPOLLPRI as u32 | ET;
 
 pub(super) const ET: u32 = libc::EPOLLET as u32;
@@ -29,8 +30,9 @@ pub(crate) fn count_members(conn: &'static Conn) {
     conn.epolls.store(count, Ordering::Release);
 }
 
-/// Something has come that may have been for sets, too, and the kernel has no edge of it, or has it no more (a kick that was taken): they get one. Under the lock of a
-/// direction, so without the sets' own; a set that the connection is not in refuses.
+/// Something has come that may have been for sets, too, and the kernel has no edge of it, or has it
+/// no more (a kick that was taken): they get one. Under the lock of a direction, so without the
+/// sets' own; a set that the connection is not in refuses.
 #[cold]
 pub(crate) fn another_edge(conn: &Conn) {
     each_set(|set| {
@@ -61,7 +63,7 @@ pub(super) fn each_membership(conn: &'static Conn, mut each: impl FnMut(&'static
 /// The descriptors of a connection: nearly always the one it was made with.
 pub(super) fn table_fds(conn: &Conn, mut each: impl FnMut(i32)) {
     let first = conn.descriptor();
-    let is = |fd: i32| matches!(table::entry(fd), Entry::Conn(other) if core::ptr::eq(other, conn));
+    let is = |fd: i32| conn.is(table::conn(fd));
     if conn.refs.load(Ordering::Acquire) == 1 && is(first) {
         return each(first);
     }
@@ -72,8 +74,21 @@ pub(super) fn table_fds(conn: &Conn, mut each: impl FnMut(i32)) {
     });
 }
 
-/// What the inner set tells of a member: its number, and which connection it stood for. One that this process has closed and another one
-/// has still goes on being told of here, when the number may be another connection's.
+/// The descriptors that members may have.
+pub(super) fn numbers() -> core::ops::Range<i32> {
+    0..table::top().min(MEMBERS as i32)
+}
+
+/// Whether another number than `fd` stands for a connection.
+pub(super) fn has_other_number(conn: &Conn, fd: i32) -> bool {
+    let mut others = false;
+    table_fds(conn, |other| others |= other != fd);
+    others
+}
+
+/// What the inner set tells of a member: its number, and which connection it stood for. One that
+/// this process has closed and another one has still goes on being told of here, when the number
+/// may be another connection's.
 pub(super) fn inner_data(conn: &'static Conn, fd: i32) -> u64 {
     (core::ptr::from_ref(conn) as u64 / align_of::<Conn>() as u64 * MEMBERS as u64) | fd as u64
 }
@@ -81,7 +96,8 @@ pub(super) fn inner_data(conn: &'static Conn, fd: i32) -> u64 {
 /// How many sets are watched.
 pub(super) static WATCHED: AtomicU32 = AtomicU32::new(0);
 
-/// The descriptor is going to be waited on from outside, if it is one of our sets; says whether it is.
+/// The descriptor is going to be waited on from outside, if it is one of our sets; says whether it
+/// is.
 pub fn watch(fd: i32) -> bool {
     let Some(set) = table::set(fd) else { return false };
     if set.watched.swap(1, Ordering::SeqCst) == 0 {
@@ -91,13 +107,21 @@ pub fn watch(fd: i32) -> bool {
     true
 }
 
+impl Guard<'_> {
+    /// A member may be ready: puts it on the list, and wakes a thread that sleeps on the set.
+    pub(super) fn list_and_wake(mut self, fd: i32) {
+        self.list(fd);
+        let set = self.0;
+        drop(self);
+        if set.sleepers.load(Ordering::SeqCst) != 0 {
+            set.nudge(fd);
+        }
+    }
+}
+
 impl Set {
     pub(super) fn has(&self, conn: &'static Conn, fd: i32) -> bool {
-        (fd as usize) < MEMBERS
-            && self.lock().is_some_and(|mut guard| {
-                let member = guard.member(fd);
-                member.flags & PRESENT != 0 && member.conn.is_some_and(|other| core::ptr::eq(other, conn))
-            })
+        (fd as usize) < MEMBERS && self.lock().is_some_and(|mut guard| guard.member(fd).is(conn))
     }
 
     pub(super) fn list_and_wake(&self, fd: i32) {
@@ -117,18 +141,24 @@ impl Set {
         if self.moved.load(Ordering::Acquire) == 0 {
             return;
         }
-        for fd in 0..table::top().min(MEMBERS as i32) {
+        for fd in numbers() {
             if guard.member(fd).flags & MOVED != 0 {
                 guard.list(fd);
             }
         }
     }
 
-    /// Wakes a thread that sleeps on the set: re-arming an edge that is there (writable) is an event.
+    /// Wakes a thread that sleeps on the set: re-arming an edge that is there (writable) is an
+    /// event.
     pub(super) fn nudge(&self, fd: i32) {
         let Some(conn) = table::conn(fd) else { return };
         let inner = self.inner.load(Ordering::Acquire) - 1;
         let _ = sys::epoll_ctl(inner, libc::EPOLL_CTL_MOD, fd, EDGES, inner_data(conn, fd));
+    }
+
+    /// Takes a number out of the inner set.
+    pub(super) fn leave_inner(&self, fd: i32) {
+        let _ = sys::epoll_ctl(self.inner.load(Ordering::Acquire) - 1, libc::EPOLL_CTL_DEL, fd, 0, 0);
     }
 
     /// The set is at its end.

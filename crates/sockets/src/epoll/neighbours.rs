@@ -1,26 +1,29 @@
-//! Who waits on the processor that a set's thread runs on: a server that spins there takes it from its own clients. Members' peers tell where they wait, as
-//! we tell them.
+//! Who waits on the processor that a set's thread runs on: a server that spins there takes it from
+//! its own clients. Members' peers tell where they wait, as we tell them.
 
 use fabric::sync::Ordering;
 use fabric::sys;
 use stream::spin::{NO_CPU, cpu, ticks, ticks_of};
 
-use super::set::{Guard, MEMBERS, MOVED, Set};
+use super::edges::numbers;
+use super::set::{Guard, MOVED, Set};
 use crate::conn::{Conn, path};
-use crate::table;
 use crate::wake::arm;
 
 /// So many calls are answered without a sleep before others are let run.
 const UNSLEPT_MOST: u32 = 3;
-/// How often it is looked whether peers wait on our processor, at how many descriptors, and for how long that holds.
+/// How often it is looked whether peers wait on our processor, at how many descriptors, and for how
+/// long that holds.
 const NEIGHBOURS_NS: u64 = 1_000_000;
 const NEIGHBOURS: i32 = 64;
 const NEIGHBOUR_NS: u64 = 20_000_000;
-/// So many calls go by what the first of them found to be their processor: to ask waits for all that goes before.
+/// So many calls go by what the first of them found to be their processor: to ask waits for all
+/// that goes before.
 const CALLS_ALIKE: u64 = 16;
 
 impl Set {
-    /// A set whose members are always ready never sleeps: peers that wait for the processor, not for us, get it now and then.
+    /// A set whose members are always ready never sleeps: peers that wait for the processor, not
+    /// for us, get it now and then.
     #[inline]
     pub(super) fn give_way(&self) {
         // The only peer is one that we wait for.
@@ -66,7 +69,8 @@ impl Set {
 }
 
 impl Guard<'_> {
-    /// A member is told of: its peer, which is going to wait for an answer, learns on which processor that is (plus one), where it need not spin.
+    /// A member is told of: its peer, which is going to wait for an answer, learns on which
+    /// processor that is (plus one), where it need not spin.
     pub(super) fn note_told(&mut self, fd: i32, conn: &Conn, here: u64) {
         if core::mem::replace(&mut self.member(fd).cpu, here) != here {
             arm::tell_cpu(conn, here);
@@ -78,7 +82,7 @@ impl Guard<'_> {
         let mut known = self.state().neighbours;
         if now >= known.due {
             known.due = now + ticks_of(NEIGHBOURS_NS);
-            let top = table::top().min(MEMBERS as i32);
+            let top = numbers().end;
             for _ in 0..top.min(NEIGHBOURS) {
                 let fd = if known.next < top { known.next } else { 0 };
                 let member = *self.member(fd);
@@ -97,7 +101,7 @@ impl Guard<'_> {
 
     /// A promoted member, when there is one on the list's memory: for guessing where its peer runs.
     fn sole(&mut self) -> Option<&'static Conn> {
-        (0..table::top().min(MEMBERS as i32))
+        numbers()
             .map(|fd| *self.member(fd))
             .find(|member| member.flags & MOVED != 0)
             .and_then(|member| member.conn)

@@ -1,4 +1,5 @@
-//! Event queues: each is one set's, and peers that put something for a member set a hint in it and ring its bell.
+//! Event queues: each is one set's, and peers that put something for a member set a hint in it and
+//! ring its bell.
 
 use fabric::sync::{AtomicU32, Ordering};
 use fabric::{bell, hints, sys, trip};
@@ -12,7 +13,8 @@ use crate::{bells, events, link};
 
 pub(super) static QUEUES_TAKEN: AtomicU32 = AtomicU32::new(0);
 
-/// Arms a member: by its set's event queue if it has one and is the only one that waits, else by kicks.
+/// Arms a member: by its set's event queue if it has one and is the only one that waits, else by
+/// kicks.
 pub(super) fn arm_member(conn: &'static Conn, interest: u64) {
     let queue = conn.queue.load(Ordering::Acquire);
     let alone = || {
@@ -23,13 +25,13 @@ pub(super) fn arm_member(conn: &'static Conn, interest: u64) {
             && heard(conn, queue)
     };
     if queue != 0 && alone() {
-        arm::arm(conn, interest, trip::QUEUE, queue as u8 - 1);
+        arm::arm(conn, interest, trip::armed(0, trip::QUEUE, queue as u8 - 1));
         // The queue may have been another set's, which has ended meanwhile.
         if alone() {
             return;
         }
     }
-    arm::arm(conn, interest, trip::KICK, 0);
+    arm::arm(conn, interest, trip::KICK);
 }
 
 /// Whether the peer can ring the event queue with this number, less one.
@@ -73,8 +75,13 @@ impl Set {
         }
     }
 
-    /// Silences its bells.
+    /// Silences its bells, if need be. A bell tells of each ring, as it is edge-triggered, although
+    /// no ring has been taken out before. Only where it stands among events of the kernel's must
+    /// it be known whether it rings.
     pub(super) fn silence(&self, queue: usize) {
+        if self.on_tcp.load(Ordering::Acquire) == 0 && bells::loud_fd(queue).is_none() {
+            return;
+        }
         let rung = silence(queue).min(i32::MAX as u64) as i32;
         let _ = self.owed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |owed| {
             (owed > 0).then(|| (owed - rung).max(0))
@@ -100,8 +107,10 @@ pub(super) fn rings(queue: usize) -> bool {
     bells::bell_fd(queue).is_some_and(sys::readable) || bells::loud_fd(queue).is_some_and(sys::readable)
 }
 
-/// Arms the queue's sleep words; says how many were disarmed; to be looked at once more before the sleep. Always for the bell: what disarms them may be a late hint
-/// for a connection that is the set's no more, or another set's hint from when the queue was its own, whose kick nobody here would see.
+/// Arms the queue's sleep words; says how many were disarmed; to be looked at once more before the
+/// sleep. Always for the bell: what disarms them may be a late hint for a connection that is the
+/// set's no more, or another set's hint from when the queue was its own, whose kick nobody here
+/// would see.
 pub(super) fn arm_sleep(scan: &link::Scan, queue: u32) -> u32 {
     let disarmed = scan.arm_sleep(queue as usize, trip::BELL, queue as u8);
     hints::fence_before_sleep();

@@ -1,4 +1,5 @@
-//! An epoll set and its members: data, and the list of members that may be ready. Under the set's lock, but for what is atomic.
+//! An epoll set and its members: data, and the list of members that may be ready. Under the set's
+//! lock, but for what is atomic.
 
 use core::cell::UnsafeCell;
 use fabric::lock::Lock;
@@ -15,9 +16,11 @@ pub struct Set {
     pub(super) fd: AtomicI32,
     /// The inner set, +1.
     pub(super) inner: AtomicI32,
-    /// Its event queue, +1, whose bell is in the inner set; without one its members are armed for kicks.
+    /// Its event queue, +1, whose bell is in the inner set; without one its members are armed for
+    /// kicks.
     pub(super) queue: AtomicU32,
-    /// How often its bell was going to be rung (a sleep word was disarmed), less how often it has been.
+    /// How often its bell was going to be rung (a sleep word was disarmed), less how often it has
+    /// been.
     pub(super) owed: AtomicI32,
     /// Until when nobody is waited for who is about to ring it, in ticks.
     pub(super) impatient: AtomicU64,
@@ -25,7 +28,8 @@ pub struct Set {
     pub(super) moved: AtomicU32,
     /// Whether a member has been given back to the kernel's set since that was last looked at.
     pub(super) given_back: AtomicU32,
-    /// Members that still get bytes by tcp: the kernel's, and those in the inner set whose peers have not changed over yet.
+    /// Members that still get bytes by tcp: the kernel's, and those in the inner set whose peers
+    /// have not changed over yet.
     pub(super) on_tcp: AtomicU32,
     /// Threads asleep on the set; being watched counts as one, that never ends.
     pub(super) sleepers: AtomicU32,
@@ -40,7 +44,8 @@ pub struct Set {
     /// Whether a member has been found without room in its window of messages since the last sleep.
     pub(super) windows: AtomicU32,
     pub(super) kernel_asked: AtomicU64,
-    /// The last call had no place left, or told only what it had told before: the kernel's members may be waiting.
+    /// The last call had no place left, or told only what it had told before: the kernel's members
+    /// may be waiting.
     pub(super) crowded: AtomicU32,
     pub(super) learned: AtomicU64,
     /// The processor that its thread ran on when that was last looked at, plus one.
@@ -49,7 +54,8 @@ pub struct Set {
     pub(super) unslept: AtomicU32,
     /// Counts calls of epoll_wait().
     pub(super) calls: AtomicU64,
-    /// Counts the kernel's registrations and the looks at its members; and when the last look began that left nothing to be told.
+    /// Counts the kernel's registrations and the looks at its members; and when the last look began
+    /// that left nothing to be told.
     pub(super) clock: AtomicU64,
     pub(super) emptied: AtomicU64,
     pub(super) lock: Lock,
@@ -57,18 +63,21 @@ pub struct Set {
 }
 
 pub(super) struct State {
-    /// The members by descriptor, mapped in parts, each when it is first needed: what is mapped is the program's no more.
+    /// The members by descriptor, mapped in parts, each when it is first needed: what is mapped is
+    /// the program's no more.
     pub(super) parts: Parts,
     /// What stands for those that are not mapped.
     pub(super) nobody: Member,
-    pub(super) head: u32,
-    pub(super) tail: u32,
-    pub(super) listed: u32,
-    /// Those that the call under way has told of, level-triggered: they go back on the list at its end.
-    pub(super) told: Aside,
-    /// Those whose hints came while, or after, the kernel was asked: they are looked at when it has been asked again.
-    pub(super) late: Aside,
-    /// Connections whose peers had set a hint, when it was taken, but were not done with waking us, as far as there is room.
+    /// Those that may be ready.
+    pub(super) list: List,
+    /// Those that the call under way has told of, level-triggered: they go back on the list at its
+    /// end.
+    pub(super) told: List,
+    /// Those whose hints came while, or after, the kernel was asked: they are looked at when it has
+    /// been asked again.
+    pub(super) late: List,
+    /// Connections whose peers had set a hint, when it was taken, but were not done with waking us,
+    /// as far as there is room.
     pub(super) waking: [Option<&'static Conn>; WAKING],
     pub(super) neighbours: Neighbours,
 }
@@ -78,22 +87,21 @@ impl State {
         State {
             parts,
             nobody: NOBODY,
-            head: 0,
-            tail: 0,
-            listed: 0,
-            told: Aside::default(),
-            late: Aside::default(),
+            list: List::default(),
+            told: List::default(),
+            late: List::default(),
             waking: [None; WAKING],
             neighbours: Neighbours::default(),
         }
     }
 }
 
-/// Members that are kept off the list for a while, in order: the first and the last, +1.
+/// Members in order, each of which has the next: the first and the last, +1, and how many.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Aside {
+pub(super) struct List {
     pub(super) first: u32,
-    pub(super) last: u32,
+    last: u32,
+    pub(super) len: u32,
 }
 
 // SAFETY: `state` is under `lock`, the rest is atomic.
@@ -106,8 +114,9 @@ pub(super) struct Member {
     pub(super) events: u32,
     pub(super) flags: u32,
     pub(super) next: u32,
-    /// When last reported. Edge-triggered: the peer's write position, and what was known of the connection's life. Level-triggered: how
-    /// far the program had come. Of a member that is the kernel's: when it was registered, by the set's clock.
+    /// When last reported. Edge-triggered: the peer's write position, and what was known of the
+    /// connection's life. Level-triggered: how far the program had come. Of a member that is the
+    /// kernel's: when it was registered, by the set's clock.
     pub(super) seen: u64,
     pub(super) life: u32,
     /// The call that last told of it: none tells twice.
@@ -116,7 +125,31 @@ pub(super) struct Member {
     pub(super) cpu: u64,
 }
 
-/// The member is in the set; it is in the inner set; it is on the list; its one shot is fired; what it is ready for is an edge.
+/// What epoll_ctl() is called for, on a connection.
+#[derive(Clone, Copy)]
+pub(super) struct Asked {
+    pub(super) op: i32,
+    pub(super) fd: i32,
+    pub(super) conn: &'static Conn,
+    pub(super) events: u32,
+    pub(super) data: u64,
+}
+
+impl Member {
+    /// Whether it is in the set, and stands for the connection.
+    pub(super) fn is(&self, conn: &Conn) -> bool {
+        self.flags & PRESENT != 0 && conn.is(self.conn)
+    }
+
+    /// As registered anew: but for its place on a list, and the call that told of it.
+    pub(super) fn anew(&self, asked: Asked, flags: u32) -> Member {
+        let Asked { conn, events, data, .. } = asked;
+        Member { conn: Some(conn), events, data, flags, next: self.next, told: self.told, ..NOBODY }
+    }
+}
+
+/// The member is in the set; it is in the inner set; it is on the list; its one shot is fired; what
+/// it is ready for is an edge.
 pub(super) const PRESENT: u32 = 1;
 
 pub(super) const MOVED: u32 = 2;
@@ -127,8 +160,8 @@ pub(super) const SPENT: u32 = 8;
 
 pub(super) const FRESH: u32 = 16;
 
-/// Its descriptor is registered in the inner set, which outlives EPOLL_CTL_DEL: programs take members out and put them in again for
-/// every request.
+/// Its descriptor is registered in the inner set, which outlives EPOLL_CTL_DEL: programs take
+/// members out and put them in again for every request.
 pub(super) const INNER: u32 = 32;
 
 /// In the inner set, and not seen on a ring yet.
@@ -171,7 +204,8 @@ pub(super) static SETS_AT: AtomicU64 = AtomicU64::new(0);
 /// How many of the array's places were ever used: the first ones.
 pub(super) static SETS_MADE: AtomicUsize = AtomicUsize::new(0);
 
-/// Calls `each` for every set that the program has. Connections close, and are promoted, by the thousand: not by way of the table.
+/// Calls `each` for every set that the program has. Connections close, and are promoted, by the
+/// thousand: not by way of the table.
 pub(super) fn each_set(mut each: impl FnMut(&'static Set)) {
     for set in (0..sets_made()).filter_map(set) {
         if set.refs.load(Ordering::Acquire) != 0 {
@@ -193,7 +227,8 @@ impl Drop for Guard<'_> {
 }
 
 impl Guard<'_> {
-    /// A member's place; of one for which none is mapped, as nobody has been added there, one that is empty.
+    /// A member's place; of one for which none is mapped, as nobody has been added there, one that
+    /// is empty.
     #[inline(always)]
     pub(super) fn member(&mut self, fd: i32) -> &mut Member {
         let (part, begin) = part_of(fd as usize);
@@ -201,7 +236,8 @@ impl Guard<'_> {
         if at.is_null() {
             return self.nobody();
         }
-        // SAFETY: the part has places from `begin` to twice that, or PART of them, and stays mapped as long as the set; the lock is held.
+        // SAFETY: the part has places from `begin` to twice that, or PART of them, and stays mapped
+        // as long as the set; the lock is held.
         unsafe { &mut *at.add(fd as usize - begin) }
     }
     #[cold]
@@ -223,24 +259,12 @@ impl Guard<'_> {
         // SAFETY: the lock is held.
         unsafe { &mut *self.0.state.get() }
     }
+    /// A member may be ready.
     pub(super) fn list(&mut self, fd: i32) {
-        let member = self.member(fd);
-        if member.flags & LISTED != 0 {
-            return;
-        }
-        member.flags |= LISTED;
-        member.next = 0;
-        let (tail, state) = (self.state().tail, fd as u32 + 1);
-        if tail == 0 {
-            self.state().head = state;
-        } else {
-            self.member(tail as i32 - 1).next = state;
-        }
-        self.state().tail = state;
-        self.state().listed += 1;
+        self.put(fd, |state| &mut state.list);
     }
-    /// Keeps a member off the list until [`Guard::relist`].
-    pub(super) fn set_aside(&mut self, fd: i32, which: fn(&mut State) -> &mut Aside) {
+    /// Puts a member at the end of a list, unless it is on one.
+    pub(super) fn put(&mut self, fd: i32, which: fn(&mut State) -> &mut List) {
         let place = fd as u32 + 1;
         let member = self.member(fd);
         if member.flags & LISTED != 0 {
@@ -252,17 +276,26 @@ impl Guard<'_> {
             0 => which(self.state()).first = place,
             last => self.member(last as i32 - 1).next = place,
         }
-        which(self.state()).last = place;
+        let list = which(self.state());
+        list.last = place;
+        list.len += 1;
     }
-    /// A peer had set a hint when it was taken, but was not done with waking us.
-    #[cold]
-    pub(super) fn note_waking(&mut self, conn: &'static Conn) {
-        if let Some(place) = self.state().waking.iter_mut().find(|place| place.is_none()) {
-            *place = Some(conn);
+    /// Takes the first one off.
+    pub(super) fn take_first(&mut self, which: fn(&mut State) -> &mut List) -> Option<i32> {
+        let fd = which(self.state()).first.checked_sub(1)? as i32;
+        let member = self.member(fd);
+        member.flags &= !LISTED;
+        let next = member.next;
+        let list = which(self.state());
+        list.first = next;
+        list.len -= 1;
+        if next == 0 {
+            list.last = 0;
         }
+        Some(fd)
     }
-    /// Puts those that were set aside on the list.
-    pub(super) fn relist(&mut self, which: fn(&mut State) -> &mut Aside) {
+    /// Puts those of another list back on that of candidates.
+    pub(super) fn relist(&mut self, which: fn(&mut State) -> &mut List) {
         let mut next = core::mem::take(which(self.state())).first;
         while next != 0 {
             let fd = next as i32 - 1;
@@ -274,35 +307,26 @@ impl Guard<'_> {
             }
         }
     }
+    /// A peer had set a hint when it was taken, but was not done with waking us.
+    #[cold]
+    pub(super) fn note_waking(&mut self, conn: &'static Conn) {
+        if let Some(place) = self.state().waking.iter_mut().find(|place| place.is_none()) {
+            *place = Some(conn);
+        }
+    }
     /// One that is to be looked at, now or when the kernel has been asked again, if there is one.
     pub(super) fn next(&mut self) -> Option<i32> {
         let state = self.state();
-        let first = if state.head != 0 { state.head } else { state.late.first };
+        let first = if state.list.first != 0 { state.list.first } else { state.late.first };
         (first != 0).then(|| first as i32 - 1)
-    }
-    pub(super) fn unlist_first(&mut self) -> Option<i32> {
-        let head = self.state().head;
-        if head == 0 {
-            return None;
-        }
-        let fd = head as i32 - 1;
-        let member = self.member(fd);
-        member.flags &= !LISTED;
-        let next = member.next;
-        let state = self.state();
-        state.head = next;
-        if next == 0 {
-            state.tail = 0;
-        }
-        state.listed -= 1;
-        Some(fd)
     }
 }
 
 /// The set with this number, in use or not; `None` before the first was made.
 pub(super) fn set(index: usize) -> Option<&'static Set> {
     let base = SETS_AT.load(Ordering::Acquire) as *const Set;
-    // SAFETY: the array has SETS places, zeroed memory is a valid unused Set, it is never unmapped; callers stay below SETS.
+    // SAFETY: the array has SETS places, zeroed memory is a valid unused Set, it is never unmapped;
+    // callers stay below SETS.
     (!base.is_null()).then(|| unsafe { &*base.add(index) })
 }
 
@@ -329,7 +353,8 @@ pub(super) fn take_set() -> Option<&'static Set> {
     None
 }
 
-/// Whether a member's peer waits on the processor that we run on, who would wait for as long as we spin: looked at now and then, some members at a time.
+/// Whether a member's peer waits on the processor that we run on, who would wait for as long as we
+/// spin: looked at now and then, some members at a time.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Neighbours {
     /// When that is looked at next, and until when one counts that was found, in ticks.

@@ -3,8 +3,9 @@
 use fabric::lock::Lock;
 use fabric::sync::Ordering;
 
+use super::edges::numbers;
 use super::queues::QUEUES_TAKEN;
-use super::set::{Guard, MEMBERS, PRESENT, Set, each_set, set, sets_made, take_set};
+use super::set::{Guard, PRESENT, Set, each_set, set, sets_made, take_set};
 use super::standin;
 use crate::conn::flag;
 use crate::table::{self, Entry};
@@ -44,7 +45,8 @@ pub fn closed(set: &'static Set, fd: i32) {
     set.release();
 }
 
-/// Before fork(): takes the locks of all sets. False if that cannot be, as this thread has one of them (it is in a signal handler).
+/// Before fork(): takes the locks of all sets. False if that cannot be, as this thread has one of
+/// them (it is in a signal handler).
 pub fn freeze() -> bool {
     let tid = thread::tid();
     for index in 0..sets_made() {
@@ -69,14 +71,15 @@ fn thaw_below(end: usize) {
     }
 }
 
-/// Counts the memberships of this process once more for another one that has copies of its sets ([`crate::conn::Conn::epolls`] counts all of them), or no longer.
+/// Counts the memberships of this process once more for another one that has copies of its sets
+/// ([`crate::conn::Conn::epolls`] counts all of them), or no longer.
 pub fn share_members(more: bool) {
     each_set(|set| {
         // At fork() this thread has the lock already.
         let held = (set.lock.owner() != thread::tid()).then(|| set.lock());
         let mut guard = core::mem::ManuallyDrop::new(Guard(set));
         if !matches!(held, Some(None)) && !guard.state().parts[0].is_null() {
-            for fd in 0..table::top().min(MEMBERS as i32) {
+            for fd in numbers() {
                 let member = *guard.member(fd);
                 if let Some(conn) = member.conn.filter(|_| member.flags & PRESENT != 0)
                     && conn.has(flag::SHARED)
@@ -96,12 +99,8 @@ pub fn share_members(more: bool) {
 pub fn forked() {
     // In use or not: one may have been given up by another thread since it was frozen.
     (0..sets_made()).filter_map(set).filter(|set| set.lock.owner() != 0).for_each(|set| set.lock.reset());
-    each_set(|set| {
-        set.inherited.store(1, Ordering::Relaxed);
-        set.queue.store(0, Ordering::Relaxed);
-        set.list_all();
-    });
-    QUEUES_TAKEN.store(0, Ordering::Relaxed);
+    each_set(|set| set.inherited.store(1, Ordering::Relaxed));
+    renounce();
 }
 
 /// The process has given up its bells: its sets are woken by kicks from then on.
@@ -120,8 +119,8 @@ pub(crate) fn uses(fd: i32) -> bool {
     any
 }
 
-/// A jump out of a signal handler has ended the call that had the lock of a set: the set is put in order and the lock given back. False
-/// if it is no set's.
+/// A jump out of a signal handler has ended the call that had the lock of a set: the set is put in
+/// order and the lock given back. False if it is no set's.
 #[cold]
 pub fn abandoned(lock: &Lock) -> bool {
     let Some(set) = (0..sets_made()).filter_map(set).find(|set| core::ptr::eq(&raw const set.lock, lock))

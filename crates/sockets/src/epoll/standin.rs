@@ -1,8 +1,11 @@
-//! Stand-ins. A member whose number is closed, while another number stands for the connection, is the kernel's from then on. But where nobody
-//! may copy the peer's descriptor, and the peer is in no call of ours, its unread bytes stay in the ring (`keep_rest` in `handover.rs`), of which the
-//! kernel knows nothing. Then a readable eventfd is a member beside it, with the same events and data, until these bytes are read.
+//! Stand-ins. A member whose number is closed, while another number stands for the connection, is
+//! the kernel's from then on. But where nobody may copy the peer's descriptor, and the peer is in
+//! no call of ours, its unread bytes stay in the ring (`keep_rest` in `handover.rs`), of which the
+//! kernel knows nothing. Then a readable eventfd is a member beside it, with the same events and
+//! data, until these bytes are read.
 //!
-//! While bytes have come by tcp as well, the kernel tells of both: one event more, with the same data.
+//! While bytes have come by tcp as well, the kernel tells of both: one event more, with the same
+//! data.
 
 use fabric::sync::{AtomicI32, AtomicU64, Ordering};
 use fabric::{bell, sys};
@@ -13,13 +16,15 @@ use crate::conn::{Conn, flag, path};
 use crate::layout::W;
 use crate::{descriptors, events};
 
-/// A connection's address and its eventfd's number, +1; a connection may have several, one for each membership.
+/// A connection's address and its eventfd's number, +1; a connection may have several, one for each
+/// membership.
 struct StandIn {
     conn: AtomicU64,
     lamp: AtomicI32,
 }
 
-/// Seldom more than one is needed at a time. A membership that finds none free is told of what comes next.
+/// Seldom more than one is needed at a time. A membership that finds none free is told of what
+/// comes next.
 const MOST: usize = 64;
 static STAND_INS: [StandIn; MOST] =
     [const { StandIn { conn: AtomicU64::new(0), lamp: AtomicI32::new(0) } }; MOST];

@@ -1,4 +1,5 @@
-//! epoll_wait(): what the list of candidates gives, what the kernel gives, and the sleep when neither gives anything.
+//! epoll_wait(): what the list of candidates gives, what the kernel gives, and the sleep when
+//! neither gives anything.
 
 use fabric::bell;
 use fabric::sync::{Ordering, spin_hint};
@@ -6,24 +7,32 @@ use fabric::sys::{self, Errno};
 use stream::spin::{Learned, Spun, nanos_of, ticks, ticks_of};
 
 use super::candidates::{Hints, MASK, waits_for_window};
-use super::edges::ET;
+use super::edges::{ET, numbers};
 use super::queues::{rings, silence};
-use super::set::{FRESH, Guard, MEMBERS, MOVED, SPENT, Set};
+use super::set::{FRESH, Guard, MOVED, SPENT, Set};
 use crate::conn::{Conn, flag};
 use crate::layout::W;
 use crate::path::room;
-use crate::table::{self, Entry};
 use crate::wake::arm;
-use crate::{bells, events, idle, link, overdue, process, ready, real};
+use crate::{bells, events, idle, link, next, overdue, process, ready, table};
 
 /// The kernel's part of a set is asked at least this often while rings keep it busy.
 const KERNEL_NS: u64 = 50_000;
 
-/// How long a bell is waited for that is about to be rung; and for how long none is after one that was not.
+/// How long a bell is waited for that is about to be rung; and for how long none is after one that
+/// was not.
 const RINGERS_NS: u64 = if cfg!(perturb) { 50_000_000 } else { 50_000 };
 const IMPATIENT_NS: u64 = if cfg!(perturb) { 0 } else { 10_000_000 };
 /// How often hints are taken again, at most, for what came before something that has been seen.
-const LOOKS: usize = 4;
+const POLLS: usize = 4;
+
+/// What comes before and after a look at what is ready.
+struct Next {
+    /// The kernel has been asked just now, in a sleep of this call.
+    asked: bool,
+    /// The thread may spin, if nothing is ready.
+    spins: bool,
+}
 
 impl Set {
     pub(super) fn wait(
@@ -36,14 +45,16 @@ impl Set {
             None | Some(0) => None,
             Some(nanos) => Some(ticks().saturating_add(ticks_of(nanos))),
         };
-        let mut began = 0;
+        let (mut began, mut asked) = (0, false);
         loop {
-            // Nothing has been told in this call so far; others may have told of members since it began.
+            // Nothing has been told in this call so far; others may have told of members since it
+            // began.
             let call = self.calls.fetch_add(1, Ordering::Relaxed) + 1;
             let moved = self.moved.load(Ordering::Acquire) != 0;
             if moved {
                 let scan = link::scan();
-                let count = self.look(&scan, places, call)?;
+                let spins = nanos != Some(0) && self.may_spin();
+                let count = self.poll(&scan, places, call, Next { asked, spins })?;
                 if count > 0 {
                     drop(scan);
                     if count == places.len() {
@@ -58,9 +69,11 @@ impl Set {
                 }
             }
             let (count, inner) = self.sleep(places, nanos, (deadline, &mut began), mask)?;
-            let call = self.calls.fetch_add(1, Ordering::Relaxed) + 1;
+            asked = true;
             if count > 0 {
-                // What came by rings before comes with it, at its place.
+                // What came by rings before comes with it, at its place. Not of members that others
+                // have told of, or moved to memory, since this call began: the kernel may just have
+                // told of them.
                 let rings = match self.moved.load(Ordering::Acquire) {
                     0 => 0,
                     _ => self.collect(&link::scan(), &mut places[count..], Hints::None, call, false)?,
@@ -70,6 +83,7 @@ impl Set {
                 return Ok(count + rings);
             }
             if nanos == Some(0) || deadline.is_some_and(|deadline| ticks() >= deadline) {
+                let call = self.calls.fetch_add(1, Ordering::Relaxed) + 1;
                 let count = match moved || inner.is_some() {
                     true => self.collect(&link::scan(), places, Hints::Until(u64::MAX), call, false)?,
                     false => 0,
@@ -85,25 +99,48 @@ impl Set {
         }
     }
 
-    /// What is ready now, of rings' members and, if their turn has come, of the kernel's, which have half of the places then (with one
-    /// place: it), so that neither kind keeps the other waiting.
+    fn may_spin(&self) -> bool {
+        let learned = Learned::from_bits(self.learned.load(Ordering::Relaxed));
+        self.queue.load(Ordering::Acquire) != 0 && learned.may_spin(process::spin_ticks())
+    }
+
+    /// What is ready now, of rings' members and, if their turn has come, of the kernel's, so that
+    /// neither kind keeps the other waiting. Where rings have filled all places, the kernel's have
+    /// half of them next time (with one place: it). A thread that goes to sleep at once, as rings
+    /// have nothing, asks for the kernel's with that.
     ///
-    /// What came first is told first, and nothing without what came before it: a program that writes to two connections may count on
-    /// that with tcp. Hints are stamped by who sets them, and taken again after members were looked at. As long as bytes may come by
-    /// tcp, too, the kernel is asked after what was on the list (with tcp, what was told of before stands before what came later, too),
-    /// then come those that were hinted before it was asked: where the rings' bell stands among what it tells.
-    fn look(
+    /// What came first is told first, and nothing without what came before it: a program that
+    /// writes to two connections may count on that with tcp. Hints are stamped by who sets them,
+    /// and taken again after members were looked at. As long as bytes may come by tcp, too, the
+    /// kernel is asked after what was on the list (with tcp, what was told of before stands before
+    /// what came later, too), then come those that were hinted before it was asked: where the
+    /// rings' bell stands among what it tells.
+    fn poll(
         &'static self,
         scan: &link::Scan,
         places: &mut [libc::epoll_event],
         call: u64,
+        next: Next,
     ) -> Result<usize, Errno> {
         let mixed = self.on_tcp.load(Ordering::Acquire) != 0 && places.len() > 1;
-        let asked = ticks() - self.kernel_asked.load(Ordering::Relaxed);
-        if !mixed && self.crowded.swap(0, Ordering::Relaxed) == 0 && asked <= ticks_of(KERNEL_NS) {
-            return self.collect(scan, places, Hints::Until(u64::MAX), call, false);
-        }
         let queue = self.queue.load(Ordering::Acquire);
+        let all = Hints::Until(u64::MAX);
+        if !mixed && self.crowded.swap(0, Ordering::Relaxed) == 0 {
+            let since = ticks() - self.kernel_asked.load(Ordering::Relaxed);
+            if next.asked || since <= ticks_of(KERNEL_NS) {
+                return self.collect(scan, places, all, call, false);
+            }
+            let mut count = self.collect(scan, places, all, call, true)?;
+            let mut inner = None;
+            if count < places.len() && (count > 0 || next.spins) {
+                let (kernel, place) = self.ask_kernel(&mut places[count..], Some(0), core::ptr::null())?;
+                (count, inner) = (count + kernel, place);
+            }
+            // What the inner set had is on the list now.
+            let rest = if inner.is_some() { &mut places[count..] } else { &mut [] };
+            let hints = if inner.is_some() { all } else { Hints::None };
+            return Ok(count + self.collect(scan, rest, hints, call, false)?);
+        }
         if mixed && queue != 0 {
             // For what comes from now on the bell is rung, which tells its place.
             self.arm_sleep(scan, queue - 1);
@@ -121,9 +158,10 @@ impl Set {
         Ok(count + hinted)
     }
 
-    /// Whoever sets a hint disarms a sleep word next, and rings the bell. Where the hint has been taken before that, the bell would be
-    /// pending when the next thing comes, and its place among what the kernel tells would be wrong. So it is waited for, which is not
-    /// long, and taken off the kernel's list.
+    /// Whoever sets a hint disarms a sleep word next, and rings the bell. Where the hint has been
+    /// taken before that, the bell would be pending when the next thing comes, and its place among
+    /// what the kernel tells would be wrong. So it is waited for, which is not long, and taken off
+    /// the kernel's list.
     fn wait_for_ringers(&'static self, scan: &link::Scan, queue: u32) {
         let Some(mut guard) = self.lock() else { return };
         let any = guard.state().waking[0].is_some()
@@ -210,10 +248,18 @@ impl Set {
             // Nothing was ready just now: a lamp that is still lit would keep us awake.
             self.settle();
         }
-        // Another thread may have put a member on the list after we looked and before we counted as a sleeper.
+        // Another thread may have put a member on the list after we looked and before we counted as
+        // a sleeper.
         let listed = self.has_more();
-        let waiting = listed || queue != 0 && scan.any(queue as usize - 1);
+        let hinted = queue != 0 && scan.any(queue as usize - 1);
         drop(scan);
+        let waiting = if hinted && self.moved.load(Ordering::Acquire) == 0 {
+            // Of a member that has left: nobody else takes it once all have.
+            self.take_hints();
+            self.has_more()
+        } else {
+            listed || hinted
+        };
         let before = ticks();
         let left = match nanos {
             Some(0) => Some(0),
@@ -242,8 +288,8 @@ impl Set {
         }
         self.sleepers.fetch_sub(1, Ordering::SeqCst);
         if queue != 0 && nanos != Some(0) {
-            // The sleep words stay armed: to disarm them could undo the arming of a thread that begins to sleep just now. A
-            // stale one costs one bell.
+            // The sleep words stay armed: to disarm them could undo the arming of a thread that
+            // begins to sleep just now. A stale one costs one bell.
             let mut learned = Learned::from_bits(self.learned.load(Ordering::Relaxed));
             learned.slept(ticks() - before, process::spin_ticks());
             self.learned.store(learned.to_bits(), Ordering::Relaxed);
@@ -251,11 +297,12 @@ impl Set {
         result
     }
 
-    /// Members whose windows of messages were full are looked at once more: their peers may not read ([`room::stuck_for_long`]), and nobody would tell.
+    /// Members whose windows of messages were full are looked at once more: their peers may not
+    /// read ([`room::stuck_for_long`]), and nobody would tell.
     #[cold]
     fn list_windows(&self) {
         let Some(mut guard) = self.lock() else { return };
-        for fd in 0..table::top().min(MEMBERS as i32) {
+        for fd in numbers() {
             let member = *guard.member(fd);
             if member.flags & (MOVED | SPENT) == MOVED && member.conn.is_some_and(waits_for_window) {
                 guard.list(fd);
@@ -267,13 +314,12 @@ impl Set {
     #[cold]
     fn owed_one(&self) -> Option<i32> {
         let mut guard = self.lock()?;
-        (0..table::top().min(MEMBERS as i32)).find(|&fd| {
+        numbers().find(|&fd| {
             let member = *guard.member(fd);
             let Some(conn) = member.conn.filter(|_| member.flags & (MOVED | SPENT) == MOVED) else {
                 return false;
             };
-            if !matches!(table::entry(fd), Entry::Conn(now) if core::ptr::eq(now, conn)) || !conn.is_managed()
-            {
+            if !conn.is(table::conn(fd)) || !conn.is_managed() {
                 return false;
             }
             let written = conn.word(W);
@@ -306,8 +352,8 @@ impl Set {
         }
     }
 
-    /// Goes through the list, and reports what is ready. `more`: the same call goes through it again, and must not report the same
-    /// once more.
+    /// Goes through the list, and reports what is ready. `more`: the same call goes through it
+    /// again, and must not report the same once more.
     fn collect(
         &self,
         scan: &link::Scan,
@@ -323,8 +369,9 @@ impl Set {
         }
         let mut count = self.go_through(scan, &mut guard, Some((&mut *places, call)), hints).0;
         let queue = self.queue.load(Ordering::Acquire) as usize;
-        // What came before something that has been looked at late: its hint was set before that was written.
-        for _ in 0..LOOKS {
+        // What came before something that has been looked at late: its hint was set before that was
+        // written.
+        for _ in 0..POLLS {
             let any = hints != Hints::None && queue != 0 && scan.any(queue - 1);
             if count == 0 || count == places.len() || !any {
                 break;
@@ -340,8 +387,9 @@ impl Set {
         Ok(count)
     }
 
-    /// A child has told of members of its parent's set. It may have taken the kernel's edge, of which there is one for both: there is another one, as a parent that
-    /// waits is told as long as there is something to read.
+    /// A child has told of members of its parent's set. It may have taken the kernel's edge, of
+    /// which there is one for both: there is another one, as a parent that waits is told as long as
+    /// there is something to read.
     #[cold]
     fn leave_for_parent(&self, guard: &mut Guard<'_>) {
         let mut next = guard.state().told.first;
@@ -356,8 +404,8 @@ impl Set {
         }
     }
 
-    /// The kernel's part of the set: events of its own members go to `places`, those of the inner set onto the list. Says how many
-    /// there are, and before which of them the inner set had any.
+    /// The kernel's part of the set: events of its own members go to `places`, those of the inner
+    /// set onto the list. Says how many there are, and before which of them the inner set had any.
     pub(super) fn ask_kernel(
         &'static self,
         places: &mut [libc::epoll_event],
@@ -374,22 +422,9 @@ impl Set {
             }
             nanos = Some(0);
         }
-        let millis = nanos.map_or(-1, |nanos| nanos.div_ceil(1_000_000).min(i32::MAX as u64) as i32);
-        // SAFETY: the places are the program's, the mask too.
-        let got = unsafe {
-            real::epoll_pwait()(
-                self.fd.load(Ordering::Relaxed),
-                places.as_mut_ptr(),
-                places.len().min(i32::MAX as usize) as i32,
-                millis,
-                mask,
-            )
-        };
+        let got = next::epoll_pwait(self.fd.load(Ordering::Relaxed), places, nanos, mask);
         self.kernel_asked.store(ticks(), Ordering::Relaxed);
-        if got < 0 {
-            return Err(Errno::new(real::errno()));
-        }
-        let mut count = got as usize;
+        let mut count = got?;
         if count < places.len() {
             self.emptied.fetch_max(began, Ordering::AcqRel);
         }
@@ -399,8 +434,9 @@ impl Set {
             places.copy_within(place + 1..count, place);
             count -= 1;
             if places.len() == 1 {
-                // The inner set has taken the only place, which a member of the kernel's may want. Where there are more, the next call tells of
-                // it: to ask again here could tell of one twice.
+                // The inner set has taken the only place, which a member of the kernel's may want.
+                // Where there are more, the next call tells of it: to ask again here could tell of
+                // one twice.
                 count += self.ask_for_one(&mut places[0]);
             }
             self.ask_inner();
@@ -428,7 +464,8 @@ pub unsafe fn wait(
     mask: *const libc::sigset_t,
 ) -> Option<Result<usize, Errno>> {
     let set = table::set(set_fd)?;
-    // Sets without promoted members, too: one may be promoted while we sleep, and its event is not the program's.
+    // Sets without promoted members, too: one may be promoted while we sleep, and its event is not
+    // the program's.
     if max <= 0 || events.is_null() {
         return None;
     }

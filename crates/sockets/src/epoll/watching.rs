@@ -1,4 +1,5 @@
-//! Sets that are waited on from outside, through another set or in poll: settled before the kernel is asked about them.
+//! Sets that are waited on from outside, through another set or in poll: settled before the kernel
+//! is asked about them.
 
 use fabric::bell;
 use fabric::sync::Ordering;
@@ -7,7 +8,7 @@ use fabric::sys::{self, Errno};
 use super::candidates::Hints;
 use super::edges::{LAMP_DATA, WATCHED, watch};
 use super::set::{Guard, Set, set, sets_made};
-use crate::{descriptors, events, link, real, table};
+use crate::{descriptors, events, link, next, table};
 
 /// How often a set is looked at while the answer to an offer is being taken by another thread.
 const SETTLE_TRIES: u32 = 1000;
@@ -22,7 +23,8 @@ pub fn nest(set_fd: i32, fd: i32) {
     }
 }
 
-/// Settles all watched sets: what the kernel says of them is right then, and what comes later wakes whoever waits on them.
+/// Settles all watched sets: what the kernel says of them is right then, and what comes later wakes
+/// whoever waits on them.
 pub fn settle() {
     let mut left = WATCHED.load(Ordering::SeqCst);
     for set in (0..sets_made()).filter_map(set) {
@@ -37,8 +39,8 @@ pub fn settle() {
 }
 
 impl Set {
-    /// For sets that are watched: puts right whether the kernel thinks that the set is readable, and sees to it that whatever comes
-    /// from now on wakes those who wait on it from outside.
+    /// For sets that are watched: puts right whether the kernel thinks that the set is readable,
+    /// and sees to it that whatever comes from now on wakes those who wait on it from outside.
     #[cold]
     pub(super) fn settle(&'static self) {
         for _ in 0..SETTLE_TRIES {
@@ -64,7 +66,8 @@ impl Set {
         }
     }
 
-    /// Lights the lamp, or puts it out. That it is lit is asked of the kernel: parent and child of fork() have the same one.
+    /// Lights the lamp, or puts it out. That it is lit is asked of the kernel: parent and child of
+    /// fork() have the same one.
     pub(super) fn light(&self, guard: &mut Guard<'_>, inner: i32, ready: bool) {
         if self.lamp.load(Ordering::Acquire) == 0 {
             if !ready {
@@ -78,12 +81,11 @@ impl Set {
             match made {
                 Ok(lamp) => self.lamp.store(lamp + 1, Ordering::Release),
                 // Without one an edge has to do, until somebody takes it.
-                Err(_) => return self.nudge(guard.state().head as i32 - 1),
+                Err(_) => return self.nudge(guard.state().list.first as i32 - 1),
             }
         }
         let lamp = self.lamp.load(Ordering::Acquire) - 1;
-        let mut poll = [libc::pollfd { fd: lamp, events: libc::POLLIN, revents: 0 }];
-        let lit = sys::ppoll(&mut poll, Some(0)).unwrap_or(0) > 0;
+        let lit = sys::readable(lamp);
         if ready && !lit {
             bell::ring(lamp);
         } else if lit && !ready {
@@ -91,27 +93,23 @@ impl Set {
         }
     }
 
-    /// With sets inside: asks, and sleeps, in poll instead of epoll_wait, which would report a set that only seems to be ready (a bell
-    /// may be rung for what was read before), and take the edge or the one shot of its registration. False if nothing is ready.
+    /// With sets inside: asks, and sleeps, in poll instead of epoll_wait, which would report a set
+    /// that only seems to be ready (a bell may be rung for what was read before), and take the edge
+    /// or the one shot of its registration. False if nothing is ready.
     #[cold]
     pub(super) fn meet_nested(&self, nanos: Option<u64>, mask: *const libc::sigset_t) -> Result<bool, Errno> {
         settle();
         // Who does not wait is not interrupted, either; and what was found before would be lost.
         let mask = if nanos == Some(0) { core::ptr::null() } else { mask };
-        let mut poll = libc::pollfd { fd: self.fd.load(Ordering::Relaxed), events: libc::POLLIN, revents: 0 };
-        let timeout = nanos.map(sys::timespec);
-        let at = timeout.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
-        // SAFETY: one place, the timeout is null or valid, the mask is the program's.
-        let seems = unsafe { real::ppoll()(&raw mut poll, 1, at, mask) };
-        if seems < 0 && nanos == Some(0) {
-            return Ok(false);
-        }
-        if seems < 0 {
-            return Err(Errno::new(real::errno()));
-        }
-        if seems > 0 {
+        let fd = self.fd.load(Ordering::Relaxed);
+        let mut poll = [libc::pollfd { fd, events: libc::POLLIN, revents: 0 }];
+        let seems = match next::ppoll(&mut poll, nanos, mask) {
+            Err(_) if nanos == Some(0) => false,
+            seems => seems? > 0,
+        };
+        if seems {
             settle();
         }
-        Ok(seems > 0)
+        Ok(seems)
     }
 }

@@ -1,9 +1,10 @@
-//! System calls, as programs make them by syscall(). Those that have a hook go there; here is what is done with the others that can
-//! reach a connection, and with those that we have never heard of.
+//! System calls, as programs make them by syscall(). Those that have a hook go there; here is what
+//! is done with the others that can reach a connection, and with those that we have never heard of.
 
 use super::What::{self, Follow, Pass, Process, Tcp};
 
-/// A system call that can reach a connection. What is not here reaches none, if it is older than `LAST`.
+/// A system call that can reach a connection. What is not here reaches none, if it is older than
+/// `LAST`.
 pub struct Row {
     pub number: i64,
     pub name: &'static str,
@@ -53,7 +54,8 @@ rows! {
         #[cfg(target_arch = "x86_64")] SYS_select
         #[cfg(target_arch = "x86_64")] SYS_dup2
         #[cfg(target_arch = "x86_64")] SYS_fork;
-    // The companion answers, or it is about what is no connection yet, or it fails on sockets; a child of vfork() goes on in execve().
+    // The companion answers, or it is about what is no connection yet, or it fails on sockets; a
+    // child of vfork() goes on in execve().
     Pass:
         SYS_socket SYS_socketpair SYS_bind SYS_listen
         SYS_fstat SYS_newfstatat SYS_statx SYS_fstatfs SYS_fchmod SYS_fchown SYS_fchownat SYS_utimensat
@@ -66,7 +68,8 @@ rows! {
         #[cfg(target_arch = "x86_64")] io_pgetevents = 333
         #[cfg(target_arch = "aarch64")] io_pgetevents = 292
         cachestat = 451;
-    // What it puts in a map (BPF_MAP_UPDATE_ELEM) may be a connection, whose bytes a program in the kernel sees from then on.
+    // What it puts in a map (BPF_MAP_UPDATE_ELEM) may be a connection, whose bytes a program in the
+    // kernel sees from then on.
     Process:
         SYS_bpf;
 }

@@ -40,7 +40,8 @@ const fn row(bit: u32, name: &'static str, sent: What, received: What) -> Row {
     Row { bit: bit as i32, name, sent, received }
 }
 
-/// Every flag. Urgent data has ways of its own (`io::send`, `io::recv`), as has the error queue, which is the kernel's.
+/// Every flag. Urgent data has ways of its own (`io::send`, `io::recv`), as has the error queue,
+/// which is the kernel's.
 pub static TABLE: &[Row] = &[
     row(0x1, "MSG_OOB", Follow, Follow),
     row(0x2, "MSG_PEEK", Pass, Follow),

@@ -17,7 +17,8 @@ pub fn of(number: u32) -> What {
     if FAMILIES.iter().any(|family| (family.first..=family.last).contains(&number)) { Pass } else { Tcp }
 }
 
-/// Whether the request, on a descriptor that is no connection, is about one whose number stands in its argument, and where.
+/// Whether the request, on a descriptor that is no connection, is about one whose number stands in
+/// its argument, and where.
 pub fn names_another(number: u32) -> Option<Place> {
     match number {
         NBD_SET_SOCK => Some(Place::Argument),
@@ -39,7 +40,8 @@ const NBD_SET_SOCK: u32 = 0xab00;
 /// A multiplexor of the kernel takes a connection over.
 const SIOCKCMATTACH: u32 = 0x89e0;
 
-/// Requests that no socket has, or that only use one to speak of something else: interfaces, routes.
+/// Requests that no socket has, or that only use one to speak of something else: interfaces,
+/// routes.
 struct Family {
     first: u32,
     last: u32,

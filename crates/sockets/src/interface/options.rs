@@ -1,5 +1,6 @@
-//! Socket options: what is done when one is set, when one is got, and, as it may have been set before the connection was made, by another
-//! process, or on the listener, which values of it keep a connection on tcp. Those are asked of the kernel when an end is posted.
+//! Socket options: what is done when one is set, when one is got, and, as it may have been set
+//! before the connection was made, by another process, or on the listener, which values of it keep
+//! a connection on tcp. Those are asked of the kernel when an end is posted.
 
 use fabric::sys;
 
@@ -87,18 +88,17 @@ static INDEX: [[u16; 128]; LEVELS.len()] = {
     all
 };
 
-const fn row_of(level: i32, number: i32, name: &'static str, set: What, got: What, harmless: Value) -> Row {
-    Row { level, number, name, set, got, harmless }
-}
-
 macro_rules! table {
     ($($level:ident { $($name:literal $number:literal $set:ident $got:ident $harmless:expr;)* })*) => {
         /// Every option of the levels that a TCP socket has.
-        pub static TABLE: &[Row] = &[$($(row_of(libc::$level, $number, $name, $set, $got, $harmless)),*),*];
+        pub static TABLE: &[Row] = &[$($(Row {
+            level: libc::$level, number: $number, name: $name, set: $set, got: $got, harmless: $harmless
+        }),*),*];
     };
 }
 
-// name, number, what is done when it is set, and got, and which values do not keep a connection on tcp.
+// name, number, what is done when it is set, and got, and which values do not keep a connection on
+// tcp.
 table! {
     SOL_SOCKET {
         "SO_DEBUG" 1 Pass Pass Any;
@@ -107,7 +107,7 @@ table! {
         "SO_ERROR" 4 Pass Pass Any;
         "SO_DONTROUTE" 5 Pass Pass Any;
         "SO_BROADCAST" 6 Pass Pass Any;
-        // Small buffers keep rings small (narrow.rs).
+        // Small buffers keep rings small (small_buffers.rs).
         "SO_SNDBUF" 7 Follow Pass Any;
         "SO_RCVBUF" 8 Follow Pass Any;
         "SO_SNDBUFFORCE" 32 Follow Pass Any;
@@ -131,7 +131,8 @@ table! {
         "SO_SECURITY_ENCRYPTION_NETWORK" 24 Pass Pass Any;
         // From now on packets may have no way.
         "SO_BINDTODEVICE" 25 Tcp Pass Any;
-        // Which filters there are already, `sys::has_filter` tells. The number is also SO_GET_FILTER.
+        // Which filters there are already, `sys::has_filter` tells. The number is also
+        // SO_GET_FILTER.
         "SO_ATTACH_FILTER" 26 Tcp Pass Any;
         "SO_DETACH_FILTER" 27 Pass Pass Any;
         "SO_PEERNAME" 28 Pass Pass Any;
@@ -206,6 +207,8 @@ table! {
         "TCP_QUICKACK" 12 Pass Pass Any;
         "TCP_CONGESTION" 13 Pass Pass Any;
         "TCP_MD5SIG" 14 Tcp Tcp Any;
+        // No kernel has had it since Linux 3.10, but the headers of libc do.
+        "TCP_COOKIE_TRANSACTIONS" 15 Pass Pass Any;
         "TCP_THIN_LINEAR_TIMEOUTS" 16 Pass Pass Any;
         "TCP_THIN_DUPACK" 17 Pass Pass Any;
         // It ends a connection whose peer reads nothing.

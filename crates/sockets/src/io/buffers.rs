@@ -2,6 +2,8 @@
 
 use fabric::sys::{self, Errno};
 
+use crate::conn::{Conn, flag};
+
 /// Published (and given back) in pieces of this size, so that both ends copy at the same time.
 pub(super) const PIECE: usize = 32 << 10;
 
@@ -11,6 +13,7 @@ pub(crate) fn total(iov: &[libc::iovec]) -> usize {
 }
 
 /// Calls `each` with the pieces of `count` bytes of the buffers, from `skip` on.
+#[inline(always)]
 pub(super) fn pieces(
     iov: &[libc::iovec],
     mut skip: usize,
@@ -35,16 +38,8 @@ pub(super) fn pieces(
 /// At most this many pieces in one call to the kernel; the rest is another call's.
 pub(super) const IOVS: usize = 64;
 
-pub(super) fn with_message<T>(
-    iov: &[libc::iovec],
-    skip: usize,
-    most: usize,
-    call: impl FnOnce(&mut libc::msghdr) -> T,
-) -> T {
-    with_parts(iov, (0, 0), &mut [], (skip, most), call)
-}
-
-/// With two parts of the buffers (from where on, at most how many bytes), and something between them.
+/// Calls with two parts of the buffers (from where on, at most how many bytes), and something
+/// between them.
 pub(super) fn with_parts<T>(
     iov: &[libc::iovec],
     first: (usize, usize),
@@ -73,22 +68,60 @@ pub(super) fn with_parts<T>(
     call(&mut message)
 }
 
-pub(super) fn kernel_recv(
-    fd: i32,
-    iov: &[libc::iovec],
-    skip: usize,
-    most: usize,
-    flags: i32,
-) -> Result<usize, Errno> {
-    with_message(iov, skip, most, |message| sys::recvmsg(fd, message, flags & !libc::MSG_WAITALL))
+pub(super) fn kernel_send(fd: i32, iov: &[libc::iovec], skip: usize, flags: i32) -> Result<usize, Errno> {
+    with_parts(iov, (0, 0), &mut [], (skip, usize::MAX), |message| sys::sendmsg(fd, message, flags))
 }
 
-pub(super) fn kernel_send(
-    fd: i32,
-    iov: &[libc::iovec],
-    skip: usize,
-    most: usize,
-    flags: i32,
-) -> Result<usize, Errno> {
-    with_message(iov, skip, most, |message| sys::sendmsg(fd, message, flags))
+/// What a call is to receive: into its buffers from `skip` on, with these flags.
+#[derive(Clone, Copy)]
+pub(super) struct Wanted<'a> {
+    pub(super) iov: &'a [libc::iovec],
+    pub(super) skip: usize,
+    pub(super) flags: i32,
+}
+
+impl Wanted<'_> {
+    /// How many bytes that are.
+    #[inline(always)]
+    pub(super) fn len(&self) -> usize {
+        total(self.iov) - self.skip
+    }
+
+    #[inline(always)]
+    pub(super) fn peeks(&self) -> bool {
+        self.flags & libc::MSG_PEEK != 0
+    }
+
+    /// Whether the call waits for bytes if there are none.
+    #[inline(always)]
+    pub(super) fn waits(&self, conn: &Conn) -> bool {
+        waits(conn, self.flags)
+    }
+
+    /// How many bytes it must find at once: a read can go on, a look cannot.
+    pub(super) fn looks_at(&self) -> usize {
+        if self.peeks() { self.len() } else { 0 }
+    }
+
+    /// What is wanted behind `seen` bytes.
+    pub(super) fn behind(self, seen: usize) -> Self {
+        Wanted { skip: seen, ..self }
+    }
+
+    /// Receives at most `most` bytes from the kernel, as the flags say.
+    pub(super) fn by_kernel(&self, fd: i32, most: usize) -> Result<usize, Errno> {
+        let flags = self.flags & !libc::MSG_WAITALL;
+        with_parts(self.iov, (0, 0), &mut [], (self.skip, most), |message| sys::recvmsg(fd, message, flags))
+    }
+
+    /// As [`Wanted::by_kernel`], what is there.
+    pub(super) fn there(&self, fd: i32, most: usize) -> Result<usize, Errno> {
+        Wanted { flags: self.flags | libc::MSG_DONTWAIT, ..*self }.by_kernel(fd, most)
+    }
+}
+
+/// Whether a call with these flags waits.
+#[inline(always)]
+pub(super) fn waits(conn: &Conn, flags: i32) -> bool {
+    flags & libc::MSG_DONTWAIT == 0 && !conn.has(flag::NONBLOCK)
 }

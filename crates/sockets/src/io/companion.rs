@@ -2,88 +2,81 @@
 
 use fabric::sys::{self, Errno};
 
-use super::buffers::{kernel_recv, total};
+use super::buffers::Wanted;
 use crate::conn::{Conn, Held, Rx, flag, path, state};
 use crate::layout::SMALL_AT;
-use crate::outcome::Tried;
-use crate::path::reader::{died_unread, learn_boundary};
+use crate::outcome::Attempt;
+use crate::path::reader::{died_unread, learn_boundary, take_turn, turn};
+use crate::path::reading::Turn;
 use crate::path::steps;
-use crate::peering::records;
-use crate::{demote, real, signals};
+use crate::peering::{self, Next};
+use crate::{demote, next, signals};
 
 pub(super) const SIOCATMARK: u64 = 0x8905;
 
-/// What the kernel has for the buffers from `skip` on; if it `waits`, until they are full. It sleeps in libc's recv, where a thread can be cancelled.
-pub(super) fn rest_by_kernel(fd: i32, iov: &[libc::iovec], skip: usize, flags: i32, waits: bool) -> usize {
+/// What the kernel has; if it `waits`, until the buffers are full. It sleeps in libc's recv, where
+/// a thread can be cancelled.
+pub(super) fn rest_by_kernel(fd: i32, wanted: Wanted, waits: bool) -> usize {
     let mut got = 0;
     loop {
-        match kernel_recv(fd, iov, skip + got, usize::MAX, flags | libc::MSG_DONTWAIT) {
+        match wanted.behind(wanted.skip + got).there(fd, usize::MAX) {
             Ok(0) => return got,
             Ok(count) => got += count,
-            Err(Errno::EAGAIN) if waits => {
-                let mut byte = 0;
-                // SAFETY: the buffer is valid for the one byte asked for.
-                if unsafe { real::recv()(fd, &raw mut byte, 1, libc::MSG_PEEK) } <= 0 {
-                    return got;
-                }
-            }
+            Err(Errno::EAGAIN) if waits && matches!(next::wait_in_recv(fd), Ok(1..)) => {}
             Err(_) => return got,
         }
-        if !waits || skip + got == total(iov) {
+        if !waits || got == wanted.len() {
             return got;
         }
     }
 }
 
 /// Reads on tcp before the ring; `None` once the ring's turn has come.
+#[inline(never)]
 pub(super) fn take_early(
     conn: &'static Conn,
     fd: i32,
     rx: &mut Held<'_, Rx>,
-    iov: &[libc::iovec],
-    skip: usize,
-    flags: i32,
-) -> Option<Tried> {
+    wanted: Wanted,
+) -> Option<Attempt> {
     if rx.error != 0 && (!conn.is_managed_now() || conn.word(SMALL_AT) == 0) {
         // Told to a waiter, and to nobody else; what the kernel had ready was read before it slept.
         return Some(kept_error(conn, rx));
     }
     if !conn.is_managed_now() {
-        return Some(Tried::Kernel);
+        return Some(Attempt::Kernel);
     }
     if conn.has(flag::BROKEN) {
-        return Some(Tried::Error(Errno::ECONNRESET));
+        return Some(Attempt::Error(Errno::ECONNRESET));
     }
     if let Err(errno) = learn_boundary(conn, fd, rx) {
-        return Some(Tried::Error(errno));
+        return Some(Attempt::Error(errno));
     }
-    if rx.tcp_left == Some(0) {
-        conn.rx.set_path(path::SMALL);
-        return None;
+    if turn(conn, rx) == Turn::ToRing {
+        return take_turn(conn, fd, rx, Turn::ToRing);
     }
-    let peek = flags & libc::MSG_PEEK != 0;
     let most = match rx.tcp_left {
         Some(left) => left as usize,
-        None => match unannounced(conn, fd, iov, skip, flags) {
+        None => match unannounced(conn, fd, wanted) {
             Early::Most(most) => most,
             Early::Announced => return None,
-            Early::Nothing(tried) => return Some(tried),
+            Early::Nothing(attempt) => return Some(attempt),
         },
     };
-    let look = if peek { (total(iov) - skip).min(most) } else { 0 };
+    let look = wanted.looks_at().min(most);
     // Records come behind the boundary only.
     let free = if rx.tcp_left.is_some() { Ok(most) } else { before_record(conn, fd, rx, look) };
-    let most = match free {
-        Ok(free) => most.min(free),
-        Err(tried) => return Some(tried),
-    };
     if conn.rx.path() != path::TCP {
         return None;
     }
+    let most = match free {
+        Ok(free) => most.min(free),
+        Err(attempt) => return Some(attempt),
+    };
     let _undisturbed = signals::undisturbed();
     steps::begin(&mut rx.step, steps::READING);
-    let got = kernel_recv(fd, iov, skip, most, flags | libc::MSG_DONTWAIT);
-    if !peek {
+    let got = wanted.there(fd, most);
+    if !wanted.peeks() {
         let count = got.unwrap_or(0) as u64;
         rx.tcp_read += count;
         if let Some(left) = &mut rx.tcp_left {
@@ -91,15 +84,8 @@ pub(super) fn take_early(
         }
     }
     steps::end(&mut rx.step, steps::READING);
-    match got {
-        // Our bytes may go by the ring already, though the peer has not changed over.
-        Ok(0) if !conn.is_far() && died_unread(conn) == Some(true) => Some(Tried::Error(Errno::ECONNRESET)),
-        Ok(0) => Some(Tried::End),
-        Ok(count) => Some(Tried::Bytes(count)),
-        Err(Errno::EAGAIN) => Some(Tried::Not),
-        Err(Errno::ECONNRESET) if died_unread(conn) == Some(false) => Some(Tried::End),
-        Err(errno) => Some(Tried::Error(errno)),
-    }
+    // The peer may have changed over, and what it has told or put then come later, or never.
+    Some(told(conn, rx, got))
 }
 
 /// What can be read while no ring has been announced.
@@ -108,18 +94,19 @@ enum Early {
     Most(usize),
     /// A ring has been, just now.
     Announced,
-    Nothing(Tried),
+    Nothing(Attempt),
 }
 
-/// Bytes that were there before we found nothing announced come before the boundary; later ones may be kicks, or what follows a demotion. So: look
-/// how many there are, look at the announcement, then take so many.
-fn unannounced(conn: &Conn, fd: i32, iov: &[libc::iovec], skip: usize, flags: i32) -> Early {
+/// Bytes that were there before we found nothing announced come before the boundary; later ones may
+/// be kicks, or what follows a demotion. So: look how many there are, look at the announcement,
+/// then take so many.
+fn unannounced(conn: &Conn, fd: i32, wanted: Wanted) -> Early {
     let mut waiting = sys::ioctl_int(fd, libc::FIONREAD).unwrap_or(0) as usize;
     let marked = waiting == 0 && at_mark(fd);
     if marked {
         // FIONREAD counts up to the mark of urgent data, and a read goes on behind it.
-        waiting =
-            kernel_recv(fd, iov, skip, usize::MAX, flags | libc::MSG_PEEK | libc::MSG_DONTWAIT).unwrap_or(0);
+        let look = Wanted { flags: wanted.flags | libc::MSG_PEEK, ..wanted };
+        waiting = look.there(fd, usize::MAX).unwrap_or(0);
     }
     if conn.word(SMALL_AT) != 0 {
         return Early::Announced;
@@ -128,24 +115,54 @@ fn unannounced(conn: &Conn, fd: i32, iov: &[libc::iovec], skip: usize, flags: i3
         return Early::Most(waiting);
     }
     if !conn.has(flag::PEER_FIN | flag::PEER_HUP) && !at_end(fd) {
-        return Early::Nothing(if marked { Tried::Mark } else { Tried::Not });
+        return Early::Nothing(if marked { Attempt::Mark } else { Attempt::WouldBlock });
     }
-    // The end, or an error: nothing that could be mistaken. What was announced before it comes first.
+    // The end, or an error: nothing that could be mistaken. What was announced before it comes
+    // first.
     if conn.word(SMALL_AT) != 0 { Early::Announced } else { Early::Most(usize::MAX) }
 }
 
-/// Takes the error that was kept for this call. A peer that was killed with nothing unread has ended, as with tcp.
-pub(super) fn kept_error(conn: &Conn, rx: &mut Held<'_, Rx>) -> Tried {
-    match Errno::new(core::mem::take(&mut rx.error)) {
-        Errno::ECONNRESET if died_unread(conn) == Some(false) => Tried::End,
-        errno => Tried::Error(errno),
+/// Takes the error that was kept for this call.
+pub(super) fn kept_error(conn: &Conn, rx: &mut Held<'_, Rx>) -> Attempt {
+    let errno = Errno::new(core::mem::take(&mut rx.error));
+    told(conn, rx, Err(errno))
+}
+
+/// What the kernel has told, or what is told instead of an end that was not the peer's doing.
+fn told(conn: &Conn, rx: &mut Held<'_, Rx>, got: Result<usize, Errno>) -> Attempt {
+    let errno = match got {
+        Ok(0) => None,
+        Err(Errno::ECONNRESET) => Some(Errno::ECONNRESET),
+        got => return Attempt::of(got),
+    };
+    // Between hosts it may have put more than has come.
+    match peering::died_untold(conn) {
+        Some(true) if !conn.has(flag::RESET_TOLD) => {
+            conn.set(flag::RESET_TOLD);
+            return Attempt::Error(Errno::ECONNRESET);
+        }
+        None => {
+            errno.inspect(|&errno| rx.keep_error(errno));
+            sys::yield_now();
+            return Attempt::WouldBlock;
+        }
+        Some(_) => {}
+    }
+    if errno.is_none() && peering::closed_unread(conn) {
+        return Attempt::Error(Errno::ECONNRESET);
+    }
+    // A peer that was killed has told nothing. With tcp the kernel would have reset the connection
+    // if, and only if, bytes of ours were unread; here it looks at kicks instead.
+    match died_unread(conn) {
+        Some(true) if errno.is_none() => Attempt::Error(Errno::ECONNRESET),
+        Some(false) if errno.is_some() => Attempt::End,
+        _ => Attempt::of(got),
     }
 }
 
 /// Whether the kernel has the end of a connection, or an error, to tell.
 pub(super) fn at_end(fd: i32) -> bool {
-    let mut poll = [libc::pollfd { fd, events: libc::POLLRDHUP, revents: 0 }];
-    sys::ppoll(&mut poll, Some(0)).unwrap_or(0) > 0
+    sys::ready_for(fd, libc::POLLRDHUP) != 0
 }
 
 /// Whether the next byte to be read is urgent data, which a read leaves out.
@@ -154,70 +171,47 @@ pub(super) fn at_mark(fd: i32) -> bool {
 }
 
 /// Reads from the companion, after the ring.
-pub(super) fn from_kernel(
-    conn: &'static Conn,
-    fd: i32,
-    rx: &mut Held<'_, Rx>,
-    iov: &[libc::iovec],
-    skip: usize,
-    flags: i32,
-) -> Tried {
+#[inline(never)]
+pub(super) fn from_kernel(conn: &'static Conn, fd: i32, rx: &mut Held<'_, Rx>, wanted: Wanted) -> Attempt {
     // Before calls are the kernel's again: it has told this, and would not again.
     if rx.error != 0 {
         return kept_error(conn, rx);
     }
     if conn.rx.path() == path::LAST && demote::finish(conn) {
-        return Tried::Kernel;
+        return Attempt::Kernel;
     }
-    if skip > 0 && at_mark(fd) {
-        return Tried::End;
+    if wanted.skip > 0 && at_mark(fd) {
+        return Attempt::End;
     }
-    let look = if flags & libc::MSG_PEEK != 0 { total(iov) - skip } else { 0 };
-    let most = match before_record(conn, fd, rx, look) {
+    let most = match before_record(conn, fd, rx, wanted.looks_at()) {
         Ok(_) if rx.error != 0 => return kept_error(conn, rx),
         Ok(most) => most,
-        Err(tried) => return tried,
+        Err(attempt) => return attempt,
     };
-    match kernel_recv(fd, iov, skip, most, flags | libc::MSG_DONTWAIT) {
-        // Between hosts it may have put more than has come.
-        Ok(0) if records::died_untold(conn) == Some(true) && !conn.has(flag::RESET_TOLD) => {
-            conn.set(flag::RESET_TOLD);
-            Tried::Error(Errno::ECONNRESET)
-        }
-        Ok(0) if records::closed_unread(conn) => Tried::Error(Errno::ECONNRESET),
-        Ok(0) if records::died_untold(conn).is_none() => {
-            sys::yield_now();
-            Tried::Not
-        }
-        // A peer that was killed has told nothing. With tcp the kernel would have reset the connection if, and only if, bytes of
-        // ours were unread; here it looks at kicks instead.
-        Ok(0) if died_unread(conn) == Some(true) => Tried::Error(Errno::ECONNRESET),
-        Err(Errno::ECONNRESET) if died_unread(conn) == Some(false) => Tried::End,
-        Ok(0) => Tried::End,
-        Ok(count) => Tried::Bytes(count),
-        Err(Errno::EAGAIN) => Tried::Not,
-        Err(errno) => Tried::Error(errno),
-    }
+    let got = wanted.there(fd, most);
+    told(conn, rx, got)
 }
 
-/// How many bytes come by tcp before a record, where there may be one. A read goes on, where it was not looked as far as it wants; a look cannot, so it says how many bytes it is for.
+/// How many bytes come by tcp before a record, where there may be one. A read goes on, where it was
+/// not looked as far as it wants; a look cannot, so it says how many bytes it is for.
 pub(super) fn before_record(
     conn: &Conn,
     fd: i32,
     rx: &mut Held<'_, Rx>,
     look: usize,
-) -> Result<usize, Tried> {
-    while records::may_come(conn) && conn.state() != state::PLAIN {
-        match records::hear(conn, fd, rx) {
-            records::Next::Bytes(most) if most < look => {
-                return Ok(records::further(conn, fd, rx, most, look));
+) -> Result<usize, Attempt> {
+    while peering::may_come(conn) && conn.state() != state::PLAIN {
+        match peering::hear(conn, fd, rx) {
+            Next::Bytes(most) if most < look => {
+                return Ok(peering::further(conn, fd, rx, most, look));
             }
-            records::Next::Bytes(most) => return Ok(most),
-            records::Next::Record => {}
-            records::Next::Wait => {
-                records::ask_again(conn);
-                return Err(Tried::Not);
+            Next::Bytes(most) => return Ok(most),
+            Next::Record => {}
+            Next::Wait => {
+                peering::ask_again(conn);
+                return Err(Attempt::WouldBlock);
             }
+            Next::Nothing => return Err(Attempt::WouldBlock),
         }
     }
     Ok(usize::MAX)

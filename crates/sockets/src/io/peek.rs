@@ -1,40 +1,34 @@
 //! Looks (MSG_PEEK) that go on where the path changes, since they take nothing.
 
-use fabric::sys::{self};
+use fabric::sys;
 use stream::transport::Reader;
 
-use super::buffers::{pieces, total, with_parts};
+use super::buffers::{Wanted, pieces, with_parts};
 use super::companion::before_record;
-use crate::conn::{Conn, Held, Rx, flag, path};
-use crate::kicks;
-use crate::kicks::By;
+use crate::conn::{Conn, Held, Rx, path};
+use crate::kicks::{self, By};
 use crate::layout::{self, BIG_AT, SMALL_AT, TCP_AT};
-use crate::peering::records;
+use crate::peering;
 
-/// What a look has `seen` on one path, and what it sees on those that come after that, all together.
+/// What a look has seen on one path (`wanted` is what it wants behind that), and what it sees on
+/// those that come after that, all together.
 #[cold]
-pub(super) fn look_on(
-    conn: &Conn,
-    fd: i32,
-    rx: &mut Held<'_, Rx>,
-    iov: &[libc::iovec],
-    mut seen: usize,
-    flags: i32,
-) -> usize {
+pub(super) fn peek_on(conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>, mut wanted: Wanted) -> usize {
+    let seen = wanted.skip;
     // A copy: what is only looked at stays, whatever becomes of the one who looks.
     let mut ring = rx.ring;
     let mut path = conn.rx.path();
     // So many of them lie before the ring's in the companion.
     let before = if path::is_ring(path) { 0 } else { seen };
     ring.skip(seen - before);
-    let run = if conn.is_far() && before > 0 && conn.is_managed_now() {
-        records::run_at(conn, fd, before + kicks::owed(conn, rx) as usize)
+    let run = if before > 0 && conn.is_managed_now() {
+        peering::run_at(conn, fd, before + kicks::owed(conn, rx) as usize)
     } else {
-        records::Run::default()
+        peering::Run::default()
     };
     loop {
         match path {
-            path::TCP if rx.tcp_left == Some(seen as u64) => path = path::SMALL,
+            path::TCP if rx.tcp_left == Some(wanted.skip as u64) => path = path::SMALL,
             path::SMALL if conn.word(BIG_AT) == ring.position() + 1 => {
                 ring.move_to(conn.big_ring(), layout::BIG);
                 path = path::BIG;
@@ -42,27 +36,27 @@ pub(super) fn look_on(
             _ => break,
         }
         // What was recalled comes by tcp, unless an END says that its writer had left before.
-        if conn.has(flag::RECALLED) && conn.word(TCP_AT) == 0 && run.end.is_none() {
+        if conn.is_recalled_at(ring.position()) && conn.word(TCP_AT) == 0 && run.end.is_none() {
             break;
         }
-        let want = total(iov) - seen;
+        let want = wanted.len();
         let end = || conn.until(path).min(run.end.unwrap_or(u64::MAX));
         let Ok(ready) = ring.ready(&conn.ends(), want, end) else { break };
         let count = ready.min(want);
-        look_out(conn, &ring, iov, seen, count, flags);
+        peek_out(conn, &ring, wanted, count);
         ring.skip(count);
-        seen += count;
+        wanted.skip += count;
     }
-    if seen < total(iov)
+    if wanted.len() > 0
         && let Some(gap) = gap(conn, fd, rx, path, ring.position(), before, &run)
     {
-        seen += look_behind(conn, fd, rx, iov, seen, gap, flags);
+        wanted.skip += peek_behind(conn, fd, rx, wanted, gap);
     }
-    seen
+    wanted.skip
 }
 
 /// What lies in the companion before the bytes that come behind the ring.
-pub(super) struct Gap {
+struct Gap {
     /// So many come before the ring.
     before: usize,
     /// Kicks, and records.
@@ -70,23 +64,24 @@ pub(super) struct Gap {
     records: bool,
 }
 
-/// Where a look goes on that has come to the end of the ring, or of what came `before` it and a `run` of records. `None`: nothing comes behind it yet.
-pub(super) fn gap(
+/// Where a look goes on that has come to the end of the ring, or of what came `before` it and a
+/// `run` of records. `None`: nothing comes behind it yet.
+fn gap(
     conn: &Conn,
     fd: i32,
     rx: &mut Held<'_, Rx>,
     path: u32,
     position: u64,
     before: usize,
-    run: &records::Run,
+    run: &peering::Run,
 ) -> Option<Gap> {
     let on_ring = path::is_ring(path);
     // Of what is not in memory the words say nothing.
     if !on_ring && run.len == 0 {
         return None;
     }
-    if before == 0 && records::end_due(conn) {
-        kicks::look(conn, fd, rx, By::Call);
+    if before == 0 && peering::end_due(conn) {
+        kicks::poll(conn, fd, rx, By::Call);
     }
     let left = conn.word(TCP_AT);
     if before == 0 && left == position + 1 {
@@ -102,46 +97,33 @@ pub(super) fn gap(
     goes_on.then_some(Gap { before, between, records: run.len > 0 })
 }
 
-/// What the companion has behind the ring, behind a gap, of which the first bytes are looked at once more.
-pub(super) fn look_behind(
-    conn: &Conn,
-    fd: i32,
-    rx: &mut Held<'_, Rx>,
-    iov: &[libc::iovec],
-    seen: usize,
-    gap: Gap,
-    flags: i32,
-) -> usize {
+/// What the companion has behind the ring, behind a gap, of which the first bytes are looked at
+/// once more.
+fn peek_behind(conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>, wanted: Wanted, gap: Gap) -> usize {
     let mut between = [0; 256];
     let Some(between) = between.get_mut(..gap.between) else { return 0 };
     let skip = gap.before + gap.between;
-    let wants = skip + total(iov) - seen;
+    let wants = skip + wanted.len();
     // Behind an END that has not been taken there may be another record.
     let most = if gap.records {
-        Ok(records::further(conn, fd, rx, skip, wants))
+        Ok(peering::further(conn, fd, rx, skip, wants))
     } else {
         before_record(conn, fd, rx, wants)
     };
     let Ok(most) = most else { return 0 };
-    let behind = (seen, most.saturating_sub(skip));
-    let flags = flags & !libc::MSG_WAITALL | libc::MSG_DONTWAIT;
-    let got = with_parts(iov, (0, gap.before), between, behind, |message| sys::recvmsg(fd, message, flags));
+    let behind = (wanted.skip, most.saturating_sub(skip));
+    let flags = wanted.flags & !libc::MSG_WAITALL | libc::MSG_DONTWAIT;
+    let receive = |message: &mut _| sys::recvmsg(fd, message, flags);
+    let got = with_parts(wanted.iov, (0, gap.before), between, behind, receive);
     got.unwrap_or(0).saturating_sub(skip)
 }
 
 /// As `copy_out` in `recv.rs`, and leaves the bytes where they are.
-pub(super) fn look_out(
-    conn: &Conn,
-    ring: &Reader,
-    iov: &[libc::iovec],
-    skip: usize,
-    count: usize,
-    flags: i32,
-) {
+pub(super) fn peek_out(conn: &Conn, ring: &Reader, wanted: Wanted, count: usize) {
     let ends = conn.ends();
     let mut ahead = 0;
-    pieces(iov, skip, count, |to, len| {
-        if flags & libc::MSG_TRUNC == 0 {
+    pieces(wanted.iov, wanted.skip, count, |to, len| {
+        if wanted.flags & libc::MSG_TRUNC == 0 {
             // SAFETY: as in `io::recv`.
             unsafe { ring.peek(&ends, ahead, to, len) };
         }

@@ -6,22 +6,23 @@ use fabric::sync::Ordering;
 use fabric::sys::{self, Errno};
 use fabric::{Remote, trip};
 
-use super::buffers::{PIECE, kernel_send, pieces, total};
+use super::buffers::{PIECE, kernel_send, pieces, total, waits};
 use crate::conn::{Conn, Held, Tx, flag, path, state};
 use crate::layout::{self, TRIP, W, note};
-use crate::outcome::{Tried, Way};
+use crate::outcome::{Attempt, Outcome};
 use crate::path::room::{room_for, stuck_for_long};
 use crate::path::writer::{grow, switch};
+use crate::peering::cut;
 use crate::peering::peer::Peer;
-use crate::peering::{cut, records};
 use crate::reason::Reason;
 use crate::wake::fire;
-use crate::{demote, epoll, faults, kicks, narrow, process, rendezvous, wait};
+use crate::{demote, epoll, faults, kicks, process, rendezvous, small_buffers, wait};
 
 /// Where it comes from what is sent.
 trait Source {
     fn len(&self) -> usize;
-    /// Puts `count` bytes, from `skip` on, into the ring, which has room for them, and publishes them. How many there were.
+    /// Puts `count` bytes, from `skip` on, into the ring, which has room for them, and publishes
+    /// them. How many there were.
     fn put(&self, conn: &Conn, fd: i32, tx: &mut Held<'_, Tx>, skip: usize, count: usize) -> usize;
     /// Whether nothing is left from `skip` on, although its length says so.
     fn is_over(&self, skip: usize) -> bool;
@@ -47,12 +48,12 @@ impl Source for Buffers<'_> {
         false
     }
     fn by_kernel(&self, fd: i32, skip: usize, flags: i32) -> Result<usize, Errno> {
-        kernel_send(fd, self.0, skip, usize::MAX, flags)
+        kernel_send(fd, self.0, skip, flags)
     }
 }
 
-/// Part of a file, from the page cache straight into the ring. What is not there would have to be waited for, under the lock of the
-/// direction: then nothing more is sent, and [`File::is_cold`].
+/// Part of a file, from the page cache straight into the ring. What is not there would have to be
+/// waited for, under the lock of the direction: then nothing more is sent, and [`File::is_cold`].
 pub struct File {
     fd: i32,
     at: u64,
@@ -149,13 +150,13 @@ fn written(theirs: &Peer, places: &[libc::iovec], mut count: usize) {
 }
 
 /// Sends part of a file, as sendfile() does.
-pub fn send_file(conn: &'static Conn, fd: i32, file: &File) -> Way {
+pub fn send_file(conn: &'static Conn, fd: i32, file: &File) -> Outcome {
     send_from(conn, fd, file, 0)
 }
 
 /// Sends `iov`, as sendmsg() with `flags` does.
 #[inline(always)]
-pub fn send(conn: &'static Conn, fd: i32, iov: &[libc::iovec], flags: i32) -> Way {
+pub fn send(conn: &'static Conn, fd: i32, iov: &[libc::iovec], flags: i32) -> Outcome {
     if flags & libc::MSG_OOB != 0 && conn.state() != state::PLAIN {
         // Before anything is offered, too: the kernel counts the urgent byte, a reader does not.
         demote::now(conn, fd, Reason::Urgent);
@@ -166,19 +167,19 @@ pub fn send(conn: &'static Conn, fd: i32, iov: &[libc::iovec], flags: i32) -> Wa
             if late {
                 rendezvous::nap(conn);
             }
-            return Way::Kernel;
+            return Outcome::Kernel;
         }
     }
     if faults::suspect(iov)
-        && let Some(way) = faults::send(conn, fd, iov, flags, send)
+        && let Some(outcome) = faults::send(conn, fd, iov, flags, send)
     {
-        return way;
+        return outcome;
     }
     send_from(conn, fd, &Buffers(iov), flags)
 }
 
 #[inline(always)]
-fn send_from(conn: &'static Conn, fd: i32, source: &impl Source, flags: i32) -> Way {
+fn send_from(conn: &'static Conn, fd: i32, source: &impl Source, flags: i32) -> Outcome {
     let want = source.len();
     let mut done = 0;
     loop {
@@ -186,12 +187,13 @@ fn send_from(conn: &'static Conn, fd: i32, source: &impl Source, flags: i32) -> 
             rendezvous::serve_offered();
             rendezvous::answered(conn);
         }
-        let Some(mut tx) = conn.lock_tx(fd) else { return Way::Done(Err(Errno::EINTR)) };
+        let Some(mut tx) = conn.lock_tx(fd) else { return Outcome::Done(Err(Errno::EINTR)) };
         expect_hint(conn, &mut tx);
-        let tried = give(conn, fd, &mut tx, source, done, flags);
-        // To release the lock is the fence between what was published and whether anybody waits for it, or recalls it.
+        let attempt = give(conn, fd, &mut tx, source, done, flags);
+        // To release the lock is the fence between what was published and whether anybody waits for
+        // it, or recalls it.
         drop(tx);
-        if matches!(tried, Tried::Bytes(_)) && path::is_ring(conn.tx.path()) {
+        if matches!(attempt, Attempt::Bytes(_)) && path::is_ring(conn.tx.path()) {
             if conn.theirs().armed(conn.at(TRIP), trip::RX) {
                 kicks::fire(conn, fd, trip::RX);
             }
@@ -199,26 +201,26 @@ fn send_from(conn: &'static Conn, fd: i32, source: &impl Source, flags: i32) -> 
                 demote::attend(conn, fd);
             }
         }
-        let or_done = |result| Way::Done(if done > 0 { Ok(done) } else { result });
-        match tried {
-            Tried::Bytes(count) => {
+        let or_done = |result| Outcome::Done(if done > 0 { Ok(done) } else { result });
+        match attempt {
+            Attempt::Bytes(count) => {
                 done += count;
                 if done >= want {
-                    return Way::Done(Ok(done));
+                    return Outcome::Done(Ok(done));
                 }
             }
-            Tried::End => return Way::Done(Ok(done)),
-            Tried::Error(errno) => return or_done(Err(errno)),
-            Tried::Kernel if done == 0 => return Way::Kernel,
-            // The rest by the kernel, unless calls have become ours again. Who waits does so in libc's poll, where a thread can be cancelled.
-            Tried::Kernel if conn.enter_kernel() => {
+            Attempt::End => return Outcome::Done(Ok(done)),
+            Attempt::Error(errno) => return or_done(Err(errno)),
+            Attempt::Kernel if done == 0 => return Outcome::Kernel,
+            // The rest by the kernel, unless calls have become ours again. Who waits does so in
+            // libc's poll, where a thread can be cancelled.
+            Attempt::Kernel if conn.enter_kernel() => {
                 let rest = source.by_kernel(fd, done, flags | libc::MSG_DONTWAIT);
                 conn.leave_kernel();
                 done += rest.unwrap_or(0);
-                let waits = flags & libc::MSG_DONTWAIT == 0 && !conn.has(flag::NONBLOCK);
-                let more = matches!(rest, Ok(1..) | Err(Errno::EAGAIN)) && done < want && waits;
-                if !more {
-                    return Way::Done(Ok(done));
+                let more = matches!(rest, Ok(1..) | Err(Errno::EAGAIN)) && done < want;
+                if !more || !waits(conn, flags) {
+                    return Outcome::Done(Ok(done));
                 }
                 if rest.is_err() {
                     let waited = wait::writable(conn, fd);
@@ -226,18 +228,18 @@ fn send_from(conn: &'static Conn, fd: i32, source: &impl Source, flags: i32) -> 
                         return after_the_end(fd, source, done, flags);
                     }
                     if waited.is_err() {
-                        return Way::Done(Ok(done));
+                        return Outcome::Done(Ok(done));
                     }
                 }
             }
-            Tried::Kernel => {
+            Attempt::Kernel => {
                 conn.is_managed();
             }
-            Tried::Not if flags & libc::MSG_DONTWAIT != 0 || conn.has(flag::NONBLOCK) => {
+            Attempt::WouldBlock if !waits(conn, flags) => {
                 epoll::want_room(conn);
                 return or_done(Err(Errno::EAGAIN));
             }
-            Tried::Not | Tried::Mark => {
+            Attempt::WouldBlock | Attempt::Mark => {
                 let waited = wait::writable(conn, fd);
                 if process::ended() {
                     return after_the_end(fd, source, done, flags);
@@ -252,10 +254,10 @@ fn send_from(conn: &'static Conn, fd: i32, source: &impl Source, flags: i32) -> 
 
 /// Another thread has locked the process in while this one slept: the call goes on as libc's.
 #[cold]
-fn after_the_end(fd: i32, source: &impl Source, done: usize, flags: i32) -> Way {
+fn after_the_end(fd: i32, source: &impl Source, done: usize, flags: i32) -> Outcome {
     match done {
-        0 => Way::Kernel,
-        done => Way::Done(Ok(done + source.by_kernel(fd, done, flags).unwrap_or(0))),
+        0 => Outcome::Kernel,
+        done => Outcome::Done(Ok(done + source.by_kernel(fd, done, flags).unwrap_or(0))),
     }
 }
 
@@ -267,16 +269,16 @@ fn give(
     source: &impl Source,
     skip: usize,
     flags: i32,
-) -> Tried {
+) -> Attempt {
     let want = source.len() - skip;
     loop {
         match conn.tx.path() {
             path::TCP => {
                 if !conn.is_managed_now() {
-                    return Tried::Kernel;
+                    return Attempt::Kernel;
                 }
-                if conn.is_far() && !far_by_tcp(conn, fd, tx) {
-                    return Tried::Not;
+                if !cut::before_tcp(conn, fd, tx) {
+                    return Attempt::WouldBlock;
                 }
                 if want > 0 && switch(conn, fd, tx) {
                     continue;
@@ -291,16 +293,16 @@ fn give(
                     continue;
                 }
                 if want == 0 {
-                    return Tried::Bytes(0);
+                    return Attempt::Bytes(0);
                 }
                 let Ok(mut room) = room_for(conn, fd, tx, want) else {
                     conn.break_off(fd);
-                    return Tried::Error(Errno::ECONNRESET);
+                    return Attempt::Error(Errno::ECONNRESET);
                 };
                 if room < want
                     && conn.tx.path() == path::SMALL
                     && wants_more(conn, tx, want, room, flags)
-                    && (conn.is_via() || !narrow::both(conn, fd))
+                    && (conn.is_via() || !small_buffers::both(conn, fd))
                 {
                     if !grow(conn, tx) && conn.is_via() {
                         demote::out_of_rings(conn, fd, tx);
@@ -309,24 +311,24 @@ fn give(
                     room = room_for(conn, fd, tx, want).unwrap_or(0);
                 }
                 if room == 0 {
-                    return if source.is_over(skip) { Tried::End } else { Tried::Not };
+                    return if source.is_over(skip) { Attempt::End } else { Attempt::WouldBlock };
                 }
                 return match source.put(conn, fd, tx, skip, room.min(want)) {
-                    0 => Tried::End,
-                    count => Tried::Bytes(count),
+                    0 => Attempt::End,
+                    count => Attempt::Bytes(count),
                 };
             }
             path::RESEND => {
                 if !demote::resend(conn, fd, tx) {
-                    return Tried::Not;
+                    return Attempt::WouldBlock;
                 }
             }
             _ => {
-                if !fire::pay(conn, fd, tx) || conn.is_far() && !far_by_tcp(conn, fd, tx) {
-                    return Tried::Not;
+                if !fire::pay(conn, fd, tx) || !cut::before_tcp(conn, fd, tx) {
+                    return Attempt::WouldBlock;
                 }
                 if demote::finish(conn) {
-                    return Tried::Kernel;
+                    return Attempt::Kernel;
                 }
                 return to_kernel(fd, source, skip, flags);
             }
@@ -334,31 +336,17 @@ fn give(
     }
 }
 
-/// Before bytes go by tcp between hosts: a link that is over is noticed, and records go first. False if the companion takes no more now.
-fn far_by_tcp(conn: &'static Conn, fd: i32, tx: &mut Held<'_, Tx>) -> bool {
-    if conn.tx.path() == path::TCP
-        && conn.state() == state::PROMOTED
-        && conn.wire().is_some_and(|wire| wire.is_over())
-    {
-        cut::cut(conn, fd, tx);
-    }
-    records::send(conn, fd, tx)
-}
-
-fn to_kernel(fd: i32, source: &impl Source, skip: usize, flags: i32) -> Tried {
+fn to_kernel(fd: i32, source: &impl Source, skip: usize, flags: i32) -> Attempt {
     match source.by_kernel(fd, skip, flags | libc::MSG_DONTWAIT) {
-        Ok(0) if source.len() > skip => Tried::End,
-        Ok(count) => Tried::Bytes(count),
-        Err(Errno::EAGAIN) => Tried::Not,
-        Err(errno) => Tried::Error(errno),
+        Ok(0) if source.len() == skip => Attempt::Bytes(0),
+        sent => Attempt::of(sent),
     }
 }
 
 fn wants_more(conn: &Conn, tx: &mut Held<'_, Tx>, want: usize, room: usize, flags: i32) -> bool {
     if conn.is_via() {
         // One that can wait does so for a while.
-        let waits = flags & libc::MSG_DONTWAIT == 0 && !conn.has(flag::NONBLOCK);
-        return room == 0 && !waits && stuck_for_long(conn, tx);
+        return room == 0 && !waits(conn, flags) && stuck_for_long(conn, tx);
     }
     if !process::options().grow {
         return false;
@@ -376,7 +364,8 @@ fn copy_in(conn: &Conn, fd: i32, tx: &mut Held<'_, Tx>, iov: &[libc::iovec], ski
         let mut at = 0;
         while at < len {
             let piece = (len - at).min(PIECE - unpublished);
-            // SAFETY: the program vouches for its buffers (what `faults` does not catch ends it); `room` vouched for count bytes of ring.
+            // SAFETY: the program vouches for its buffers (what `faults` does not catch ends it);
+            // `room` vouched for count bytes of ring.
             unsafe { tx.ring.put(&ends, from.add(at), piece) };
             at += piece;
             unpublished += piece;
@@ -394,8 +383,9 @@ fn copy_in(conn: &Conn, fd: i32, tx: &mut Held<'_, Tx>, iov: &[libc::iovec], ski
     conn.counters.ring_out.store(tx.ring.position(), Ordering::Relaxed);
 }
 
-/// Where the last message had to be hinted, this one will be, most likely. What that takes lies in three lines, which the reader's
-/// processor has; each would be waited for in turn, as none may be written before the one before it.
+/// Where the last message had to be hinted, this one will be, most likely. What that takes lies in
+/// three lines, which the reader's processor has; each would be waited for in turn, as none may be
+/// written before the one before it.
 #[inline(always)]
 fn expect_hint(conn: &Conn, tx: &mut Held<'_, Tx>) {
     let hints = core::mem::take(&mut tx.hinted);
@@ -407,8 +397,8 @@ fn expect_hint(conn: &Conn, tx: &mut Held<'_, Tx>) {
     }
 }
 
-/// More is coming: a reader that sleeps wakes up meanwhile, as it would at the first segment of tcp. One that falls asleep only now, and
-/// is not seen here yet, is seen at the end.
+/// More is coming: a reader that sleeps wakes up meanwhile, as it would at the first segment of
+/// tcp. One that falls asleep only now, and is not seen here yet, is seen at the end.
 fn wake_early(conn: &Conn, fd: i32, tx: &mut Held<'_, Tx>) {
     if conn.theirs().armed(conn.at(TRIP), trip::RX) {
         fire::wake(conn, fd, tx, trip::RX);

@@ -3,22 +3,26 @@
 use core::cell::UnsafeCell;
 use fabric::bell::Loud;
 use fabric::lock::Lock;
-use fabric::queue::{Consumer, MESSAGE, Producer};
+use fabric::queue::{Consumer, Producer};
 use fabric::shm::Map;
-use fabric::sync::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+use fabric::sync::{AtomicU32, AtomicU64, Ordering};
 use fabric::sys::{self, Errno};
-use fabric::{Local, Remote};
+use fabric::words::bits;
+use fabric::{Local, Plain, Remote};
 use stream::spin::{ticks, ticks_of};
 
+use super::message::Message;
 use crate::conn::Conn;
+use crate::descriptors::Kept;
 use crate::layout::{self, BELLS, GROWN, SLOTS};
+use crate::peering::kind::{self, Peered, Peering};
 use crate::peering::peer::Peer;
-use crate::peering::wire::Wire;
 use crate::thread::{self, Place};
-use crate::{descriptors, process};
+use crate::{peering, process};
 
-/// How long a segment stays mapped after the last connection has left it: a thread whose call was under way may still look there.
-/// The fuzzer has one thread, and counts descriptors after each input.
+/// How long a segment stays mapped after the last connection has left it: a thread whose call was
+/// under way may still look there. The fuzzer has one thread, and counts descriptors after each
+/// input.
 const IN_HAND_NS: u64 = if cfg!(fuzzing) { 0 } else { 100_000_000 };
 
 pub mod state {
@@ -34,35 +38,50 @@ pub mod state {
     pub const RENOUNCED: u32 = 5;
 }
 
+/// Which slots an end of a link hands out, of each 64, as bits.
+pub(crate) mod slots {
+    /// Those of the end that opened the link, and of the one that answered.
+    pub(crate) const EVEN: u64 = 0x5555_5555_5555_5555;
+    pub(crate) const ODD: u64 = !EVEN;
+    /// Between hosts one end makes all offers.
+    pub(crate) const ALL: u64 = u64::MAX;
+    pub(crate) const NONE: u64 = 0;
+}
+
 /// One link.
 pub struct Link {
-    pub state: AtomicU32,
-    pub socket: AtomicI32,
-    pub token: AtomicU64,
-    pub peer_uid: AtomicU32,
+    pub(super) state: AtomicU32,
+    /// Its place among all links.
+    pub(super) index: AtomicU32,
+    pub(crate) socket: Kept,
+    pub(crate) token: AtomicU64,
+    pub(crate) peer_uid: AtomicU32,
     pub peer_pid: AtomicU32,
     /// The process of ours that made it: in children of fork() its event queues are the parent's.
     pub(crate) owner: AtomicU32,
-    /// The peer's bells, +1.
-    pub bells: [AtomicU32; BELLS],
-    /// How the peer can ring ours: not at all, by bells that it has got, or, of another user, by datagrams.
+    /// The peer's bells.
+    pub(crate) bells: [Kept; BELLS],
+    /// How the peer can ring ours: not at all, by bells that it has got, or, of another user, by
+    /// datagrams.
     pub(crate) rings: AtomicU32,
-    /// So many of our event queues it can ring: those that it can not have their members on the link armed for kicks.
+    /// So many of our event queues it can ring: those that it can not have their members on the
+    /// link armed for kicks.
     pub(crate) heard: AtomicU32,
-    /// How the bells of a peer of another user are rung, and by which socket, +1.
+    /// How the bells of a peer of another user are rung, and by which socket.
     pub(crate) loud: [AtomicU64; 2],
-    pub(crate) speaker: AtomicU32,
+    pub(crate) speaker: Kept,
     /// The cookie of our end of the connection by which it was proved.
     pub(crate) proof: AtomicU64,
-    /// 0 if we opened the link, 1 if we answered: we hand out the slots of this parity. Between hosts [`ALL`] or [`NONE`], as one end makes all offers.
-    pub(crate) parity: AtomicU32,
+    /// Which slots we hand out, of each 64: [`slots`].
+    pub(crate) ours: AtomicU64,
     /// When FAILED: not tried again before this time, in ticks. When READY: not unmapped before it.
     pub(crate) not_before: AtomicU64,
-    pub live: AtomicU32,
+    /// Connections that are on it, or may come.
+    pub(super) live: AtomicU32,
     /// Event queues whose sleep words have been armed, as bits.
     pub(crate) armed: AtomicU32,
-    /// Between hosts: its [`Wire`], and the carrier's number of it.
-    pub(crate) wire: AtomicU64,
+    /// Its [`Peering`], as a word; and, between hosts, the progress thread's number of it.
+    pub(crate) peering: AtomicU64,
     pub(crate) number: AtomicU64,
     /// No slot was free when last asked.
     pub full: AtomicU32,
@@ -82,122 +101,151 @@ pub(crate) struct Inner {
     pub(super) theirs: Peer,
     pub(super) producer: Producer,
     pub(super) consumer: Consumer,
-    /// Our slots in use, and those given up by us but perhaps not yet by the peer.
+    /// Our slots in use, by us or still by the peer.
     pub(super) taken: [u64; SLOTS / 64],
-    pub(super) closing: [u64; SLOTS / 64],
+}
+
+impl Inner {
+    /// Of a link whose peer's segment is not there yet.
+    pub(super) fn new(mine: Map) -> Inner {
+        let (producer, consumer) = (Producer::default(), Consumer::default());
+        Inner { mine, theirs: Peer::NONE, producer, consumer, taken: [0; SLOTS / 64] }
+    }
 }
 
 // SAFETY: `inner` is under `lock`, the rest is atomic.
 unsafe impl Sync for Link {}
 
-pub(super) struct Guard<'a>(&'a Link, bool);
-
-impl Drop for Guard<'_> {
-    fn drop(&mut self) {
-        if self.1 {
-            self.0.lock.unlock();
-        }
-    }
-}
-
-impl core::ops::Deref for Guard<'_> {
-    type Target = Inner;
-    fn deref(&self) -> &Inner {
-        // SAFETY: the lock is held by this thread.
-        unsafe { &*self.0.inner.get() }
-    }
-}
-
-impl core::ops::DerefMut for Guard<'_> {
-    fn deref_mut(&mut self) -> &mut Inner {
-        // SAFETY: the lock is held by this thread.
-        unsafe { &mut *self.0.inner.get() }
-    }
-}
-
 impl Link {
-    /// Whether it had no free slot when last asked. Now and then it is asked again: slots come back.
+    /// Where it stands: a [`state`].
+    pub fn state(&self) -> u32 {
+        // Sequentially consistent: who sweeps stores it, and looks for those who look through the
+        // links.
+        self.state.load(Ordering::SeqCst)
+    }
+
+    /// Its place among all links.
+    pub(crate) fn index(&self) -> u32 {
+        self.index.load(Ordering::Relaxed)
+    }
+
+    /// Whether this process has made it, and no parent of it.
+    fn is_own(&self) -> bool {
+        self.owner.load(Ordering::Relaxed) == process::pid()
+    }
+
+    /// Whether it is ready, and its queues are this process's.
+    pub(super) fn serves(&self) -> bool {
+        self.state() == state::READY && self.is_own()
+    }
+
+    /// Whether it has, or will have, anything in common with its peer.
+    pub(super) fn stands(&self) -> bool {
+        matches!(self.state(), state::ASKED | state::READY | state::DYING)
+    }
+
+    /// Whether connections are on it, or may come.
+    pub(crate) fn is_used(&self) -> bool {
+        self.live.load(Ordering::Acquire) != 0
+    }
+
+    /// Keeps it until [`Link::let_go`].
+    pub(crate) fn hold(&self) {
+        self.live.fetch_add(1, Ordering::AcqRel);
+    }
+
+    pub(crate) fn let_go(&self) {
+        self.live.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// Whether it had no free slot when last asked. Now and then it is asked again: slots come
+    /// back.
     pub fn is_full(&self) -> bool {
         self.full.load(Ordering::Relaxed) != 0
     }
 
-    pub(super) fn lock(&self) -> Option<Guard<'_>> {
-        thread::lock(&self.lock, Place::Link).then_some(Guard(self, true))
+    /// Does something under the lock; `None` if this thread has it already, in a call that a signal
+    /// handler has interrupted.
+    pub(super) fn locked<R>(&self, act: impl FnOnce(&mut Inner) -> R) -> Option<R> {
+        thread::lock(&self.lock, Place::Link).then(|| self.unlocking(act))
+    }
+
+    fn unlocking<R>(&self, act: impl FnOnce(&mut Inner) -> R) -> R {
+        // SAFETY: the lock is held by this thread.
+        let done = act(unsafe { &mut *self.inner.get() });
+        self.lock.unlock();
+        done
     }
 
     /// Sends a message through the control queue; false if it is full.
-    pub fn tell(&self, message: &[u8; MESSAGE]) -> bool {
-        let Some(mut inner) = self.lock() else { return false };
-        let (mine, theirs) = (inner.mine, inner.theirs);
-        inner.producer.push(&theirs, layout::CTL, &mine, layout::CTL_BACK, message)
+    pub(crate) fn tell(&self, message: &Message) -> bool {
+        let Some(message) = message.bytes().first_chunk() else { return false };
+        let told = self.locked(|inner| {
+            inner.producer.push(&inner.theirs, layout::CTL, &inner.mine, layout::CTL_BACK, message)
+        });
+        told == Some(true)
     }
 
     /// Whether this process waits for the answer to its HELLO.
     pub fn is_asked(&self) -> bool {
-        self.state.load(Ordering::Acquire) == state::ASKED
-            && self.owner.load(Ordering::Relaxed) == process::pid()
+        self.state() == state::ASKED && self.is_own()
     }
 
     /// Takes a message from the control queue.
-    pub fn hear(&self) -> Option<[u8; MESSAGE]> {
-        if self.state.load(Ordering::Acquire) != state::READY
-            || self.owner.load(Ordering::Relaxed) != process::pid()
-        {
+    pub(crate) fn hear(&self) -> Option<Message> {
+        if !self.serves() {
             return None;
         }
-        let mut inner = self.lock()?;
-        let (mine, theirs) = (inner.mine, inner.theirs);
-        if !inner.consumer.ready(&mine, layout::CTL) {
-            return None;
-        }
-        inner.consumer.pop(&mine, layout::CTL, &theirs, layout::CTL_BACK)
+        let heard = self.locked(|Inner { mine, theirs, consumer, .. }| {
+            let ready = consumer.ready(mine, layout::CTL);
+            if ready { consumer.pop(mine, layout::CTL, theirs, layout::CTL_BACK) } else { None }
+        });
+        Message::of(&heard??)
     }
 
-    /// The two segments.
-    pub fn maps(&self) -> Option<(Map, Peer)> {
-        let inner = self.lock()?;
-        Some((inner.mine, inner.theirs))
-    }
-
-    /// Our segment, without the lock: for links that have connections.
+    /// Our segment.
     pub fn mine(&self) -> Map {
-        // SAFETY: `mine` is written before READY is set and changed only when no connection is on the link.
+        // SAFETY: both are written before READY is set, and changed only when no connection is on
+        // the link.
         unsafe { (*self.inner.get()).mine }
+    }
+
+    /// The peer's.
+    pub fn theirs(&self) -> Peer {
+        // SAFETY: as above.
+        unsafe { (*self.inner.get()).theirs }
     }
 
     /// Takes one of our slots for a connection.
     pub fn take_slot(&self, conn: &'static Conn) -> Option<usize> {
-        let ours = match self.parity.load(Ordering::Relaxed) {
-            0 => 0x5555_5555_5555_5555,
-            1 => 0xaaaa_aaaa_aaaa_aaaa,
-            ALL => u64::MAX,
-            _ => 0,
-        };
-        let mut inner = self.lock()?;
+        let taken = self.locked(|inner| {
+            let slot = self.free_slot(inner)?;
+            self.occupy(&inner.mine, slot, conn);
+            Some(slot)
+        });
+        taken?
+    }
+
+    fn free_slot(&self, inner: &mut Inner) -> Option<usize> {
+        let ours = self.ours.load(Ordering::Relaxed);
         for word in 0..SLOTS / 64 {
-            // Given up by us: free once the peer has left it, too.
-            let mut closing = inner.closing[word];
-            while closing != 0 {
-                let bit = closing.trailing_zeros() as usize;
-                closing &= closing - 1;
-                let header = layout::slot(word * 64 + bit);
-                // A cancelled offer, too, is given up only when the peer has answered it: it may be reading it right now.
-                if inner.mine.word(header + layout::NOTES) & layout::note::GONE != 0
-                    || inner.mine.word(header + layout::STATE) & layout::REFUSED != 0
+            for bit in bits(inner.taken[word]) {
+                let slot = word * 64 + bit;
+                let has = |at, bits| inner.mine.word(layout::slot(slot) + at) & bits != 0;
+                // Given up by us: free once the peer has left it, too. A cancelled offer, too, is
+                // given up only when the peer has answered it: it may be reading it right now.
+                if self.conn(slot).is_none()
+                    && (has(layout::NOTES, layout::note::GONE) || has(layout::STATE, layout::REFUSED))
                 {
-                    inner.closing[word] &= !(1 << bit);
                     inner.taken[word] &= !(1 << bit);
                 }
             }
-            let free = !inner.taken[word] & ours;
-            if free != 0 {
-                let bit = free.trailing_zeros() as usize;
+            if let Some(bit) = bits(!inner.taken[word] & ours).next() {
                 let slot = word * 64 + bit;
                 if !self.has_room_for(slot) {
                     return None;
                 }
                 inner.taken[word] |= 1 << bit;
-                self.occupy(&inner.mine, slot, conn);
                 return Some(slot);
             }
         }
@@ -206,15 +254,14 @@ impl Link {
 
     /// Puts a connection on a slot that the peer offered.
     pub fn use_slot(&self, slot: usize, conn: &'static Conn) {
-        if let Some(inner) = self.lock() {
-            self.occupy(&inner.mine, slot, conn);
-        }
+        self.occupy(&self.mine(), slot, conn);
     }
 
-    /// Takes one of the peer's big rings for a connection of ours, by its number; `None` if all are taken. Only the process that made the link gives
-    /// them out, as its children have copies of this.
+    /// Takes one of the peer's big rings for a connection of ours, by its number; `None` if all are
+    /// taken. Only the process that made the link gives them out, as its children have copies of
+    /// this.
     pub fn take_big(&self, slot: usize) -> Option<u64> {
-        if self.owner.load(Ordering::Relaxed) != process::pid() {
+        if !self.is_own() {
             return None;
         }
         let mine = self.mine();
@@ -245,37 +292,38 @@ impl Link {
             mine.set_word(header + word, 0);
         }
         self.conns[slot].store(core::ptr::from_ref(conn) as u64, Ordering::Release);
-        self.live.fetch_add(1, Ordering::AcqRel);
+        self.hold();
     }
 
-    /// Takes a connection off its slot, as the last that is done with the slot: the peer may give it out again at once if it is
-    /// the peer's. If it is ours, we may when the peer has left it, too.
+    /// Takes a connection off its slot, as the last that is done with the slot. Without the lock: a
+    /// signal handler may have interrupted the thread that has it.
     pub fn leave_slot(&self, slot: usize) {
-        self.conns[slot].store(0, Ordering::Release);
-        if let Some((_, theirs)) = self.maps() {
-            theirs.or_word(layout::slot(slot) + layout::NOTES, layout::note::GONE);
-        }
-        if !self.is_peers_slot(slot)
-            && let Some(mut inner) = self.lock()
-        {
-            inner.closing[slot / 64] |= 1 << (slot % 64);
+        let tell = || self.theirs().or_word(layout::slot(slot) + layout::NOTES, layout::note::GONE);
+        let clear = || self.conns[slot].store(0, Ordering::Release);
+        // Who owns the slot gives it out again when both have happened: the peer, which sees but
+        // one of them, at once.
+        if self.is_peers_slot(slot) {
+            clear();
+            tell();
+        } else {
+            tell();
+            clear();
         }
         self.not_before.store(ticks() + ticks_of(IN_HAND_NS), Ordering::Relaxed);
-        self.live.fetch_sub(1, Ordering::AcqRel);
+        self.let_go();
         self.full.store(0, Ordering::Relaxed);
     }
 
-    /// Takes a connection off a slot that the peer offered and that is refused after all.
+    /// Takes a connection off a slot that the peer offered, and refuses that after all.
     pub fn unuse_slot(&self, slot: usize) {
         self.conns[slot].store(0, Ordering::Release);
-        self.live.fetch_sub(1, Ordering::AcqRel);
+        self.let_go();
+        self.refuse(slot);
     }
 
     /// Refuses a slot that the peer has offered: it is the peer's to give out again.
     pub fn refuse(&self, slot: usize) {
-        if let Some((_, theirs)) = self.maps() {
-            theirs.or_word(layout::slot(slot) + layout::STATE, layout::REFUSED);
-        }
+        self.theirs().or_word(layout::slot(slot) + layout::STATE, layout::REFUSED);
     }
 
     /// The connection on a slot.
@@ -287,17 +335,12 @@ impl Link {
 
     /// Whether this connection is on the slot.
     pub fn holds(&self, slot: usize, conn: &Conn) -> bool {
-        self.conns[slot % SLOTS].load(Ordering::Acquire) == core::ptr::from_ref(conn) as u64
+        self.conn(slot).is_some_and(|other| core::ptr::eq(other, conn))
     }
 
     /// Whether a slot number that a peer named may be offered by it.
     pub fn is_peers_slot(&self, slot: usize) -> bool {
-        slot < SLOTS
-            && match self.parity.load(Ordering::Relaxed) {
-                ALL => false,
-                NONE => true,
-                parity => slot & 1 != parity as usize,
-            }
+        slot < SLOTS && self.ours.load(Ordering::Relaxed) >> (slot % 64) & 1 == 0
     }
 
     /// Whether the data of a slot is mapped.
@@ -325,50 +368,54 @@ impl Link {
         self.rings.load(Ordering::Relaxed) == LOUD
     }
 
-    /// Rings the bell of one of the peer's event queues by a datagram; false if that is not how it is rung.
+    /// Rings the bell of one of the peer's event queues by a datagram; false if that is not how it
+    /// is rung.
     pub fn ring_loud(&self, number: u8) -> bool {
-        let speaker = self.speaker.load(Ordering::Acquire) as i32 - 1;
+        let Some(speaker) = self.speaker.get() else { return false };
         let [name, word] = [&self.loud[0], &self.loud[1]].map(|word| word.load(Ordering::Relaxed));
-        if speaker < 0 || name == 0 || usize::from(number) >= layout::QUEUES {
-            return false;
+        let known = name != 0 && usize::from(number) < layout::QUEUES;
+        if known {
+            Loud { name, word }.ring(speaker, number);
         }
-        Loud { name, word }.ring(speaker, number);
-        true
+        known
     }
 
     /// The peer's bell with this number.
     pub fn bell(&self, index: usize) -> Option<i32> {
-        match self.bells.get(index)?.load(Ordering::Acquire) {
-            0 => None,
-            fd => Some(fd as i32 - 1),
-        }
-    }
-
-    /// Between hosts, how what is put gets there.
-    pub fn wire(&self) -> Option<&'static Wire> {
-        let at = self.wire.load(Ordering::Acquire);
-        // SAFETY: only `add_far` stores here, from a reference that lives for ever.
-        (at != 0).then(|| unsafe { &*(at as *const Wire) })
+        self.bells.get(index)?.get()
     }
 
     /// Whether something waits in the control queue; without waiting for the lock.
     pub(crate) fn has_message(&self) -> bool {
-        if self.state.load(Ordering::Acquire) != state::READY || !thread::try_lock(&self.lock, Place::Link) {
-            return false;
-        }
-        let inner = Guard(self, true);
-        inner.consumer.ready(&inner.mine, layout::CTL)
+        self.state() == state::READY
+            && thread::try_lock(&self.lock, Place::Link)
+            && self.unlocking(|inner| inner.consumer.ready(&inner.mine, layout::CTL))
     }
 
     /// Whether the peer's process is gone.
     pub(crate) fn is_dead(&self) -> bool {
-        if let Some(wire) = self.wire() {
-            return wire.is_over();
-        }
         let mut byte = 0;
-        let (socket, flags) = (self.socket.load(Ordering::Relaxed), libc::MSG_PEEK | libc::MSG_DONTWAIT);
-        !descriptors::intact(socket)
-            || !matches!(sys::recv(socket, &mut byte, 1, flags), Err(Errno::EAGAIN) | Ok(1..))
+        let (socket, flags) = (self.socket(), libc::MSG_PEEK | libc::MSG_DONTWAIT);
+        !peering::is_whole(self, socket)
+            || peering::facts(self).shares_memory
+                && !matches!(sys::recv(socket, &mut byte, 1, flags), Err(Errno::EAGAIN) | Ok(1..))
+    }
+
+    /// All descriptors that it has.
+    pub(super) fn descriptors(&self) -> impl Iterator<Item = &Kept> {
+        self.bells.iter().chain([&self.speaker, &self.socket])
+    }
+
+    /// The socket by which it was made, or [`NO_SOCKET`].
+    pub(super) fn socket(&self) -> i32 {
+        self.socket.get().unwrap_or(NO_SOCKET)
+    }
+}
+
+impl Peered for Link {
+    fn peering(&self) -> Peering {
+        // SAFETY: only what its `word` makes is stored here.
+        unsafe { kind::of_word(self.peering.load(Ordering::Acquire)) }
     }
 }
 
@@ -377,9 +424,4 @@ pub(crate) const BY_BELL: u32 = 1;
 
 pub(crate) const LOUD: u32 = 2;
 
-pub(crate) const NO_SOCKET: i32 = -1;
-
-/// Whose the slots are of a link whose one end makes all offers.
-pub(crate) const ALL: u32 = 2;
-
-pub(crate) const NONE: u32 = 3;
+const NO_SOCKET: i32 = -1;

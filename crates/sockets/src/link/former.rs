@@ -1,16 +1,15 @@
 //! A slot that a connection has done with, and leaves once it has another one or is free.
 
 use fabric::shm::Map;
-use fabric::sync::Ordering;
 
-use super::registry::link;
+use super::entry::Link;
 use crate::conn::{Conn, Held, Rx, Tx, flag};
 use crate::layout::{self, note};
-use crate::report;
+use crate::{peering, report};
 
 /// A slot that a connection has done with.
 pub(crate) struct Former {
-    link: u32,
+    link: &'static Link,
     slot: usize,
     mine: Map,
     discard: bool,
@@ -23,16 +22,18 @@ pub(crate) struct Former {
 impl Former {
     /// The one that it has: under the locks of both directions.
     pub(crate) fn of(conn: &Conn, tx: &Held<'_, Tx>, rx: &Held<'_, Rx>) -> Former {
-        // The peer sends what we have recalled from where it lies, in our segment: perhaps it has not done so yet.
+        // The peer sends what we have recalled from where it lies, in our segment: perhaps it has
+        // not done so yet.
         let wanted = conn.has(flag::RECALLED) && conn.notes() & note::CLOSED == 0;
+        let grew = conn.word(layout::BIG_AT) != 0;
         Former {
-            link: conn.link.load(Ordering::Relaxed),
-            slot: conn.slot.load(Ordering::Relaxed) as usize,
+            link: conn.link(),
+            slot: conn.slot(),
             mine: conn.mine(),
             // What is registered with a network stays where it is.
-            discard: conn.has(flag::GREW) && !wanted && !conn.is_far(),
+            discard: grew && !wanted && peering::facts(conn).shares_memory,
             via: conn.is_via(),
-            big: conn.has(flag::GREW).then(|| conn.big_ring()),
+            big: grew.then(|| conn.big_ring()),
             moved: (tx.ring.position(), rx.ring.position()),
         }
     }
@@ -50,6 +51,6 @@ impl Former {
                 self.mine.discard(big, layout::BIG);
             }
         }
-        link(self.link).leave_slot(self.slot);
+        self.link.leave_slot(self.slot);
     }
 }

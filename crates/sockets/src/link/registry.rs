@@ -2,98 +2,91 @@
 
 use fabric::Local;
 use fabric::lock::Lock;
-use fabric::queue::{Consumer, Producer};
 use fabric::shm::Map;
 use fabric::sync::{AtomicU32, AtomicU64, Ordering};
 use fabric::sys::{self, Errno};
+use fabric::words::{Array, Zeroed};
 use options::Stream;
 use stream::spin::{ticks, ticks_of};
 
-use core::cell::UnsafeCell;
-
-use super::entry::{ALL, BY_BELL, Inner, Link, NO_SOCKET, NONE, state};
+use super::entry::{BY_BELL, Inner, Link, slots, state};
 use crate::conn::Conn;
+use crate::descriptors::{Hidden, Kept};
 use crate::layout::{self, BELLS, LINKS, SLOTS};
-use crate::peering::desk;
 use crate::peering::peer::Peer;
+use crate::peering::{self, desk};
+use crate::process;
 use crate::reason::Reason;
 use crate::thread::{self};
-use crate::{descriptors, process};
 
 /// Links are mapped so many at a time, when the first of them is needed.
 const AT_A_TIME: usize = 32;
-static LINKS_AT: [AtomicU64; LINKS / AT_A_TIME] = [const { AtomicU64::new(0) }; LINKS / AT_A_TIME];
+static LINKS_AT: [Array<Link, AT_A_TIME>; LINKS / AT_A_TIME] = [const { Array::new() }; LINKS / AT_A_TIME];
 static USED: AtomicU32 = AtomicU32::new(0);
 /// Guards making and freeing of links.
-static REGISTRY: AtomicLock = AtomicLock(UnsafeCell::new(0));
-
-#[repr(transparent)]
-struct AtomicLock(UnsafeCell<u32>);
-// SAFETY: only used as a Lock, whose zero state is unlocked.
-unsafe impl Sync for AtomicLock {}
-
-fn registry() -> &'static Lock {
-    // SAFETY: Lock is a transparent 32-bit atomic, zero is unlocked.
-    unsafe { &*REGISTRY.0.get().cast::<Lock>() }
-}
+static REGISTRY: Lock = Lock::unlocked();
 
 /// The link with this number.
 pub fn link(index: u32) -> &'static Link {
-    let index = index as usize;
-    let at = LINKS_AT[index / AT_A_TIME].load(Ordering::Acquire);
-    assert!(at != 0);
-    // SAFETY: a mapping of AT_A_TIME zeroed links, never unmapped; a zeroed link is a valid, free one.
-    unsafe { &*(at as *const Link).add(index % AT_A_TIME) }
+    &LINKS_AT[index as usize / AT_A_TIME].get()[index as usize % AT_A_TIME]
 }
+
+// SAFETY: a zeroed link is a valid, free one.
+unsafe impl Zeroed for Link {}
 
 /// Numbers of all links ever used.
 pub fn all() -> core::ops::Range<u32> {
     0..USED.load(Ordering::Acquire)
 }
 
-/// Before fork(): takes the locks of all links. False if that cannot be, as this thread has one of them (it is in a signal handler).
+/// All links ever used.
+pub fn each() -> impl Iterator<Item = &'static Link> {
+    all().map(link)
+}
+
+/// Before fork(): takes the locks of all links. False if that cannot be, as this thread has one of
+/// them (it is in a signal handler).
 pub fn freeze() -> bool {
     let tid = thread::tid();
-    if !registry().lock(tid) {
+    if !REGISTRY.lock(tid) {
         return false;
     }
-    for index in all() {
-        if !link(index).lock.lock(tid) {
-            all().take_while(|&before| before < index).for_each(|before| link(before).lock.unlock());
-            registry().unlock();
-            return false;
-        }
+    let had = each().position(|link| !link.lock.lock(tid));
+    if let Some(had) = had {
+        each().take(had).for_each(|before| before.lock.unlock());
+        REGISTRY.unlock();
     }
-    true
+    had.is_none()
 }
 
 /// After fork(), in the parent.
 pub fn thaw() {
-    all().for_each(|index| link(index).lock.unlock());
-    registry().unlock();
+    each().for_each(|link| link.lock.unlock());
+    REGISTRY.unlock();
 }
 
 /// In the child of fork(): inherited links serve inherited connections; no new ones on them.
 pub fn forked() {
-    registry().reset();
+    REGISTRY.reset();
     SCANNERS.store(0, Ordering::Relaxed);
-    for index in all() {
-        let link = link(index);
+    for link in each() {
         link.lock.reset();
         link.token.store(0, Ordering::Relaxed);
-        if link.wire.swap(0, Ordering::Relaxed) != 0 {
-            // The parent's, with whose carrier it goes.
+        if !peering::facts(link).kept_by_children {
+            link.peering.store(0, Ordering::Relaxed);
+            // The parent's, with whose progress thread it goes.
             link.conns.iter().for_each(|conn| conn.store(0, Ordering::Relaxed));
             link.state.store(state::FREE, Ordering::Relaxed);
         }
     }
 }
 
-/// In the child of a guest's fork(), after [`forked`]: it has none of its parent's connections, so none of the links either.
+/// In the child of a guest's fork(), after [`forked`]: it has none of its parent's connections, so
+/// none of the links either.
 pub fn forget() {
-    for link in all().map(link) {
+    for link in each() {
         // The socket of one that has failed is closed already.
-        if matches!(link.state.load(Ordering::Acquire), state::ASKED | state::READY | state::DYING) {
+        if link.stands() {
             release(link);
         }
         link.conns.iter().for_each(|conn| conn.store(0, Ordering::Relaxed));
@@ -103,24 +96,18 @@ pub fn forget() {
 
 /// Whether there is any that has not failed.
 pub fn any() -> bool {
-    all()
-        .map(link)
-        .any(|link| matches!(link.state.load(Ordering::Acquire), state::ASKED | state::READY | state::DYING))
+    each().any(Link::stands)
 }
 
-/// Shares no segment with anybody any more, and has nobody's bells: what is mapped becomes private. Who calls closes the descriptors.
+/// Shares no segment with anybody any more, and has nobody's bells: what is mapped becomes private.
+/// Who calls closes the descriptors.
 pub(crate) fn renounce() {
     let _guard = Guard::take();
-    for link in all().map(link) {
-        if !matches!(link.state.load(Ordering::Acquire), state::ASKED | state::READY | state::DYING) {
-            continue;
-        }
+    for link in each().filter(|link| link.stands()) {
         link.token.store(0, Ordering::Release);
-        link.socket.store(NO_SOCKET, Ordering::Release);
-        link.bells.iter().chain([&link.speaker]).for_each(|bell| bell.store(0, Ordering::Release));
-        if link.wire().is_none()
-            && let Some((mine, theirs)) = link.maps()
-        {
+        link.descriptors().for_each(Kept::forget);
+        if peering::facts(link).shares_memory {
+            let (mine, theirs) = (link.mine(), link.theirs());
             // What a connection has not read yet is still there for it.
             let slots = (0..SLOTS).filter(|&slot| link.conns[slot].load(Ordering::Relaxed) != 0);
             let rings = slots.flat_map(|slot| {
@@ -133,7 +120,8 @@ pub(crate) fn renounce() {
                 let via = layout::via(slot)..layout::via(slot) + layout::VIA;
                 [small..small + layout::SMALL, big, via]
             });
-            // SAFETY: its connections are on tcp for good, and the peer writes nothing more for them.
+            // SAFETY: its connections are on tcp for good, and the peer writes nothing more for
+            // them.
             unsafe {
                 mine.unshare(layout::DATA, rings);
                 theirs.map().unshare(0, core::iter::empty());
@@ -144,27 +132,16 @@ pub(crate) fn renounce() {
     }
 }
 
-/// A ready link to the process with this token that may have a free slot, or the state of making one.
-pub fn find(token: u64, skip_full: impl Fn(&Link) -> bool) -> Option<(u32, u32)> {
+/// A ready link to the process with this token that may have a free slot, or one that is being made
+/// or has failed just now.
+pub fn find(token: u64) -> Option<&'static Link> {
     let mut making = None;
-    for index in all() {
-        let link = link(index);
-        if link.token.load(Ordering::Acquire) != token {
-            continue;
-        }
-        // For the peer, who sees the end of its socket, it is over.
-        let whole = match link.wire() {
-            Some(wire) => !wire.is_over(),
-            None => descriptors::intact(link.socket.load(Ordering::Relaxed)),
-        };
-        if !whole && link.state.load(Ordering::Acquire) == state::READY {
-            continue;
-        }
-        match link.state.load(Ordering::Acquire) {
-            state::READY if !skip_full(link) => return Some((index, state::READY)),
-            state::ASKED => making = Some((index, state::ASKED)),
+    for link in each().filter(|link| link.token.load(Ordering::Acquire) == token) {
+        match link.state() {
+            state::READY if !link.is_full() && peering::is_whole(link, link.socket()) => return Some(link),
+            state::ASKED => making = Some(link),
             state::FAILED if ticks() < link.not_before.load(Ordering::Relaxed) => {
-                making = making.or(Some((index, state::FAILED)));
+                making = making.or(Some(link));
             }
             _ => {}
         }
@@ -176,7 +153,8 @@ pub fn find(token: u64, skip_full: impl Fn(&Link) -> bool) -> Option<(u32, u32)>
 const SWEEP_NS: u64 = 100_000_000;
 static SWEEP_DUE: AtomicU64 = AtomicU64::new(0);
 
-/// As [`sweep`], but not too often: on the way of whoever posts or looks after a connection, so that no peer that has gone holds anything for long.
+/// As [`sweep`], but not too often: on the way of whoever posts or looks after a connection, so
+/// that no peer that has gone holds anything for long.
 pub fn sweep_when_due() {
     let (now, due) = (ticks(), SWEEP_DUE.load(Ordering::Relaxed));
     if now >= due
@@ -191,13 +169,10 @@ pub fn sweep_when_due() {
 /// Frees links whose peer is gone and that carry no connection.
 pub fn sweep() {
     let Some(_guard) = Guard::take() else { return };
-    for index in all() {
-        let link = link(index);
-        let over = match link.state.load(Ordering::Acquire) {
+    for link in each() {
+        let over = match link.state() {
             state::READY => {
-                link.live.load(Ordering::Acquire) == 0
-                    && ticks() >= link.not_before.load(Ordering::Relaxed)
-                    && link.is_dead()
+                !link.is_used() && ticks() >= link.not_before.load(Ordering::Relaxed) && link.is_dead()
             }
             state::ASKED => link.is_dead(),
             _ => false,
@@ -205,8 +180,9 @@ pub fn sweep() {
         if over {
             link.state.store(state::DYING, Ordering::SeqCst);
         }
-        // Whoever began to look through the links before may still have the segment in hand: then another time.
-        if link.state.load(Ordering::SeqCst) == state::DYING && SCANNERS.load(Ordering::SeqCst) == 0 {
+        // Whoever began to look through the links before may still have the segment in hand: then
+        // another time.
+        if link.state() == state::DYING && SCANNERS.load(Ordering::SeqCst) == 0 {
             release(link);
             link.state.store(state::FREE, Ordering::Release);
         }
@@ -217,16 +193,18 @@ pub fn sweep() {
 pub(crate) struct Guard;
 impl Guard {
     pub(crate) fn take() -> Option<Guard> {
-        registry().lock(thread::tid()).then_some(Guard)
+        // Not one that is made and thrown away: to drop it would unlock.
+        if REGISTRY.lock(thread::tid()) { Some(Guard) } else { None }
     }
 }
 impl Drop for Guard {
     fn drop(&mut self) {
-        registry().unlock();
+        REGISTRY.unlock();
     }
 }
 
-/// Bytes of a segment that this process maps: all of it, unless its address space is limited (setrlimit(RLIMIT_AS)).
+/// Bytes of a segment that this process maps: all of it, unless its address space is limited
+/// (setrlimit(RLIMIT_AS)).
 pub(crate) fn room() -> Result<usize, Errno> {
     match layout::slots_within(sys::address_space_limit()) {
         // One for each parity.
@@ -243,81 +221,51 @@ pub(crate) fn length() -> usize {
     if via { layout::SEGMENT_VIA } else { layout::SEGMENT }
 }
 
-pub(crate) fn add(token: u64, socket: i32, parity: u32, peer: (u32, u32), mine: Map) -> Result<u32, Reason> {
+pub(crate) fn add(token: u64, ours: u64, peer: (u32, u32), mine: Map) -> Result<&'static Link, Reason> {
     let now = ticks();
     let index = all()
-        .find(|&index| match link(index).state.load(Ordering::Acquire) {
+        .find(|&index| match link(index).state() {
             state::FREE => true,
             state::FAILED => now >= link(index).not_before.load(Ordering::Relaxed),
             _ => false,
         })
         .unwrap_or(USED.load(Ordering::Acquire));
     let place = LINKS_AT.get(index as usize / AT_A_TIME).ok_or(Reason::LinkLimit)?;
-    if place.load(Ordering::Acquire) == 0 {
-        // Under the registry's lock.
-        let at = sys::mmap_private(AT_A_TIME * size_of::<Link>()).map_err(|_| Reason::NoMemory)?;
-        place.store(at as u64, Ordering::Release);
-    }
+    place.make().map_err(|_| Reason::NoMemory)?;
     USED.fetch_max(index + 1, Ordering::AcqRel);
     let link = link(index);
-    {
-        let mut inner = link.lock().ok_or(Reason::Busy)?;
-        *inner = Inner {
-            mine,
-            theirs: Peer::NONE,
-            producer: Producer::default(),
-            consumer: Consumer::default(),
-            taken: [0; SLOTS / 64],
-            closing: [0; SLOTS / 64],
-        };
-    }
-    link.socket.store(socket, Ordering::Relaxed);
-    link.wire.store(0, Ordering::Relaxed);
-    link.parity.store(parity, Ordering::Relaxed);
+    link.locked(|inner| *inner = Inner::new(mine)).ok_or(Reason::Busy)?;
+    link.ours.store(ours, Ordering::Relaxed);
     link.peer_uid.store(peer.0, Ordering::Relaxed);
     link.peer_pid.store(peer.1, Ordering::Relaxed);
     link.owner.store(process::pid(), Ordering::Relaxed);
-    link.live.store(0, Ordering::Relaxed);
-    link.armed.store(0, Ordering::Relaxed);
-    link.full.store(0, Ordering::Relaxed);
-    link.rings.store(0, Ordering::Relaxed);
-    link.speaker.store(0, Ordering::Relaxed);
+    zero!(link: peering live armed full rings proof);
     link.loud.iter().for_each(|word| word.store(0, Ordering::Relaxed));
-    link.proof.store(0, Ordering::Relaxed);
-    for bell in &link.bells {
-        bell.store(0, Ordering::Relaxed);
-    }
-    for big in &link.bigs {
-        big.store(0, Ordering::Relaxed);
-    }
+    link.bigs.iter().for_each(|big| big.store(0, Ordering::Relaxed));
+    link.index.store(index, Ordering::Relaxed);
     link.token.store(token, Ordering::Release);
     link.state.store(state::ASKED, Ordering::Release);
-    Ok(index)
+    Ok(link)
 }
 
-pub(crate) fn ready(index: u32, theirs: Peer, fds: &[i32; 1 + BELLS]) {
-    let link = link(index);
+pub(crate) fn ready(link: &Link, theirs: Peer, bells: [Option<Hidden>; BELLS]) {
     // In the order in which they are sent.
     let order = core::iter::once(layout::CALL_BELL).chain(0..layout::QUEUES);
-    for (index, &fd) in order.zip(&fds[1..]) {
-        if fd >= 0
-            && let Some(bell) = link.bells.get(index)
-        {
-            bell.store(fd as u32 + 1, Ordering::Relaxed);
-        }
+    for (index, bell) in order.zip(bells) {
+        bell.into_iter().for_each(|bell| link.bells[index].set(bell.keep()));
     }
-    if let Some(mut inner) = link.lock() {
+    link.locked(|inner| {
         inner.theirs = theirs;
         let mapped = inner.mine.len().min(theirs.map().len());
         let slots = ((mapped - layout::DATA) / layout::SMALL).min(SLOTS);
         link.slots.store(slots as u32, Ordering::Relaxed);
         link.via.store(u32::from(mapped == layout::SEGMENT_VIA), Ordering::Relaxed);
-    }
+    });
     link.state.store(state::READY, Ordering::Release);
 }
 
 /// Enters a link between hosts, which stands.
-pub(crate) fn add_far(
+pub(crate) fn add_remote(
     token: u64,
     uid: u32,
     mine: Map,
@@ -326,45 +274,35 @@ pub(crate) fn add_far(
     number: u64,
 ) -> Result<u32, Reason> {
     let _guard = Guard::take().ok_or(Reason::Busy)?;
-    let index = add(token, NO_SOCKET, if offers { ALL } else { NONE }, (uid, 0), mine)?;
-    let link = link(index);
+    let link = add(token, if offers { slots::ALL } else { slots::NONE }, (uid, 0), mine)?;
     link.number.store(number, Ordering::Relaxed);
-    // Its carrier does.
+    // Its progress thread does.
     link.rings.store(BY_BELL, Ordering::Relaxed);
     link.heard.store(layout::QUEUES as u32, Ordering::Relaxed);
-    link.wire.store(theirs.wire().map_or(0, |wire| core::ptr::from_ref(wire) as u64), Ordering::Release);
-    ready(index, theirs, &[NO_SOCKET; 1 + BELLS]);
-    Ok(index)
+    link.peering.store(theirs.peering().word(), Ordering::Release);
+    ready(link, theirs, [const { None }; BELLS]);
+    Ok(link.index())
 }
 
 const SOON_AGAIN_NS: u64 = 500_000;
 
 /// Called with the registry locked.
-pub(crate) fn fail(index: u32, reason: Reason) {
-    let link = link(index);
+pub(crate) fn fail(link: &Link, reason: Reason) {
     release(link);
-    // The connection that was to prove it may have ended before it was looked at: the next one proves another.
+    // The connection that was to prove it may have ended before it was looked at: the next one
+    // proves another.
     let pause = if reason == Reason::PeerGone { SOON_AGAIN_NS } else { 1_000_000_000 };
     link.not_before.store(ticks() + ticks_of(pause), Ordering::Relaxed);
     link.state.store(state::FAILED, Ordering::Release);
 }
 
 fn release(link: &Link) {
-    let socket = link.socket.load(Ordering::Relaxed);
-    if socket != NO_SOCKET {
-        descriptors::unhide(socket);
-    }
-    for bell in link.bells.iter().chain([&link.speaker]) {
-        let fd = bell.swap(0, Ordering::AcqRel);
-        if fd != 0 {
-            descriptors::unhide(fd as i32 - 1);
-        }
-    }
-    if let Some(mut inner) = link.lock() {
-        let (mine, theirs) = (inner.mine, inner.theirs);
-        (inner.mine, inner.theirs) = (Map::NONE, Peer::NONE);
-        if link.wire.swap(0, Ordering::AcqRel) != 0 {
-            // The carrier's memory.
+    link.descriptors().for_each(Kept::close);
+    link.locked(|inner| {
+        let Inner { mine, theirs, .. } = core::mem::replace(inner, Inner::new(Map::NONE));
+        if !peering::facts(link).shares_memory {
+            link.peering.store(0, Ordering::Release);
+            // The progress thread's memory.
             return desk::release(link.number.load(Ordering::Relaxed));
         }
         // SAFETY: no connection is on the link, so nobody has a copy of the maps in use.
@@ -372,14 +310,20 @@ fn release(link: &Link) {
             mine.unmap();
             theirs.map().unmap();
         }
-    }
+    });
 }
 
 impl Conn {
-    /// Whether it is, or was until it went back to tcp, on a slot of a link of this process. Once a child of fork() has let go of a
-    /// connection, its parent may put it on a slot of a link that the child does not have.
+    /// The link that it is on, or was last.
+    pub(crate) fn link(&self) -> &'static Link {
+        link(self.link.load(Ordering::Relaxed))
+    }
+
+    /// Whether it is, or was until it went back to tcp, on a slot of a link of this process. Once a
+    /// child of fork() has let go of a connection, its parent may put it on a slot of a link that
+    /// the child does not have.
     pub fn slot_taken(&self) -> bool {
-        let (slot, index) = (self.slot.load(Ordering::Relaxed) as usize, self.link.load(Ordering::Relaxed));
+        let (slot, index) = (self.slot(), self.link.load(Ordering::Relaxed));
         slot < layout::SLOTS && all().contains(&index) && link(index).holds(slot, self)
     }
 }
@@ -399,5 +343,51 @@ pub fn scan() -> Scan {
 impl Drop for Scan {
     fn drop(&mut self) {
         SCANNERS.fetch_sub(1, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As long as the process, as links are.
+    fn fresh() -> &'static Link {
+        let memory = sys::mmap_private(size_of::<Link>()).unwrap();
+        // SAFETY: a zeroed link is a valid, free one.
+        unsafe { &*memory.cast::<Link>() }
+    }
+
+    #[test]
+    fn who_does_not_get_a_links_lock_leaves_it_to_its_holder() {
+        let link = fresh();
+        let got = link.locked(|_| {
+            assert!(link.locked(|_| ()).is_none());
+            link.lock.owner()
+        });
+        assert_eq!(got, Some(thread::tid()));
+    }
+
+    #[test]
+    fn a_slot_is_left_while_the_links_lock_is_held() {
+        let link = fresh();
+        let [mine, theirs] = [(); 2].map(|()| Map::create(c"shunt:link", layout::SEGMENT).unwrap().0);
+        link.locked(|inner| *inner = Inner { theirs: Peer::near(theirs), ..Inner::new(mine) });
+        link.ours.store(slots::EVEN, Ordering::Relaxed);
+        link.slots.store(SLOTS as u32, Ordering::Relaxed);
+        let conn = crate::home::take(|_| ()).unwrap();
+        assert_eq!(link.take_slot(conn), Some(0));
+        assert_eq!(link.take_slot(conn), Some(2));
+        link.locked(|_| link.leave_slot(0));
+        assert_eq!(link.take_slot(conn), Some(4), "the peer has not left it");
+        assert_eq!(theirs.word(layout::slot(0) + layout::NOTES), layout::note::GONE);
+        mine.set_word(layout::slot(0) + layout::NOTES, layout::note::GONE);
+        assert_eq!(link.take_slot(conn), Some(0));
+    }
+
+    #[test]
+    fn who_may_not_make_links_leaves_that_to_who_does() {
+        let held = Guard::take();
+        assert!(held.is_some() && Guard::take().is_none());
+        assert!(Guard::take().is_none(), "the first one's lock was given back");
     }
 }

@@ -5,14 +5,15 @@ use fabric::hints;
 use fabric::shm::Map;
 use fabric::sync::Ordering;
 
-use super::entry::{Link, state};
-use super::registry::{Scan, all, link};
+use super::entry::Link;
+use super::registry::{Scan, each as links, link};
 use crate::conn::Conn;
 use crate::layout::{self, SLOTS};
-use crate::process;
+use crate::peering;
 
 impl Scan {
-    /// Takes the hints of event queue `queue` from all links and gives each connection to `each`, with when its hint was set.
+    /// Takes the hints of event queue `queue` from all links and gives each connection to `each`,
+    /// with when its hint was set.
     pub fn take(&self, queue: usize, mut each: impl FnMut(&'static Conn, u64)) {
         self.each_link(queue, |link, mine, base| {
             let header = |slot| mine.foresee(layout::slot(slot));
@@ -31,20 +32,17 @@ impl Scan {
         any
     }
 
-    /// Calls `each` for the connections on one link between processes of this host, if the link is this process's.
+    /// Calls `each` for the connections on one link between processes of this host, if the link is
+    /// this process's.
     pub fn each_conn(&self, index: u32, mut each: impl FnMut(&'static Conn)) {
         let link = link(index);
-        if link.state.load(Ordering::SeqCst) != state::READY
-            || link.live.load(Ordering::Acquire) == 0
-            || link.owner.load(Ordering::Relaxed) != process::pid()
-            || link.wire().is_some()
-        {
-            return;
+        if link.serves() && link.is_used() && peering::facts(link).shares_memory {
+            (0..SLOTS).filter_map(|slot| link.conn(slot)).for_each(&mut each);
         }
-        (0..SLOTS).filter_map(|slot| link.conn(slot)).for_each(&mut each);
     }
 
-    /// Arms the sleep words of event queue `queue`; says how many peers have disarmed them since, and ring or have rung.
+    /// Arms the sleep words of event queue `queue`; says how many peers have disarmed them since,
+    /// and ring or have rung.
     pub fn arm_sleep(&self, queue: usize, mode: u64, id: u8) -> u32 {
         let mut disarmed = 0;
         self.each_link(queue, |link, mine, base| {
@@ -65,14 +63,8 @@ impl Scan {
 
     #[inline]
     fn each_link(&self, queue: usize, mut each: impl FnMut(&Link, Map, usize)) {
-        for index in all() {
-            let link = link(index);
-            if link.state.load(Ordering::SeqCst) == state::READY
-                && link.live.load(Ordering::Acquire) != 0
-                && link.owner.load(Ordering::Relaxed) == process::pid()
-            {
-                each(link, link.mine(), layout::HINTS + queue * hints::BYTES);
-            }
+        for link in links().filter(|link| link.serves() && link.is_used()) {
+            each(link, link.mine(), layout::HINTS + queue * hints::BYTES);
         }
     }
 }

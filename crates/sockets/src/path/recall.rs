@@ -1,11 +1,14 @@
-//! What a reader does that has recalled what is unread in its ring, decided by what it sees and nothing else: no system call, no memory that
-//! others write, no clock. Its shell is `handover.rs`; the model (`crates/model/tests/recall.rs`) compiles this file, and switches its rules off one by one.
+//! What a reader does that has recalled what is unread in its ring, decided by what it sees and
+//! nothing else: no system call, no memory that others write, no clock. Its shell is `handover.rs`;
+//! the model (`crates/model/tests/machine/recall.rs`) compiles this file, and switches its rules
+//! off one by one.
 
 use super::rules::{self, Rule};
 
 /// How long a peer gets that is in a call of ours, or about to be.
 pub(crate) const PEER_NS: u64 = 1_000_000;
-/// How long it may take to send what was recalled; if we may not send in its stead, as it may be long in no call of ours; and if nothing is unread.
+/// How long it may take to send what was recalled; if we may not send in its stead, as it may be
+/// long in no call of ours; and if nothing is unread.
 const PATIENCE_NS: u64 = 2_000_000_000;
 const UNTRACED_NS: u64 = 30_000_000;
 const EMPTY_NS: u64 = 200_000_000;
@@ -28,11 +31,13 @@ pub(crate) enum Reads {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Recall {
     pub reads: Reads,
-    /// The peer is on another host.
-    pub far: bool,
+    /// Its writer says where tcp begins by a record, among the bytes of tcp: the peer is on another
+    /// host.
+    pub records: bool,
     /// Since it was recalled, in ns.
     pub waited: u64,
-    /// The peer has carried out all that it fired, so that no kick is on the way that it has not counted.
+    /// The peer has carried out all that it fired, so that no kick is on the way that it has not
+    /// counted.
     pub quiet: bool,
     /// The kernel, or the peer, has told that nothing comes from it any more.
     pub ended: bool,
@@ -70,14 +75,15 @@ pub(crate) enum Next {
 }
 
 impl Recall {
-    /// Behind what is unread of tcp there are bytes in the ring, or kicks, perhaps one that is on the way.
+    /// Behind what is unread of tcp there are bytes in the ring, or kicks, perhaps one that is on
+    /// the way.
     fn is_ahead(&self) -> bool {
         self.reads == Reads::Tcp && self.announced && (self.written != 0 || self.kicks != 0)
     }
 
     /// A kick may be on the way to one that reads by tcp.
     fn awaits_kick(&self) -> bool {
-        self.reads == Reads::Tcp && !self.far && !self.quiet && self.waited < KICK_NS
+        self.reads == Reads::Tcp && !self.records && !self.quiet && self.waited < KICK_NS
     }
 
     /// Whether nothing is in a ring, before kicks are taken.
@@ -85,8 +91,9 @@ impl Recall {
         if self.reads == Reads::Ring || self.is_ahead() || self.awaits_kick() {
             return None;
         }
-        // The writer has put nothing into the ring. When it does, it finds the recall and sends it by tcp.
-        let last = self.reads == Reads::Tcp && !self.far && self.quiet && self.recalled;
+        // The writer has put nothing into the ring. When it does, it finds the recall and sends it
+        // by tcp.
+        let last = self.reads == Reads::Tcp && !self.records && self.quiet && self.recalled;
         Some(Next::Free { last })
     }
 
@@ -95,22 +102,25 @@ impl Recall {
         let on_ring = self.reads == Reads::Ring;
         let empty = self.written == self.read;
         let ahead = self.is_ahead();
-        // No kick is on the way. With nothing unread, whatever the writer does later, it will find the recall and send it by tcp.
+        // No kick is on the way. With nothing unread, whatever the writer does later, it will find
+        // the recall and send it by tcp.
         let quiet = self.quiet || rules::off(Rule::Quiet);
         let taken = self.kicks == self.kicks_taken || rules::off(Rule::KicksTaken);
         let settled = quiet && on_ring && taken;
-        // It sends by tcp what it has put into the ring, behind what is unread of tcp, and no kick stands between.
+        // It sends by tcp what it has put into the ring, behind what is unread of tcp, and no kick
+        // stands between.
         let sends = quiet && ahead && self.by_tcp == Some(self.read) && self.kicks == 0;
         let silent = self.by_tcp.is_none();
-        // Between hosts it says so among the bytes of tcp, which must not be taken for the program's.
+        // Between hosts it says so among the bytes of tcp, which must not be taken for the
+        // program's.
         let nothing = empty || rules::off(Rule::NothingUnread);
-        if settled && nothing && silent && !self.far || sends || self.reads == Reads::Last {
+        if settled && nothing && silent && !self.records || sends || self.reads == Reads::Last {
             return Next::ByTcp;
         }
         if quiet && (settled || ahead) && silent && !self.ended && !self.tried && self.waited > PEER_NS {
             return Next::SendForPeer;
         }
-        if self.far && on_ring && !self.ended && silent {
+        if self.records && on_ring && !self.ended && silent {
             // A record comes among the bytes of tcp, and nobody behind us would know it.
             return if self.waited < FAR_NS { Next::Wait } else { Next::BreakOff };
         }
@@ -119,7 +129,8 @@ impl Recall {
             () if self.tried => UNTRACED_NS,
             () => PATIENCE_NS,
         };
-        // It sends no more what we have not read: it has gone another way behind it, or nothing comes from it any more.
+        // It sends no more what we have not read: it has gone another way behind it, or nothing
+        // comes from it any more.
         let unsendable =
             self.by_tcp.is_some_and(|at| at > self.read) || self.ended && silent || ahead && !silent;
         if !self.awaits_kick()
@@ -147,7 +158,7 @@ mod tests {
                             for by_tcp in [None, Some(read), Some(written), Some(written + 1)] {
                                 each(Recall {
                                     reads,
-                                    far: bit(0),
+                                    records: bit(0),
                                     waited,
                                     quiet: bit(1),
                                     ended: bit(2),
@@ -208,6 +219,6 @@ mod tests {
 
     #[test]
     fn a_connection_is_broken_off_only_between_hosts() {
-        all(|seen| assert!(seen.far || seen.next() != Next::BreakOff, "{seen:?}"));
+        all(|seen| assert!(seen.records || seen.next() != Next::BreakOff, "{seen:?}"));
     }
 }

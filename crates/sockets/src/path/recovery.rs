@@ -1,7 +1,8 @@
-//! What a holder of a direction's lock had begun and did not end: it was killed in the middle, and another process has the connection
-//! as well, or a signal handler jumped out of it. What takes more than one store, or a system call and a note of what that did, is marked
-//! before it is begun ([`crate::path::steps`]); whoever has the lock next ends it. What went to the kernel, or came from it, the kernel knows, which
-//! counts bytes.
+//! What a holder of a direction's lock had begun and did not end: it was killed in the middle, and
+//! another process has the connection as well, or a signal handler jumped out of it. What takes
+//! more than one store, or a system call and a note of what that did, is marked before it is begun
+//! ([`crate::path::steps`]); whoever has the lock next ends it. What went to the kernel, or came
+//! from it, the kernel knows, which counts bytes.
 //!
 //! Everything here may have been done already, in part or whole, so it may be done twice.
 
@@ -9,6 +10,7 @@ use fabric::Local;
 
 use crate::conn::{Conn, Held, Rx, Tx, flag, path, state};
 use crate::layout::{KICKS, SMALL_AT, TCP_AT};
+use crate::path::unfinished::{Marks, Note, Reader, Writer};
 use crate::path::{steps, writer};
 use crate::reason::Reason;
 use crate::report;
@@ -16,12 +18,12 @@ use crate::wake::fire;
 use host::diag;
 
 impl Conn {
-    /// Locks the reading direction, and ends what its last holder did not; `None` if this thread has it already, or the connection has
-    /// been closed meanwhile.
+    /// Locks the reading direction, and ends what its last holder did not; `None` if this thread
+    /// has it already, or the connection has been closed meanwhile.
     #[inline(always)]
     pub fn lock_rx(&self, fd: i32) -> Option<Held<'_, Rx>> {
         let mut rx = self.rx.lock().filter(|_| self.state() != state::FREE)?;
-        mend_reading(self, fd, &mut rx);
+        recover_reading(self, fd, &mut rx);
         Some(rx)
     }
 
@@ -29,68 +31,74 @@ impl Conn {
     #[inline(always)]
     pub fn lock_tx(&self, fd: i32) -> Option<Held<'_, Tx>> {
         let mut tx = self.tx.lock().filter(|_| self.state() != state::FREE)?;
-        mend(self, fd, &mut tx);
+        recover(self, fd, &mut tx);
         Some(tx)
     }
 }
 
 /// Ends what is marked. For whoever has just locked the direction.
 #[inline(always)]
-pub(crate) fn mend(conn: &Conn, fd: i32, tx: &mut Tx) {
+pub(crate) fn recover(conn: &Conn, fd: i32, tx: &mut Tx) {
     if tx.step != 0 {
-        mend_slowly(conn, fd, tx);
+        recover_slowly(conn, fd, tx);
     }
 }
 
 #[cold]
-fn mend_slowly(conn: &Conn, fd: i32, tx: &mut Tx) {
+fn recover_slowly(conn: &Conn, fd: i32, tx: &mut Tx) {
     if !conn.is_managed_now() {
         return;
     }
     let marked = |what| tx.step & what != 0;
-    let (growing, leaving, sending) =
-        (marked(steps::GROWING), marked(steps::LEAVING), marked(steps::SENDING));
-    let (firing, paying) = (marked(steps::FIRING), marked(steps::PAYING));
-    if growing && conn.tx.path() == path::SMALL {
+    let seen = Writer {
+        marks: Marks {
+            growing: marked(steps::GROWING),
+            leaving: marked(steps::LEAVING),
+            sending: marked(steps::SENDING),
+            firing: marked(steps::FIRING),
+            paying: marked(steps::PAYING),
+        },
+        in_small: conn.tx.path() == path::SMALL,
+        gone: diag::written(fd, conn.has(flag::CLIENT)).ok(),
+        gone_before_ring: tx.tcp_written.checked_sub(1),
+        gone_before_resend: tx.sent_from.checked_sub(1),
+        resend_from: tx.resend_from,
+        written: tx.ring.position(),
+        kicks: tx.kicks_sent,
+        woken: tx.fires == tx.fires_with,
+    };
+    let redo = seen.redo();
+    if redo.grow {
         writer::grow(conn, tx);
     }
-    if leaving {
+    if redo.announce {
         writer::announce(conn, tx);
     }
-    let written = diag::written(fd, conn.has(flag::CLIENT));
-    if sending
-        && tx.sent_from != 0
-        && let Ok(written) = written
-    {
-        let sent = written.wrapping_sub(tx.sent_from - 1);
-        tx.resend = tx.resend_from.saturating_add(sent).min(tx.ring.position());
-    }
-    if firing || paying {
-        // Since the ring, nothing has gone by tcp but kicks.
-        tx.debt = match written {
-            Ok(written) if tx.tcp_written != 0 => {
-                tx.kicks_sent.saturating_sub(written.wrapping_sub(tx.tcp_written - 1))
-            }
-            _ => 0,
-        };
+    tx.resend = redo.resend.unwrap_or(tx.resend);
+    if let Some(debt) = redo.debt {
+        tx.debt = debt;
         fire::tell(conn, tx);
     }
-    if firing {
+    if redo.wake {
         fire::ring_again(conn, fd, tx);
+    }
+    if redo.carried_out {
+        fire::carried_out(conn, tx);
     }
     tx.step = 0;
 }
 
-/// As [`mend`], for the reading direction: what its last holder has read it cannot give back, but how much that was, the kernel knows.
+/// As [`recover`], for the reading direction: what its last holder has read it cannot give back,
+/// but how much that was, the kernel knows.
 #[inline(always)]
-pub(crate) fn mend_reading(conn: &Conn, fd: i32, rx: &mut Rx) {
+pub(crate) fn recover_reading(conn: &Conn, fd: i32, rx: &mut Rx) {
     if rx.step != 0 {
-        mend_reading_slowly(conn, fd, rx);
+        recover_reading_slowly(conn, fd, rx);
     }
 }
 
 #[cold]
-fn mend_reading_slowly(conn: &Conn, fd: i32, rx: &mut Rx) {
+fn recover_reading_slowly(conn: &Conn, fd: i32, rx: &mut Rx) {
     if !conn.is_managed_now() {
         return;
     }
@@ -107,18 +115,19 @@ fn mend_reading_slowly(conn: &Conn, fd: i32, rx: &mut Rx) {
     steps::end(&mut rx.step, steps::READING);
 }
 
-/// So much has been read on tcp: up to the ring's beginning the program's bytes, then kicks.
+/// So much has been read on tcp.
 fn count_read(conn: &Conn, rx: &mut Rx, read: u64) {
-    let boundary = conn.word(SMALL_AT).checked_sub(1);
-    match boundary {
-        Some(boundary) if conn.rx.path() != path::TCP || read > boundary => {
-            let taken = read.wrapping_sub(boundary);
-            rx.kicks_drained = taken.clamp(rx.kicks_drained, conn.word(KICKS).max(rx.kicks_drained));
-        }
-        _ => {
-            rx.tcp_read = read;
-            rx.tcp_left = boundary.map(|boundary| boundary - read);
-        }
+    let seen = Reader {
+        read,
+        boundary: conn.word(SMALL_AT).checked_sub(1),
+        by_tcp: conn.rx.path() == path::TCP,
+        taken: rx.kicks_drained,
+        counted: conn.word(KICKS),
+    };
+    match seen.note() {
+        Some(Note::Kicks(taken)) => rx.kicks_drained = taken,
+        Some(Note::Bytes { read, left }) => (rx.tcp_read, rx.tcp_left) = (read, left),
+        None => {}
     }
 }
 

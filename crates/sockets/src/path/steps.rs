@@ -1,5 +1,7 @@
-//! Marks of operations in progress, in [`Tx::step`](crate::conn::Tx::step) and [`Rx::step`](crate::conn::Rx::step): an operation that takes more than one store, or a
-//! system call and a note of its result, is marked before it begins, so that [`crate::path::recovery`] can complete it if its thread dies or jumps away.
+//! Marks of operations in progress, in [`Tx::step`](crate::conn::Tx::step) and
+//! [`Rx::step`](crate::conn::Rx::step): an operation that takes more than one store, or a system
+//! call and a note of its result, is marked before it begins, so that [`crate::path::recovery`] can
+//! complete it if its thread dies or jumps away.
 
 use fabric::sync::{Ordering, compiler_fence};
 
@@ -15,10 +17,12 @@ pub const GROWING: u32 = 8;
 pub const LEAVING: u32 = 16;
 /// Bytes are read on tcp before the ring, or kicks are taken out of the companion.
 pub const READING: u32 = 32;
-/// Another process has taken the other end to tcp ([`crate::taken`]): what its owner would have told is to be noted.
+/// Another process has taken the other end to tcp ([`crate::taken`]): what its owner would have
+/// told is to be noted.
 pub const TAKEN: u32 = 64;
 
-/// Marks what is begun. Not a fence between processors: whoever finds the mark found the holder dead.
+/// Marks what is begun. Not a fence between processors: whoever finds the mark found the holder
+/// dead.
 #[inline(always)]
 pub(crate) fn begin(step: &mut u32, what: u32) {
     // What is to be done is there before it is said that it has begun.

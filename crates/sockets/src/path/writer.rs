@@ -1,23 +1,44 @@
-//! The writing direction and where it changes its path: to a ring, to a larger one, back to tcp. Under its lock.
+//! The writing direction and where it changes its path: to a ring, to a larger one, back to tcp.
+//! Under its lock.
 
 use fabric::sync::{Ordering, fence};
 
 use crate::conn::{Conn, Tx, flag, path, state};
 use crate::layout::{self, BIG_AT, SMALL_AT, TCP_AT};
+use crate::path::offer::{self, Stage};
 use crate::path::steps;
+use crate::path::writing::{self, Writes};
 use crate::reason::Reason;
-use crate::{epoll, idle, link, log, report};
+use crate::{epoll, idle, link, peering};
 use host::diag;
+
+/// The path that is written, for those who decide by it.
+#[inline(always)]
+pub(crate) fn writes(conn: &Conn) -> Writes {
+    match conn.tx.path() {
+        path::TCP => Writes::Tcp,
+        path::RESEND => Writes::Resend,
+        path::LAST => Writes::Last,
+        _ => Writes::Ring,
+    }
+}
+
+/// Where the connection stands, for those who decide by it.
+pub(crate) fn stage(conn: &Conn) -> Stage {
+    match conn.state() {
+        state::NEW => Stage::New,
+        state::POSTED => Stage::Posted,
+        state::OFFERED => Stage::Offered,
+        state::PROMOTED => Stage::Promoted,
+        _ => Stage::Plain,
+    }
+}
 
 /// Changes the writing direction over from tcp to the ring, if both ends have agreed.
 pub(crate) fn switch(conn: &Conn, fd: i32, tx: &mut Tx) -> bool {
-    // The peer may be in the ring, and have to be woken, before we have taken note of its answer.
-    let agreed = match conn.state() {
-        state::PROMOTED => true,
-        state::OFFERED => conn.word(layout::STATE) & layout::ACCEPTED != 0,
-        _ => false,
-    };
-    if !agreed || conn.has(flag::NEVER | flag::DEMOTING | flag::SHUT_WR) {
+    let accepted = || conn.word(layout::STATE) & layout::ACCEPTED != 0;
+    let barred = conn.has(flag::NEVER | flag::SHUT_WR) || !peering::may_put(conn);
+    if !offer::may_switch(stage(conn), accepted, barred) {
         return false;
     }
     match diag::written(fd, conn.has(flag::CLIENT)) {
@@ -30,9 +51,7 @@ pub(crate) fn switch(conn: &Conn, fd: i32, tx: &mut Tx) -> bool {
         }
         Err(_) => {
             conn.set(flag::NEVER);
-            conn.set_reason(Reason::Counting);
-            report::count_reason(Reason::Counting);
-            log::on_tcp(conn, Reason::Counting);
+            conn.goes_by_tcp(Reason::Counting);
             false
         }
     }
@@ -63,18 +82,20 @@ pub(crate) fn grow(conn: &Conn, tx: &mut Tx) -> bool {
 pub(crate) fn announce(conn: &Conn, tx: &mut Tx) {
     tx.resend = tx.tcp_at - 1;
     tx.sent_from = 0;
-    if !conn.is_far() {
+    if !peering::facts(conn).uses_records {
         conn.put(TCP_AT, tx.tcp_at);
     }
-    if tx.leaving == path::LAST {
-        by_tcp(conn);
-    } else {
-        conn.tx.set_path(tx.leaving);
+    // Kicks that are owed, and between hosts the record that announces it.
+    let owes = tx.debt > 0 || peering::facts(conn).uses_records;
+    match writing::behind(tx.resend, tx.ring.position(), owes) {
+        Writes::Last => by_tcp(conn),
+        _ => conn.tx.set_path(path::RESEND),
     }
-    conn.set(flag::NEVER | flag::DEMOTING);
+    conn.set(flag::NEVER);
 }
 
-/// What is written goes by tcp from here on. Sets that wait for room are to ask the kernel now, which has no edge for them where there has always been some.
+/// What is written goes by tcp from here on. Sets that wait for room are to ask the kernel now,
+/// which has no edge for them where there has always been some.
 pub(crate) fn by_tcp(conn: &Conn) {
     conn.tx.set_path(path::LAST);
     // Whoever finds no room says so, and then looks which path it is.

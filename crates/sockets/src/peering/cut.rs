@@ -1,50 +1,109 @@
-//! The end of a link between hosts under a connection that goes on: the ring is left, and the ends tell each other by records how far they came.
+//! The end of a link between hosts under a connection that goes on: the ring is left, and the ends
+//! tell each other by records how far bytes have come.
 
-use super::records::{seek_stop, send};
+use fabric::sync::{Ordering, fence};
+
+use super::kind::{Peered, Peering};
+use super::records;
 use crate::conn::{Conn, Held, Tx, flag, path, state};
-use crate::kicks::{self, By};
-use crate::layout::{RECALL_AT, SMALL_AT, TCP_AT, note};
+use crate::kicks;
+use crate::layout::{RECALL_AT, SMALL_AT, TCP_AT, W, note};
+use crate::path::claim::{Parted, Parting};
+use crate::path::writer::by_tcp;
+use crate::peering;
 use crate::reason::Reason;
-use crate::{log, report};
 
-/// The link is over: nothing is read from the ring any more, which the peer is told, and nothing is written to it. Under the lock of the writing direction.
+/// The link is over: of the ring no more is read than what has come, which the peer is told, and
+/// nothing is written to it. Under the lock of the writing direction.
 pub(crate) fn cut(conn: &'static Conn, fd: i32, tx: &mut Held<'_, Tx>) {
-    // Whoever has closed hears nothing, and all that he has put has come before he said so. The kernel would answer a record with a reset.
+    // Whoever has closed hears nothing, and all that he has put has come before he said so. The
+    // kernel would answer a record with a reset.
     if conn.has(flag::CUT) || conn.state() != state::PROMOTED || conn.notes() & note::CLOSED != 0 {
+        return;
+    }
+    // For the peer it may never have been promoted; else a record comes that says so.
+    if !peering::has_agreed(conn) {
         return;
     }
     let Some(mut rx) = conn.rx.lock() else { return };
     // Kicks, and an END that stands behind them.
-    if matches!(conn.rx.path(), path::SMALL | path::BIG) {
-        kicks::look(conn, fd, &mut rx, By::Call);
-    }
-    conn.set(flag::CUT | flag::NEVER | flag::DEMOTING);
+    kicks::poll_for_records(conn, fd, &mut rx);
+    conn.set(flag::CUT | flag::NEVER);
     // What the peer has been told of them the records say better.
     tx.kicks_sent -= core::mem::take(&mut tx.debt);
     if conn.tx.path() == path::TCP {
-        // It never switched, and does not any more.
+        // It never switched, and does not any more. The peer cannot know that, as the announcement
+        // of the ring may have been lost: an END says so.
         conn.tx.set_path(path::LAST);
+        if conn.notes() & note::ENDING == 0 {
+            end(tx);
+        }
+    }
+    if path::is_ring(conn.tx.path())
+        && conn.notes() & note::ENDING == 0
+        && tx.ring.unread(&conn.ends()).is_ok_and(|unread| unread == 0)
+    {
+        // The peer has read all of it, and need not say so.
+        end(tx);
+        by_tcp(conn);
     }
     // Whoever ends sends an END, behind all that is in the ring.
     if conn.rx.path() != path::LAST && conn.word(TCP_AT) == 0 && conn.notes() & note::ENDING == 0 {
-        tx.stop_due = rx.ring.position() + 1;
         if conn.rx.path() == path::TCP && conn.word(SMALL_AT) == 0 {
+            tx.stop_due = rx.ring.position() + 1;
             conn.rx.set_path(path::LAST);
         } else {
+            // What has come is read where it is, as it may have been told to be readable. Whoever
+            // sleeps has not been told, and what would have woken it may be lost: that comes by
+            // tcp. Whoever falls asleep from now on finds it.
+            let come = conn.word(W);
+            fence(Ordering::SeqCst);
+            let stays = conn.has(flag::RECALLED) || conn.sleepers.load(Ordering::SeqCst) > 0;
+            let come = if stays { rx.ring.position() } else { come };
+            tx.stop_due = come + 1;
+            conn.recalled_from.store(come + 1, Ordering::Relaxed);
             conn.set(flag::RECALLED);
         }
     }
     drop(rx);
-    conn.set_reason(Reason::LinkOver);
-    report::count_reason(Reason::LinkOver);
-    report::add(report::at::DEMOTED, 1);
-    log::on_tcp(conn, Reason::LinkOver);
-    send(conn, fd, tx);
+    conn.went_back(Reason::LinkOver);
+    peering::send_records(conn, fd, tx);
+    // Until now nobody was told of an end that the kernel had told of: the peer might have been
+    // going to say why.
+    peering::ask_again(conn);
 }
 
-/// What a call does first on a connection between hosts: notices that the link is over, and hears what the companion tells.
+/// All that was put is there: an END is to say so.
+fn end(tx: &mut Held<'_, Tx>) {
+    tx.resend = tx.ring.position();
+    tx.end_due = tx.resend + 1;
+    tx.end_told = true;
+}
+
+/// At close(): the link has ended after all that was put had come, and perhaps before the peer was
+/// told that this end closes.
+pub(crate) fn say_end(conn: &'static Conn, fd: i32, tx: &mut Held<'_, Tx>) {
+    if peering::is_over(conn)
+        && peering::has_agreed(conn)
+        && !conn.has(flag::CUT)
+        && conn.notes() & (note::CLOSED | note::ENDING) == 0
+        && matches!(conn.tx.path(), path::TCP | path::SMALL | path::BIG)
+    {
+        end(tx);
+        peering::send_records(conn, fd, tx);
+    }
+}
+
+/// What a call does first: notices that the link is over, and hears what the companion tells.
+#[inline(always)]
 pub(crate) fn attend(conn: &'static Conn, fd: i32) {
-    let over = conn.wire().is_some_and(|wire| wire.is_over());
+    if peering::facts(conn).uses_records {
+        attend_records(conn, fd);
+    }
+}
+
+fn attend_records(conn: &'static Conn, fd: i32) {
+    let over = peering::is_over(conn);
     if !over && conn.tx.path() != path::RESEND {
         return;
     }
@@ -53,48 +112,61 @@ pub(crate) fn attend(conn: &'static Conn, fd: i32) {
         && let Some(mut tx) = conn.lock_tx(fd)
     {
         cut(conn, fd, &mut tx);
-        send(conn, fd, &mut tx);
+        peering::send_records(conn, fd, &mut tx);
     }
     // Also when the peer's STOP has been heard: its END is still to come.
     if let Some(mut rx) = conn.lock_rx(fd) {
-        if matches!(conn.rx.path(), path::SMALL | path::BIG) {
-            kicks::look(conn, fd, &mut rx, By::Call);
-        }
-        seek_stop(conn, fd);
+        kicks::poll_for_records(conn, fd, &mut rx);
+        peering::seek_stop(conn, fd);
     }
 }
 
-/// Whether what the writer has left in the ring may be sent by tcp now, and from where: the peer has echoed all of it, or has said how far it came. Announces it.
+/// Before bytes go by tcp: a link that is over is noticed, and records go first. False if the
+/// companion takes no more now.
+#[inline(always)]
+pub(crate) fn before_tcp(conn: &'static Conn, fd: i32, tx: &mut Held<'_, Tx>) -> bool {
+    if peering::is_over(conn) && conn.tx.path() == path::TCP && conn.state() == state::PROMOTED {
+        cut(conn, fd, tx);
+    }
+    peering::send_records(conn, fd, tx)
+}
+
+/// Whether what the writer has left in the ring may be sent by tcp now, and from where: the peer
+/// has echoed all of it, or has said how far it came. Announces it.
 pub(crate) fn may_resend(conn: &Conn, tx: &mut Held<'_, Tx>) -> bool {
     if tx.end_told {
         return true;
     }
-    let Some(wire) = conn.wire() else { return true };
-    let stopped = conn.has(flag::HEARD).then(|| conn.word(RECALL_AT));
-    match stopped {
-        Some(from) if from <= tx.ring.position() => {
-            tx.resend = from;
-            tx.end_due = from + 1;
+    let Peering::Remote(wire) = conn.peering() else { return true };
+    let (fd, notes) = (conn.descriptor(), conn.notes());
+    let seen = Parted {
+        stopped: conn.has(flag::HEARD).then(|| conn.word(RECALL_AT)),
+        from: tx.resend,
+        written: tx.ring.position(),
+        closed: notes & note::CLOSED != 0,
+        ending: notes & note::ENDING != 0,
+        shut: notes & note::SHUT_WR != 0,
+    };
+    let gone = || {
+        let gone = kicks::ended(conn, fd);
+        if gone {
+            // All that it has said is there.
+            records::look_for_stop(wire, conn, fd);
         }
-        Some(_) => {
-            conn.break_off(conn.descriptor());
-            return true;
+        gone
+    };
+    let sends = seen.sends(|| wire.has_settled(&mut tx.echo), gone);
+    if seen.stopped.is_none() && conn.has(flag::HEARD) {
+        return may_resend(conn, tx);
+    }
+    match sends {
+        Parting::NotKnown => return false,
+        Parting::Behind(from) => (tx.resend, tx.end_due) = (from, from + 1),
+        Parting::Nothing => tx.resend = seen.written,
+        Parting::BreakOff => {
+            conn.break_off(fd);
+            tx.resend = seen.written;
         }
-        // Whoever has closed hears nothing: the kernel would answer an END with a reset.
-        None if conn.notes() & note::CLOSED != 0 => tx.resend = tx.ring.position(),
-        // Nor is an END sent to whoever ends, and most likely does not read it: it sends a STOP if it still reads.
-        None if conn.notes() & note::ENDING == 0 && wire.has_settled(&mut tx.echo) => {
-            tx.end_due = tx.resend + 1;
-        }
-        // Whoever has gone says nothing any more.
-        None if kicks::ended(conn, conn.descriptor()) => {
-            if conn.notes() & (note::CLOSED | note::SHUT_WR) == note::SHUT_WR {
-                // It still reads, but cannot say how far it has come: what it has not read is lost, and it has to know.
-                conn.break_off(conn.descriptor());
-            }
-            tx.resend = tx.ring.position();
-        }
-        None => return false,
     }
     tx.end_told = true;
     true

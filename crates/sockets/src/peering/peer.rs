@@ -1,36 +1,37 @@
-//! The peer's segment of a link. On one host that is memory which both map. Between hosts it is the *shadow*, memory of ours that is as large, and an outbox: what is
-//! written goes into the shadow first, where it can be read again, and then, in the order written, to the peer (`wire.rs`).
+//! The peer's segment of a link. On one host that is memory which both map. Between hosts it is the
+//! *shadow*, memory of ours that is as large, and an outbox: what is written goes into the shadow
+//! first, where it can be read again, and then, in the order written, to the peer (`wire.rs`).
 
 use fabric::shm::Map;
 use fabric::{Local, Mapped as _, Remote};
 
-use crate::peering::wire::Wire;
+use super::kind::Peering;
+use super::wire::Wire;
 
 /// A peer's segment, or, as [`stream::transport::Ends`] has both of one type, our own.
 #[derive(Debug, Clone, Copy)]
 pub struct Peer {
     map: Map,
-    /// Of a link between hosts.
-    wire: Option<&'static Wire>,
+    peering: Peering,
 }
 
 impl Peer {
-    pub const NONE: Peer = Peer { map: Map::NONE, wire: None };
+    pub const NONE: Peer = Peer { map: Map::NONE, peering: Peering::Local };
 
     /// Memory that both ends map, or that is ours.
     #[inline(always)]
     pub const fn near(map: Map) -> Peer {
-        Peer { map, wire: None }
+        Peer { map, peering: Peering::Local }
     }
 
     /// A shadow, and where what is written there goes.
-    pub fn far(map: Map, wire: &'static Wire) -> Peer {
-        Peer { map, wire: Some(wire) }
+    pub fn remote(map: Map, wire: &'static Wire) -> Peer {
+        Peer { map, peering: Peering::Remote(wire) }
     }
 
     #[inline(always)]
-    pub fn wire(&self) -> Option<&'static Wire> {
-        self.wire
+    pub(crate) fn peering(&self) -> Peering {
+        self.peering
     }
 
     /// The memory itself: that of a peer on this host, or its shadow.
@@ -41,7 +42,7 @@ impl Peer {
 
     /// Bytes have been written there by other means than [`Remote::put`].
     pub fn written(&self, offset: usize, len: usize) {
-        if let Some(wire) = self.wire {
+        if let Peering::Remote(wire) = self.peering {
             wire.bytes(offset, len);
         }
     }
@@ -80,35 +81,36 @@ impl Remote for Peer {
     unsafe fn put(&self, offset: usize, from: *const u8, len: usize) {
         // SAFETY: the caller vouches for `from`.
         unsafe { self.map.copy_in(offset, from, len) };
-        if let Some(wire) = self.wire {
+        if let Peering::Remote(wire) = self.peering {
             wire.bytes(offset, len);
         }
     }
     #[inline(always)]
     fn claim(&self, offset: usize) {
-        if self.wire.is_none() {
+        if matches!(self.peering, Peering::Local) {
             self.map.claim(offset);
         }
     }
     #[inline(always)]
     fn expect(&self, offset: usize) {
-        if self.wire.is_none() {
+        if matches!(self.peering, Peering::Local) {
             self.map.expect(offset);
         }
     }
     #[inline(always)]
     fn put_word(&self, offset: usize, value: u64) {
         self.map.put_word(offset, value);
-        if let Some(wire) = self.wire {
+        if let Peering::Remote(wire) = self.peering {
             wire.word(offset, value);
         }
     }
-    /// Between hosts it is the peer who looks what is armed there: nothing is left for the caller to do.
+    /// Between hosts it is the peer who looks what is armed there: nothing is left for the caller
+    /// to do.
     #[inline(always)]
     fn stimulate(&self, offset: usize, interest: u64) -> u64 {
-        match self.wire {
-            None => self.map.stimulate(offset, interest),
-            Some(wire) => {
+        match self.peering {
+            Peering::Local => self.map.stimulate(offset, interest),
+            Peering::Remote(wire) => {
                 wire.stimulate(offset, interest);
                 0
             }
@@ -117,15 +119,15 @@ impl Remote for Peer {
     /// Between hosts that is not known here: so it may be.
     #[inline(always)]
     fn armed(&self, offset: usize, interest: u64) -> bool {
-        self.wire.is_some() || self.map.armed(offset, interest)
+        matches!(self.peering, Peering::Remote(_)) || self.map.armed(offset, interest)
     }
     /// Between hosts, what we have set there, and not what the peer has.
     #[inline(always)]
     fn or_word(&self, offset: usize, bits: u64) -> u64 {
         let held = self.map.or_word(offset, bits);
-        match self.wire {
-            None => held,
-            Some(wire) => {
+        match self.peering {
+            Peering::Local => held,
+            Peering::Remote(wire) => {
                 wire.or(offset, bits);
                 0
             }

@@ -1,23 +1,28 @@
-//! Records: what ends of a connection between hosts tell each other by the companion, among the bytes of tcp and kicks, since the link may be over and the companion is not. A
-//! record begins with the link's mark, which both ends know and nothing else contains.
+//! Records: what ends of a connection between hosts tell each other by the companion, among the
+//! bytes of tcp and kicks, since the link may be over and the companion is not. A record begins
+//! with the link's mark, which both ends know and nothing else contains.
 //!
-//! * [`END`] stands where a writer goes from the ring to tcp, first of all that goes by tcp: "up to this position by the ring, from here on by tcp". On one host a word in
-//!   memory says so; here that could come later than the bytes.
-//! * [`STOP`] is what a reader sends when the link is over before it has seen an END: "of your ring I have read up to this position, and read no more". Its writer sends END with
-//!   that position, and the bytes from there on, by tcp: they lie in its shadow. It is a recall ([`crate::demote`]) that comes by another way.
+//! * [`END`] stands where a writer goes from the ring to tcp, first of all that goes by tcp: "up to
+//!   this position by the ring, from here on by tcp". On one host a word in memory says so; here
+//!   that could come later than the bytes.
+//! * [`STOP`] is what a reader sends when the link is over before it has seen an END: "of your ring
+//!   I have what comes before this position, and read no more". Its writer sends END with that
+//!   position, and the bytes from there on, by tcp: they lie in its shadow. It is a recall
+//!   ([`crate::demote`]) that comes by another way.
 //!
-//! A writer has no END on its way unless the peer has echoed all that was put before: so whoever finds an END has the bytes up to it, also if it has just sent a STOP, which is
-//! void then, and sends none any more. A connection goes back to the kernel alone (state PLAIN) when no STOP can come: the peer has told that it has found our END
-//! ([`note::END_HEARD`]), or has sent a STOP.
+//! A writer has no END on its way unless the peer has echoed all that was put before: so whoever
+//! finds an END has the bytes up to it, also if it has just sent a STOP, which is void then, and
+//! sends none any more. A connection goes back to the kernel alone (state PLAIN) when no STOP can
+//! come: the peer has told that it has found our END ([`note::END_HEARD`]), or has sent a STOP.
 
 use fabric::sync::Ordering;
 use fabric::sys::{self, Errno};
 use fabric::{Local, Remote};
 use stream::spin::{ticks, ticks_of};
 
-use super::wire::call;
+use super::wire::{Wire, call};
 use crate::conn::{Conn, Held, Rx, Tx, flag, path};
-use crate::layout::{KICKS, NOTES, RECALL_AT, SMALL_AT, TCP_AT, note};
+use crate::layout::{FD, KICKS, NOTES, RECALL_AT, SMALL_AT, TCP_AT, note};
 use crate::{epoll, signals};
 use host::diag;
 
@@ -29,12 +34,14 @@ pub(crate) const BYTES: usize = 40;
 const START: usize = 20;
 /// Not a byte of any text.
 const FIRST: [u8; 4] = [0xf8, 0xff, 0xfe, 0xfd];
-/// So long bytes are held that may be the beginning of a record: a segment that was lost has been sent again by then.
+/// So long bytes are held that may be the beginning of a record: a segment that was lost has been
+/// sent again by then.
 const HOLD_NS: u64 = 250_000_000;
 /// So far ahead of a read it is looked for records.
 const AHEAD: usize = 4096;
 
-/// What one says: which kind, up to where, and how many kicks went before it, whatever was told of them by the link.
+/// What one says: which kind, up to where, and how many kicks went before it, whatever was told of
+/// them by the link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Record {
     kind: u32,
@@ -59,7 +66,8 @@ fn start(mark: u128) -> [u8; START] {
     bytes
 }
 
-/// How many bytes may be read before a record begins, or may begin, and whether one is there whole at once.
+/// How many bytes may be read before a record begins, or may begin, and whether one is there whole
+/// at once.
 fn ahead(bytes: &[u8], mark: u128) -> (usize, Option<Record>) {
     let start = start(mark);
     for at in 0..bytes.len() {
@@ -86,29 +94,17 @@ pub(crate) enum Next {
     Record,
     /// The beginning of one, most likely: its rest is on the way.
     Wait,
-}
-
-/// Whether records may come.
-pub(crate) fn may_come(conn: &Conn) -> bool {
-    // No STOP comes from a peer that has heard our END, and nothing but bytes behind its own.
-    conn.is_far() && !((conn.word(TCP_AT) != 0 || conn.rx.path() == path::LAST) && may_finish(conn))
-}
-
-/// Whether the peer leaves the ring, or ends, as it has told or been asked to, and its END has not been found yet: it is in the companion, or soon will be.
-#[inline(always)]
-pub(crate) fn end_due(conn: &Conn) -> bool {
-    conn.is_far()
-        && conn.word(TCP_AT) == 0
-        && (conn.has(flag::RECALLED) || conn.notes() & (note::DEMOTE | note::ENDING) != 0)
+    /// Nothing. What comes from now on may be a record.
+    Nothing,
 }
 
 /// Looks what the companion has next, behind kicks if they have been taken, and takes a record.
-pub(crate) fn hear(conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>) -> Next {
-    let Some(wire) = conn.wire() else { return Next::Bytes(usize::MAX) };
+pub(super) fn hear(wire: &Wire, conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>) -> Next {
     let mut bytes = [0; AHEAD];
     let got = sys::recv_some(fd, &mut bytes, libc::MSG_PEEK | libc::MSG_DONTWAIT);
     let got = match got {
         Ok(got) => got,
+        Err(Errno::EAGAIN) => return Next::Nothing,
         Err(errno) => {
             rx.keep_error(errno);
             return Next::Bytes(usize::MAX);
@@ -122,7 +118,8 @@ pub(crate) fn hear(conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>) -> Next {
         (0, Some(record)) => {
             let _undisturbed = signals::undisturbed();
             let _ = sys::recv_some(fd, &mut bytes[..BYTES], libc::MSG_DONTWAIT);
-            heard(conn, rx, record);
+            rx.records += BYTES as u64;
+            heard(wire, conn, rx, record);
             Next::Record
         }
         (0, None) if got == 0 => Next::Bytes(usize::MAX),
@@ -141,12 +138,19 @@ pub(crate) fn hear(conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>) -> Next {
     }
 }
 
-/// How many bytes a look that `wants` so many may see before a record, of which `free` are known: it takes nothing, so it cannot go on from where it was.
-pub(crate) fn further(conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>, mut free: usize, wants: usize) -> usize {
-    let Some(wire) = conn.wire() else { return free };
+/// How many bytes a look that `wants` so many may see before a record, of which `free` are known:
+/// it takes nothing, so it cannot go on from where it was.
+pub(super) fn further(
+    wire: &Wire,
+    conn: &Conn,
+    fd: i32,
+    rx: &mut Held<'_, Rx>,
+    mut free: usize,
+    wants: usize,
+) -> usize {
     let mut bytes = [0; AHEAD];
     while free < wants {
-        let got = look_at(fd, free, &mut bytes);
+        let got = peek_at(fd, free, &mut bytes);
         match ahead(&bytes[..got], wire.mark).0 {
             _ if got == 0 => break,
             0 if got >= START => break,
@@ -159,7 +163,8 @@ pub(crate) fn further(conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>, mut free: usi
     free
 }
 
-/// Whether bytes that may be the beginning of a record, `ahead` of what is read next, are still held.
+/// Whether bytes that may be the beginning of a record, `ahead` of what is read next, are still
+/// held.
 fn is_held(conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>, ahead: u64) -> bool {
     let Ok(received) = diag::received(fd) else { return false };
     // The same bytes as at the last look, if they are in the same place of the stream.
@@ -174,15 +179,17 @@ fn is_held(conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>, ahead: u64) -> bool {
     held
 }
 
-/// If it is no record, nothing follows, and no edge tells of what is there: sets ask again as long as it is held.
+/// If it is no record, nothing follows, and no edge tells of what is there: sets ask again as long
+/// as it is held.
 pub(crate) fn ask_again(conn: &Conn) {
     if conn.epolls.load(Ordering::Acquire) != 0 {
         epoll::another_edge(conn);
     }
 }
 
-/// Looks at what comes `skip` bytes after the next one; how many there are, at most as many as there is place for. It comes about 1 MB far.
-fn look_at(fd: i32, skip: usize, bytes: &mut [u8]) -> usize {
+/// Looks at what comes `skip` bytes after the next one; how many there are, at most as many as
+/// there is place for. It comes about 1 MB far.
+fn peek_at(fd: i32, skip: usize, bytes: &mut [u8]) -> usize {
     let mut skipped = [0u8; 16 << 10];
     let part = |bytes: &mut [u8]| libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
     let (mut parts, mut used, mut rest) = ([part(&mut []); 64], 0, skip);
@@ -214,12 +221,12 @@ pub(crate) struct Run {
     pub stop: bool,
 }
 
-/// Those that stand `skip` bytes after what is read next, behind bytes that the program has not read, and kicks.
-pub(crate) fn run_at(conn: &Conn, fd: i32, skip: usize) -> Run {
+/// Those that stand `skip` bytes after what is read next, behind bytes that the program has not
+/// read, and kicks.
+pub(super) fn run_at(wire: &Wire, _: &Conn, fd: i32, skip: usize) -> Run {
     let mut run = Run::default();
-    let Some(wire) = conn.wire() else { return run };
     let mut bytes = [0u8; BYTES];
-    while run.len < MOST_IN_A_RUN && look_at(fd, skip + run.len, &mut bytes) == BYTES {
+    while run.len < MOST_IN_A_RUN && peek_at(fd, skip + run.len, &mut bytes) == BYTES {
         let (0, Some(Record { kind, position, .. })) = ahead(&bytes, wire.mark) else { break };
         run.len += BYTES;
         run.stop |= kind == STOP;
@@ -233,14 +240,17 @@ pub(crate) fn run_at(conn: &Conn, fd: i32, skip: usize) -> Run {
 /// Each end sends one of each kind.
 const MOST_IN_A_RUN: usize = 2 * BYTES;
 
-fn heard(conn: &Conn, rx: &mut Held<'_, Rx>, Record { kind, position, kicks }: Record) {
+fn heard(wire: &Wire, conn: &Conn, rx: &mut Held<'_, Rx>, Record { kind, position, kicks }: Record) {
     let mine = conn.mine();
     mine.set_word(conn.at(KICKS), kicks);
+    rx.kicks_said = kicks.wrapping_add(1);
+    agreed(conn);
     match kind {
         END if conn.word(TCP_AT) == 0 => {
             // As if the writer had put it. What it says is checked where it is used.
             mine.set_word(conn.at(TCP_AT), position.wrapping_add(1));
-            // At once, whatever is unread in the ring: a peer that does not know it has to look for a STOP before each read.
+            // At once, whatever is unread in the ring: a peer that does not know it has to look for
+            // a STOP before each read.
             conn.theirs().or_word(conn.at(NOTES), note::END_HEARD);
             if conn.rx.path() == path::TCP && conn.word(SMALL_AT) == 0 {
                 // The announcement of the ring has been lost; nothing of it was read.
@@ -250,41 +260,54 @@ fn heard(conn: &Conn, rx: &mut Held<'_, Rx>, Record { kind, position, kicks }: R
         }
         STOP => {
             conn.clear(flag::STOP_AHEAD);
-            stopped(conn, position);
+            stopped(wire, conn, position);
         }
         _ => {}
     }
 }
 
-fn stopped(conn: &Conn, position: u64) {
-    let mine = conn.mine();
-    mine.set_word(conn.at(RECALL_AT), position);
-    mine.or_word(conn.at(NOTES), note::DEMOTE | note::RECALL);
-    conn.set(flag::HEARD);
-    // Also if this end has not noticed yet. Its own STOP goes before the bytes that the peer asks for, behind which nobody might look for it.
-    if let Some(wire) = conn.wire() {
-        wire.end();
+/// Whoever sends a record knows that both have agreed, whatever was lost with the link.
+fn agreed(conn: &Conn) {
+    if conn.word(FD) == 0 {
+        conn.mine().set_word(conn.at(FD), 1);
     }
 }
 
-/// The link is over, and the peer's STOP has not been found: looks for it behind bytes that the program has not read. It may read them only when the peer has gone on, which waits for
-/// what it has asked for.
-pub(crate) fn seek_stop(conn: &Conn, fd: i32) {
-    if !conn.has(flag::CUT) || conn.has(flag::HEARD) {
+fn stopped(wire: &Wire, conn: &Conn, position: u64) {
+    let mine = conn.mine();
+    agreed(conn);
+    mine.set_word(conn.at(RECALL_AT), position);
+    mine.or_word(conn.at(NOTES), note::DEMOTE | note::RECALL);
+    conn.set(flag::HEARD);
+    // Also if this end has not noticed yet. Its own STOP goes before the bytes that the peer asks
+    // for, behind which nobody might look for it.
+    wire.end();
+}
+
+/// The link is over, and the peer's STOP has not been found: looks for it behind bytes that the
+/// program has not read. It may read them only when the peer has gone on, which waits for what it
+/// has asked for.
+pub(super) fn seek_stop(wire: &Wire, conn: &Conn, fd: i32) {
+    if !conn.has(flag::CUT) && conn.word(FD) != 0 || conn.has(flag::HEARD) {
         return;
     }
-    let Some(wire) = conn.wire() else { return };
+    look_for_stop(wire, conn, fd);
+}
+
+/// Looks for a STOP in all that has come.
+pub(super) fn look_for_stop(wire: &Wire, conn: &Conn, fd: i32) {
     let (mut bytes, mut at) = ([0; AHEAD], 0);
     loop {
-        let got = look_at(fd, at, &mut bytes);
+        let got = peek_at(fd, at, &mut bytes);
         if got < BYTES {
             return;
         }
         match ahead(&bytes[..got], wire.mark) {
             (0, Some(Record { kind: STOP, position, .. })) => {
-                // Before it counts as heard: as long as it stands there, the connection is not the kernel's.
+                // Before it counts as heard: as long as it stands there, the connection is not the
+                // kernel's.
                 conn.set(flag::STOP_AHEAD);
-                return stopped(conn, position);
+                return stopped(wire, conn, position);
             }
             (0, _) => at += BYTES,
             (free, _) => at += free,
@@ -293,8 +316,7 @@ pub(crate) fn seek_stop(conn: &Conn, fd: i32) {
 }
 
 /// Sends the records that are due; false if the companion takes no more now.
-pub(crate) fn send(conn: &Conn, fd: i32, tx: &mut Held<'_, Tx>) -> bool {
-    let Some(wire) = conn.wire() else { return true };
+pub(super) fn send(wire: &Wire, conn: &Conn, fd: i32, tx: &mut Held<'_, Tx>) -> bool {
     loop {
         let (kind, due) = match (tx.record_kind, tx.stop_due, tx.end_due) {
             (STOP, stop, _) => (STOP, stop),
@@ -332,38 +354,6 @@ pub(crate) fn send(conn: &Conn, fd: i32, tx: &mut Held<'_, Tx>) -> bool {
             wire.call(call::HEAR, conn.slot.load(Ordering::Relaxed).into());
         }
     }
-}
-
-/// Whether a killed peer, whose end the kernel tells, may have had more to say. `None`: not known yet.
-pub(crate) fn died_untold(conn: &Conn) -> Option<bool> {
-    // An end of our own making is none of the peer's.
-    let told = conn.notes() & (note::CLOSED | note::SHUT_WR | note::ENDING) != 0
-        || conn.word(TCP_AT) != 0
-        || conn.has(flag::SHUT_RD);
-    if told || !conn.is_far() || conn.rx.path() == path::LAST {
-        return Some(false);
-    }
-    conn.wire().is_none_or(|wire| wire.is_over()).then_some(true)
-}
-
-/// Whether the peer has closed with bytes of ours unread, which may have been on their way: with tcp it is a reset when they come. True once.
-pub(crate) fn closed_unread(conn: &Conn) -> bool {
-    if !conn.is_far() || conn.notes() & note::CLOSED == 0 || conn.has(flag::RESET_TOLD) {
-        return false;
-    }
-    let Some(tx) = conn.tx.try_lock() else { return false };
-    let unread = matches!(conn.tx.path(), path::SMALL | path::BIG)
-        && tx.ring.unread(&conn.ends()).is_ok_and(|unread| unread > 0);
-    if unread {
-        conn.set(flag::RESET_TOLD);
-    }
-    unread
-}
-
-/// Whether it can be left to the kernel alone: no record can come any more.
-pub(crate) fn may_finish(conn: &Conn) -> bool {
-    !conn.is_far()
-        || !conn.has(flag::STOP_AHEAD) && (conn.has(flag::HEARD) || conn.notes() & note::END_HEARD != 0)
 }
 
 #[cfg(test)]

@@ -1,379 +1,137 @@
-//! What the carrier, the thread that serves links between hosts, does on connections: for peers, and when a link begins or ends.
+//! A peer on another host: what is put comes later, or never, and what must not come before it
+//! stands in the companion as records.
 
-use fabric::shm::Map;
 use fabric::sync::Ordering;
-use fabric::{Local, bell, hints, trip};
-use options::LogLevel;
-use stream::spin::ticks;
+use fabric::{Local, sys};
 
-use super::peer::Peer;
-use super::wire::{self, Wire};
-use super::{cut, desk, records};
-use crate::conn::{Conn, flag, path, state};
-use crate::handover;
-use crate::layout::{self, FIRED, TRIP};
-use crate::link::{self, Link};
-use crate::path::{reader, writer};
-use crate::reason::Reason;
-use crate::wake::fire;
-use crate::{bells, demote, epoll, kicks, log, process, rendezvous, report, table};
-use host::addr::Addr;
+use super::kind::{Facts, Peered};
+pub(super) use super::records::{further, hear, run_at, seek_stop, send as send_records};
+use super::wire::{Wire, call};
+use crate::conn::{Conn, Held, Rx, flag, path, state};
+use crate::layout::{FD, TCP_AT, note};
 
-/// Connections that a link between hosts has room for: registered memory is pinned by most providers.
-pub const SLOTS: usize = 32;
-/// Bytes of a segment of such a link.
-pub const SEGMENT: usize = layout::mapped(SLOTS);
+pub(super) const FACTS: Facts = Facts {
+    shares_memory: false,
+    reaches_process: false,
+    shows_end: false,
+    kept_by_children: false,
+    uses_records: true,
+};
 
-/// It serves no more: what is put comes no more.
-pub fn serve_no_more() {
-    wire::silence();
-    for link in link::all().map(link::link) {
-        if let Some(wire) = link.wire() {
-            wire.outbox.close();
+pub(super) fn is_whole(wire: &Wire, _: &impl Peered, _: i32) -> bool {
+    !wire.is_over()
+}
+
+pub(super) fn is_over(wire: &Wire, _: &Conn) -> bool {
+    wire.is_over()
+}
+
+pub(super) fn end_link(wire: &Wire, _: &Conn) {
+    wire.end();
+}
+
+pub(super) fn call_to_tcp(wire: &Wire, conn: &Conn) {
+    wire.call(call::RECALL, conn.slot.load(Ordering::Relaxed).into());
+}
+
+pub(super) fn offered(_: &Wire, conn: &Conn) {
+    conn.mine().set_word(conn.at(FD), 1);
+    conn.agreement.store(NOT_ASKED, Ordering::Relaxed);
+}
+
+/// An echo that never comes.
+const NOT_ASKED: u64 = u64::MAX;
+
+pub(super) fn promised(wire: &Wire, conn: &Conn) {
+    if conn.agreement.load(Ordering::Relaxed) == NOT_ASKED {
+        conn.agreement.store(wire.ask(), Ordering::Release);
+    }
+}
+
+pub(super) fn may_put(wire: &Wire, conn: &Conn) -> bool {
+    has_agreed(wire, conn) && wire.has_echoed(conn.agreement.load(Ordering::Acquire))
+}
+
+pub(super) fn taken(wire: &Wire, conn: &Conn) {
+    // Whoever offered says that it knows of that, and goes to the ring when that is known here.
+    conn.agreement.store(0, Ordering::Relaxed);
+    wire.call(call::TAKEN, conn.slot.load(Ordering::Relaxed).into());
+}
+
+/// Each end tells its descriptor as soon as it knows that both agree.
+pub(super) fn has_agreed(_: &Wire, conn: &Conn) -> bool {
+    conn.word(FD) != 0
+}
+
+pub(super) fn is_silent(wire: &Wire, _: &Conn) -> bool {
+    wire.is_silent()
+}
+
+pub(super) fn fell_silent(wire: &Wire, _: &Conn) {
+    wire.fell_silent();
+}
+
+pub(super) fn settle(wire: &Wire, _: &Conn) {
+    wire.settle();
+}
+
+pub(super) fn has_settled(wire: &Wire, _: &Conn, echo: &mut u64) -> bool {
+    wire.has_settled(echo) || wire.is_over()
+}
+
+/// One that was counted may never come, but a record in its place.
+pub(super) fn kicks_ahead(_: &Wire, _: &Conn, fd: i32, rx: &mut Held<'_, Rx>, count: usize) -> usize {
+    let mut bytes = [0; 256];
+    let most = count.min(bytes.len());
+    match sys::recv_some(fd, &mut bytes[..most], libc::MSG_PEEK | libc::MSG_DONTWAIT) {
+        Ok(got) => bytes[..got].iter().take_while(|&&byte| byte == 0).count(),
+        Err(errno) => {
+            rx.keep_error(errno);
+            0
         }
     }
-    wire::forget_carrier();
 }
 
-/// Before fork(): what goes between hosts goes back to tcp.
-pub fn before_fork() {
-    if !desk::is_started() || process::is_guest() {
-        return;
+/// No STOP comes from a peer that has heard our END, and nothing but bytes behind its own.
+pub(super) fn may_come(wire: &Wire, conn: &Conn) -> bool {
+    !((conn.word(TCP_AT) != 0 || conn.rx.path() == path::LAST) && may_finish(wire, conn))
+}
+
+pub(super) fn may_finish(_: &Wire, conn: &Conn) -> bool {
+    // When the link is over each end sends an END, also if it never went by the ring.
+    let ends =
+        conn.has(flag::CUT) && conn.word(TCP_AT) == 0 && conn.notes() & (note::ENDING | note::CLOSED) == 0;
+    !ends && !conn.has(flag::STOP_AHEAD) && (conn.has(flag::HEARD) || conn.notes() & note::END_HEARD != 0)
+}
+
+/// The peer leaves the ring, or ends, as it has told or been asked to, and its END has not been
+/// found yet: it is in the companion, or soon will be.
+pub(super) fn end_due(_: &Wire, conn: &Conn) -> bool {
+    conn.word(TCP_AT) == 0 && (conn.has(flag::RECALLED) || conn.notes() & (note::DEMOTE | note::ENDING) != 0)
+}
+
+pub(super) fn died_untold(wire: &Wire, conn: &Conn) -> Option<bool> {
+    // It did not know that this end knows that both have agreed: it has put nothing ([`may_put`]).
+    if conn.state() != state::PROMOTED || conn.word(FD) == 0 {
+        return Some(false);
     }
-    for_each_promoted(|conn, fd| {
-        handover::go_back(conn, fd, Reason::Forked);
-    });
+    // An end of our own making is none of the peer's.
+    let told = conn.notes() & (note::CLOSED | note::SHUT_WR | note::ENDING) != 0
+        || conn.word(TCP_AT) != 0
+        || conn.has(flag::SHUT_RD);
+    // Where the link has ended before the ring was announced, an END is still to come.
+    let by_tcp = conn.rx.path() == path::LAST && !conn.has(flag::CUT);
+    if told || by_tcp { Some(false) } else { wire.is_over().then_some(true) }
 }
 
-/// The process ends: waits until all that it has put is there. What is still to be written, by what else runs at its end, goes by tcp.
-pub fn leave() {
-    if !wire::has_carrier() || process::borrowed() {
-        return;
+pub(super) fn closed_unread(_: &Wire, conn: &Conn) -> bool {
+    if conn.notes() & note::CLOSED == 0 || conn.has(flag::RESET_TOLD) {
+        return false;
     }
-    rendezvous::end_far();
-    for_each_promoted(demote::begin_end);
-    for link in link::all().map(link::link) {
-        if let Some(wire) = link.wire()
-            && link.live.load(Ordering::Acquire) != 0
-            && !wire.is_over()
-        {
-            wire.settle();
-        }
+    let Some(tx) = conn.tx.try_lock() else { return false };
+    let unread = path::is_ring(conn.tx.path()) && tx.ring.unread(&conn.ends()).is_ok_and(|unread| unread > 0);
+    if unread {
+        conn.set(flag::RESET_TOLD);
     }
-    for_each_promoted(|conn, fd| {
-        if let Some(mut tx) = conn.tx.try_lock()
-            && conn.tx.path() == path::RESEND
-        {
-            demote::resend(conn, fd, &mut tx);
-        }
-    });
-}
-
-/// All connections of this process that go between hosts.
-fn for_each_promoted(what: impl Fn(&'static Conn, i32)) {
-    table::for_each(|fd, entry| {
-        if let table::Entry::Conn(conn) = entry
-            && conn.is_far()
-            && conn.state() == state::PROMOTED
-        {
-            what(conn, fd);
-        }
-    });
-}
-
-/// The connection that was posted with this index and cookie, and its addresses (own, peer's).
-pub fn posted(index: u32, cookie: u64) -> Option<(Addr, Addr)> {
-    Some(rendezvous::posted_conn(index, cookie)?.addresses())
-}
-
-/// An agent has said where the other end of a posted connection is.
-pub fn introduced(index: u32, cookie: u64, token: u64, peer_index: u32, peer_cookie: u64) {
-    let Some(conn) = rendezvous::posted_conn(index, cookie) else { return };
-    conn.far.cookie.store(peer_cookie, Ordering::Relaxed);
-    conn.far.index.store(peer_index, Ordering::Relaxed);
-    conn.far.token.store(token, Ordering::Release);
-    rendezvous::hurry(conn);
-}
-
-/// This process's name for carriers.
-pub fn token() -> u64 {
-    rendezvous::own_token()
-}
-
-/// A link with a process (its name, its user) stands, by our segment and the shadow of its, the carrier's with this number: connections may go by it. `mark`: what both
-/// ends know and nobody else. Its number for [`fired`] and others.
-pub fn linked(
-    (token, uid): (u64, u32),
-    (mine, shadow): (Map, Map),
-    opened: bool,
-    number: u64,
-    mark: u128,
-) -> Option<(u32, &'static Wire)> {
-    let wire = Wire::make(mark)?;
-    let index = link::add_far(token, uid, mine, Peer::far(shadow, wire), opened, number).ok()?;
-    Some((index, wire))
-}
-
-/// Whether a link had no free slot when last asked.
-pub fn is_full(index: u32) -> bool {
-    link::link(index).is_full()
-}
-
-/// A line for the log.
-pub fn note(what: impl core::fmt::Display) {
-    log::note(LogLevel::Info, what);
-}
-
-/// The provider that is to be used; `None`: the best.
-pub fn provider() -> Option<&'static str> {
-    process::options().fabric.provider()
-}
-
-/// An agent does not introduce a connection that was posted: why not, in its words.
-pub fn refused(index: u32, cookie: u64, why: &str) {
-    if let Some(conn) = rendezvous::posted_conn(index, cookie) {
-        conn.set_reason(Reason::NotIntroduced);
-        report::count_reason(Reason::NotIntroduced);
-        log::connection(LogLevel::Info, conn, why);
-    }
-}
-
-/// A link is over: what goes by it goes back to tcp.
-pub fn over(index: u32) {
-    if let Some(wire) = link::link(index).wire() {
-        wire.end();
-    }
-}
-
-/// As far as nobody else does it: takes the connections of a link that is over back to tcp. False if some are left.
-pub fn cut(index: u32) -> bool {
-    let link = link::link(index);
-    let mut all = true;
-    for (slot, conn) in (0..SLOTS).filter_map(|slot| Some((slot, link.conn(slot)?))) {
-        if conn.state() != state::PROMOTED || conn.notes() & layout::note::CLOSED != 0 {
-            continue;
-        }
-        if conn.has(flag::CUT) {
-            all &= attend(index, slot as u64) == Attended::Done;
-            continue;
-        }
-        all = false;
-        if let Some(mut tx) = conn.tx.try_lock()
-            && let Some(rx) = conn.rx.try_lock()
-        {
-            drop(rx);
-            if is_on(conn, index, slot) {
-                cut::cut(conn, conn.descriptor(), &mut tx);
-            }
-        }
-    }
-    all
-}
-
-/// How far the carrier has come with what a peer wants back.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Attended {
-    /// All of it is on its way by tcp, or nobody is there.
-    Done,
-    /// Again later.
-    Later,
-}
-
-/// The peer wants this end to go on by tcp, perhaps with what is in the ring, and the program may be in no call of ours: does it.
-pub fn attend(index: u32, slot: u64) -> Attended {
-    let Some((slot, conn)) = on_slot(index, slot) else { return Attended::Done };
-    let Some(mut tx) = conn.tx.try_lock() else { return Attended::Later };
-    if !is_on(conn, index, slot) || conn.state() != state::PROMOTED {
-        return Attended::Done;
-    }
-    let fd = conn.descriptor();
-    if conn.has(flag::CUT)
-        && !conn.has(flag::HEARD)
-        && let Some(mut rx) = conn.rx.try_lock()
-    {
-        // The peer's STOP.
-        if matches!(conn.rx.path(), path::SMALL | path::BIG) {
-            kicks::look(conn, fd, &mut rx, kicks::By::Call);
-        }
-        records::seek_stop(conn, fd);
-    }
-    let wanted = conn.notes() & (layout::note::RECALL | layout::note::DEMOTE) != 0;
-    match conn.tx.path() {
-        path::TCP if wanted => drop(writer::switch(conn, fd, &mut tx)),
-        path::SMALL | path::BIG if wanted => demote::asked(conn, fd, &mut tx),
-        path::RESEND => drop(demote::resend(conn, fd, &mut tx)),
-        _ => {}
-    }
-    if conn.tx.path() != path::LAST {
-        return Attended::Later;
-    }
-    // Its END, so that it knows soon that nothing more than bytes comes.
-    if let Some(mut rx) = conn.rx.try_lock()
-        && matches!(conn.rx.path(), path::SMALL | path::BIG)
-    {
-        kicks::look(conn, fd, &mut rx, kicks::By::Call);
-        reader::progress(conn, fd, &mut rx);
-    }
-    Attended::Done
-}
-
-/// The peer's END is on its way by the companion, and the program may be in no call of ours that looks for it: looks, so that the peer is told soon that it has been found.
-pub fn hear(index: u32, slot: u64) -> Attended {
-    let Some((slot, conn)) = on_slot(index, slot) else { return Attended::Done };
-    let Some(mut rx) = conn.rx.try_lock() else { return Attended::Later };
-    if !is_on(conn, index, slot) || conn.state() != state::PROMOTED || conn.word(layout::TCP_AT) != 0 {
-        return Attended::Done;
-    }
-    let fd = conn.descriptor();
-    reader::progress(conn, fd, &mut rx);
-    if matches!(conn.rx.path(), path::SMALL | path::BIG) {
-        kicks::look(conn, fd, &mut rx, kicks::By::Call);
-    } else {
-        records::hear(conn, fd, &mut rx);
-    }
-    if conn.word(layout::TCP_AT) == 0 {
-        return Attended::Later;
-    }
-    reader::progress(conn, fd, &mut rx);
-    drop(rx);
-    // Whoever the kernel has told of it would have found it.
-    if conn.epolls.load(Ordering::Acquire) != 0 {
-        epoll::another_edge(conn);
-    }
-    Attended::Done
-}
-
-/// The connection on a slot that a peer has named.
-fn on_slot(index: u32, slot: u64) -> Option<(usize, &'static Conn)> {
-    let slot = usize::try_from(slot).ok()?;
-    Some((slot, link::link(index).conn(slot)?))
-}
-
-/// Whether a connection has this slot.
-fn is_on(conn: &Conn, index: u32, slot: usize) -> bool {
-    conn.link.load(Ordering::Relaxed) == index && conn.slot.load(Ordering::Relaxed) as usize == slot
-}
-
-/// Frees links that are over and that nobody uses.
-pub fn sweep() {
-    link::sweep();
-}
-
-/// The outbox of a link.
-pub fn wire(index: u32) -> Option<&'static Wire> {
-    link::link(index).wire()
-}
-
-/// Answers offers that have come, if nobody else is at it. For the carrier, which waits for no lock.
-pub fn answer_offers(index: u32) -> bool {
-    link::link(index).has_message() && rendezvous::try_serve()
-}
-
-/// A tripwire of ours at `offset` has been fired; `held`: how its owner wants to be woken. The slot for which the peer must be asked for a kick, if that is how.
-pub fn fired(index: u32, offset: usize, held: u64) -> Option<u64> {
-    let link = link::link(index);
-    let mine = link.mine();
-    if mine.len() == 0 {
-        return None;
-    }
-    if (layout::HINTS..layout::SLOT).contains(&offset) {
-        ring_own(held);
-        return None;
-    }
-    let slot = offset.checked_sub(layout::SLOT + TRIP)? / layout::SLOT_BYTES;
-    if slot >= SLOTS || offset != layout::slot(slot) + TRIP {
-        return None;
-    }
-    wake(link, &mine, slot, held)
-}
-
-/// Wakes an end of ours as it was armed.
-fn wake(link: &Link, mine: &Map, slot: usize, held: u64) -> Option<u64> {
-    match held & trip::MODE {
-        trip::QUEUE => {
-            let base = layout::HINTS + usize::from(trip::id(held)) % layout::QUEUES * hints::BYTES;
-            mine.set_word(layout::slot(slot) + layout::HINTED, ticks());
-            let sleeps = hints::set(mine, base, slot);
-            if sleeps != 0 {
-                ring_own(sleeps);
-            }
-            carried_out(mine, slot);
-            None
-        }
-        trip::BELL => {
-            ring_own(held);
-            carried_out(mine, slot);
-            None
-        }
-        _ => link.conn(slot).is_some().then_some(slot as u64),
-    }
-}
-
-/// Rings a bell of this process.
-fn ring_own(held: u64) {
-    if let Some(bell) = bells::bell_fd(trip::id(held).into()) {
-        bell::ring(bell);
-    }
-}
-
-/// What was armed has been woken: counted where, on one host, the peer does.
-fn carried_out(mine: &Map, slot: usize) {
-    let at = layout::slot(slot) + FIRED;
-    mine.set_word(at, mine.word(at) + 1);
-}
-
-/// The peer's carrier has counted the kick that was asked for.
-pub fn kicked(index: u32, slot: u64) {
-    if let Ok(slot) = usize::try_from(slot)
-        && slot < SLOTS
-    {
-        carried_out(&link::link(index).mine(), slot);
-    }
-}
-
-/// What became of a kick.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kick {
-    /// It has been counted, and is sent when the peer knows ([`pay`]).
-    Counted,
-    /// Somebody has the connection just now: again later.
-    Later,
-    /// There is nobody to be kicked.
-    Nobody,
-}
-
-/// The peer asks for a kick on a slot.
-pub fn kick(index: u32, slot: u64) -> Kick {
-    with_conn(index, slot, |conn, tx| {
-        if conn.tx.path() == path::TCP {
-            writer::switch(conn, conn.descriptor(), tx);
-        }
-        if !matches!(conn.tx.path(), path::SMALL | path::BIG) {
-            return Kick::Nobody;
-        }
-        fire::count(conn, tx);
-        Kick::Counted
-    })
-}
-
-/// Sends kicks that were counted, of which the peer knows by now.
-pub fn pay(index: u32, slot: u64) -> Kick {
-    with_conn(index, slot, |conn, tx| {
-        fire::send_owed(conn.descriptor(), tx);
-        Kick::Counted
-    })
-}
-
-fn with_conn(index: u32, slot: u64, act: impl FnOnce(&'static Conn, &mut crate::conn::Tx) -> Kick) -> Kick {
-    let Some(conn) = usize::try_from(slot).ok().and_then(|slot| link::link(index).conn(slot)) else {
-        return Kick::Nobody;
-    };
-    let Some(mut tx) = conn.tx.try_lock() else { return Kick::Later };
-    if conn.link.load(Ordering::Relaxed) != index
-        || conn.slot.load(Ordering::Relaxed) as u64 != slot
-        || !matches!(conn.state(), state::OFFERED | state::PROMOTED)
-    {
-        return Kick::Nobody;
-    }
-    act(conn, &mut tx)
+    unread
 }

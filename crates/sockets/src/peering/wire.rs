@@ -1,22 +1,29 @@
-//! Connections between hosts. Their link is one of `ofi`'s, made and served by one thread of this process, the *carrier* (the crate `carrier`), since libfabric's calls allocate
-//! and lock, and a program may call us from a signal handler. What this side writes goes into the shadow of the peer's segment and, as errands in their order, into the
-//! link's outbox ([`Wire`]); the carrier puts it into the peer's memory. What the peer puts is in our segment, where it is looked for as on one host.
+//! Connections between hosts. Their link is one of `ofi`'s, made and served by one thread of this
+//! process, the *progress thread* (the crate `progress`), since libfabric's calls allocate and
+//! lock, and a program may call us from a signal handler. What this side writes goes into the
+//! shadow of the peer's segment and, as work requests in their order, into the link's outbox
+//! ([`Wire`]); the progress thread puts it into the peer's memory. What the peer puts is in our
+//! segment, where it is looked for as on one host.
 //!
-//! What differs from one host follows from this: nothing that was put is known to have come, until the peer has *echoed* ([`Wire::settle`]). So
+//! What differs from one host follows from this: nothing that was put is known to have come, until
+//! the peer has *echoed* ([`Wire::settle`]). So
 //!
-//! * before anything goes by the companion that the peer must not mistake (kicks, tcp behind a demotion, the end), what was put before has been echoed;
-//! * tripwires are fired by the carrier of the end that armed them. It rings its own bells and sets its own hints; only for a kick it asks the peer's;
-//! * an offer cannot be taken back, only be refused: whoever wants it back asks for that, and waits for the answer;
-//! * fork() takes connections back to tcp before it: a child has no carrier.
+//! * before anything goes by the companion that the peer must not mistake (kicks, tcp behind a
+//!   demotion, the end), what was put before has been echoed;
+//! * tripwires are fired by the progress thread of the end that armed them. It rings its own bells
+//!   and sets its own hints; only for a kick it asks the peer's;
+//! * an offer cannot be taken back, only be refused: whoever wants it back asks for that, and waits
+//!   for the answer;
+//! * fork() takes connections back to tcp before it: a child has no progress thread.
 
 use fabric::bell;
-use fabric::outbox::{Doorbell, Errand, Outbox};
+use fabric::outbox::{Doorbell, Outbox, WorkRequest};
 use fabric::sync::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering, spin_hint};
 use fabric::sys;
 
 use crate::thread;
 
-/// What is to be done, in an [`Errand`] of a link.
+/// What is to be done, in a [`WorkRequest`] of a link.
 pub mod what {
     /// These bytes of the shadow (offset, length) go to the peer.
     pub const BYTES: u64 = 1;
@@ -26,11 +33,11 @@ pub mod what {
     pub const OR: u64 = 3;
     /// The tripwire there (offset, interest) is stimulated.
     pub const STIMULATE: u64 = 4;
-    /// The peer's carrier is called (one of [`super::call`], value).
+    /// The peer's progress thread is called (one of [`super::call`], value).
     pub const CALL: u64 = 5;
 }
 
-/// What carriers tell each other, after all that was put before is there.
+/// What progress threads tell each other, after all that was put before is there.
 pub mod call {
     /// Answer with [`ECHOED`] and this number.
     pub const ECHO: u64 = 1;
@@ -40,10 +47,14 @@ pub mod call {
     pub const KICK: u64 = 3;
     /// It has been counted, and comes.
     pub const KICKED: u64 = 4;
-    /// The end on this slot wants the other one to go on by tcp, perhaps with what is unread in its ring, and waits for that.
+    /// The end on this slot wants the other one to go on by tcp, perhaps with what is unread in its
+    /// ring, and waits for that.
     pub const RECALL: u64 = 5;
     /// An END comes to the end on this slot by the companion.
     pub const HEAR: u64 = 6;
+    /// The offer of this slot has been taken. Who has taken it goes to the ring, and sends records,
+    /// only when it is known that whoever made it has heard of that.
+    pub const TAKEN: u64 = 7;
 }
 
 /// The way from the shadow to the peer. Lies in memory that forked children share; never unmapped.
@@ -55,7 +66,7 @@ pub struct Wire {
     answered: AtomicU64,
     /// The peer has not answered in time, and not since.
     silent: AtomicU32,
-    /// Begins what carriers put among the bytes of tcp.
+    /// Begins what progress threads put among the bytes of tcp.
     pub(crate) mark: u128,
 }
 
@@ -69,7 +80,7 @@ impl core::fmt::Debug for Wire {
 const SETTLE_NS: u64 = 2_000_000_000;
 
 /// Looks without letting others run.
-const LOOKS: usize = 200;
+const POLLS: usize = 200;
 
 impl Wire {
     /// A new one.
@@ -77,12 +88,13 @@ impl Wire {
         let at = sys::mmap_common(size_of::<Wire>()).ok()?.cast::<Wire>();
         // SAFETY: as below; nobody else has it.
         unsafe { (*at).mark = mark };
-        // SAFETY: zeroed memory of this size, aligned to a page, which stays mapped; zeroes are a valid wire.
+        // SAFETY: zeroed memory of this size, aligned to a page, which stays mapped; zeroes are a
+        // valid wire.
         Some(unsafe { &*at })
     }
 
     fn post(&self, what: u64, at: u64, value: u64) {
-        self.outbox.post(Errand { what, at, value }, wait_for_room);
+        self.outbox.post(WorkRequest { what, at, value }, wait_for_room);
         ring();
     }
 
@@ -104,7 +116,7 @@ impl Wire {
         self.post(what::STIMULATE, offset as u64, interest);
     }
 
-    /// Calls the peer's carrier.
+    /// Calls the peer's progress thread.
     pub fn call(&self, what: u64, value: u64) {
         self.post(what::CALL, what, value);
     }
@@ -130,16 +142,17 @@ impl Wire {
         }
     }
 
-    /// Waits until all that was put is there; false if the link is over. Not for the carrier, which has to bring it there.
+    /// Waits until all that was put is there; false if the link is over. Not for the progress
+    /// thread, which has to bring it there.
     pub fn settle(&self) -> bool {
         let (number, start) = (self.ask(), sys::now());
-        let mut looks = 0;
+        let mut polls = 0;
         while !self.has_echoed(number) {
             if self.is_over() {
                 return false;
             }
-            looks += 1;
-            if looks < LOOKS {
+            polls += 1;
+            if polls < POLLS {
                 spin_hint();
                 continue;
             }
@@ -153,9 +166,10 @@ impl Wire {
         true
     }
 
-    /// As [`Wire::settle`]; the carrier, which cannot wait, asks once, notes for what in `echo`, and comes back.
+    /// As [`Wire::settle`]; the progress thread, which cannot wait, asks once, notes for what in
+    /// `echo`, and comes back.
     pub fn has_settled(&self, echo: &mut u64) -> bool {
-        if !is_carrier() {
+        if !is_progress_thread() {
             return self.settle();
         }
         if *echo == 0 {
@@ -168,7 +182,8 @@ impl Wire {
         settled
     }
 
-    /// The peer has not answered in time: nobody waits for it in vain again, where that may be left out.
+    /// The peer has not answered in time: nobody waits for it in vain again, where that may be left
+    /// out.
     pub(crate) fn fell_silent(&self) {
         self.silent.store(1, Ordering::Relaxed);
     }
@@ -189,9 +204,9 @@ impl Wire {
     }
 }
 
-/// Whoever posts where there is no room waits for the carrier, which itself makes room.
+/// Whoever posts where there is no room waits for the progress thread, which itself makes room.
 pub(super) fn wait_for_room() {
-    if is_carrier() {
+    if is_progress_thread() {
         let work = WORK.load(Ordering::Acquire);
         if work != 0 {
             // SAFETY: only `serve` stores here.
@@ -204,29 +219,30 @@ pub(super) fn wait_for_room() {
 
 static DOORBELL: Doorbell = Doorbell::new();
 
-/// The carrier's bell, +1.
+/// The progress thread's bell, +1.
 static BELL: AtomicI32 = AtomicI32::new(0);
 
-/// The carrier's thread, 0 if there is none.
-static CARRIER: AtomicU32 = AtomicU32::new(0);
+/// The progress thread, 0 if there is none.
+static PROGRESS: AtomicU32 = AtomicU32::new(0);
 
 static WORK: AtomicUsize = AtomicUsize::new(0);
 
-/// The carrier is this thread: `bell` wakes it, `work` does what waits in the links' outboxes.
+/// The progress thread is this thread: `bell` wakes it, `work` does what waits in the links'
+/// outboxes.
 pub fn serve(bell: i32, work: fn()) {
     BELL.store(bell + 1, Ordering::Release);
     WORK.store(work as usize, Ordering::Release);
-    CARRIER.store(thread::tid(), Ordering::Release);
+    PROGRESS.store(thread::tid(), Ordering::Release);
 }
 
-/// Whether this thread is the carrier, whose own connections are none of ours.
+/// Whether this thread is the progress thread, whose own connections are none of ours.
 #[inline]
-pub fn is_carrier() -> bool {
-    let carrier = CARRIER.load(Ordering::Relaxed);
-    carrier != 0 && carrier == thread::tid()
+pub fn is_progress_thread() -> bool {
+    let progress = PROGRESS.load(Ordering::Relaxed);
+    progress != 0 && progress == thread::tid()
 }
 
-/// Before the carrier sleeps; then it looks once more.
+/// Before the progress thread sleeps; then it looks once more.
 pub fn arm() {
     DOORBELL.arm();
 }
@@ -237,8 +253,8 @@ pub fn disarm() {
 }
 
 pub(super) fn ring() {
-    // A child does not know whether its parent's carrier sleeps.
-    if CARRIER.load(Ordering::Relaxed) == 0 || DOORBELL.must_ring() {
+    // A child does not know whether its parent's progress thread sleeps.
+    if PROGRESS.load(Ordering::Relaxed) == 0 || DOORBELL.must_ring() {
         let bell = BELL.load(Ordering::Acquire);
         if bell > 0 {
             bell::ring(bell - 1);
@@ -246,48 +262,60 @@ pub(super) fn ring() {
     }
 }
 
-/// Where the other end of a posted connection is, as the agents have said.
+/// What agents have said of a connection's other end, if they were asked and have found it.
 #[derive(Debug, Default)]
 pub struct Other {
-    /// Names its process; 0: not known.
-    pub token: AtomicU64,
-    pub cookie: AtomicU64,
-    pub index: AtomicU32,
-    posted: AtomicU32,
+    token: AtomicU64,
+    cookie: AtomicU64,
+    index: AtomicU32,
+    pub(super) is_asked_for: AtomicU32,
+}
+
+/// Where it is: its process, its socket's cookie, and its index among the posted there.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Introduced {
+    pub token: u64,
+    pub cookie: u64,
+    pub index: u32,
 }
 
 impl Other {
     pub(crate) fn reset(&self) {
         self.token.store(0, Ordering::Relaxed);
-        self.posted.store(0, Ordering::Relaxed);
+        self.is_asked_for.store(0, Ordering::Relaxed);
     }
 
-    pub(crate) fn is_posted(&self) -> bool {
-        self.posted.load(Ordering::Relaxed) != 0
+    pub(super) fn introduce(&self, Introduced { token, cookie, index }: Introduced) {
+        self.cookie.store(cookie, Ordering::Relaxed);
+        self.index.store(index, Ordering::Relaxed);
+        self.token.store(token, Ordering::Release);
     }
 
-    pub(crate) fn be_posted(&self) {
-        self.posted.store(1, Ordering::Relaxed);
+    pub(super) fn introduced(&self) -> Option<Introduced> {
+        let token = self.token.load(Ordering::Acquire);
+        let (cookie, index) = (self.cookie.load(Ordering::Relaxed), self.index.load(Ordering::Relaxed));
+        (token != 0).then_some(Introduced { token, cookie, index })
     }
 }
 
-/// The carrier is not to be woken any more.
+/// The progress thread is not to be woken any more.
 pub(crate) fn silence() {
     BELL.store(0, Ordering::Release);
 }
 
 /// There is none.
-pub(crate) fn forget_carrier() {
-    CARRIER.store(0, Ordering::Release);
+pub(crate) fn forget_progress_thread() {
+    PROGRESS.store(0, Ordering::Release);
 }
 
-pub(crate) fn has_carrier() -> bool {
-    CARRIER.load(Ordering::Acquire) != 0
+pub(crate) fn has_progress_thread() -> bool {
+    PROGRESS.load(Ordering::Acquire) != 0
 }
 
 /// What is to be done that is not of one link.
 pub mod task {
-    /// A connection (its index among the posted, its cookie) may have its other end on another host.
+    /// A connection (its index among the posted, its cookie) may have its other end on another
+    /// host.
     pub const POST: u64 = 1;
     /// It is no longer to be introduced.
     pub const WITHDRAW: u64 = 2;

@@ -1,4 +1,5 @@
-//! Housekeeping of a connection on tcp, on the way into calls on it: it is counted, posted when it is worth it, and looked after.
+//! Housekeeping of a connection on tcp, on the way into calls on it: it is counted, posted when it
+//! is worth it, and looked after.
 
 use fabric::sync::Ordering;
 use fabric::sys;
@@ -9,9 +10,10 @@ use super::posting::{check, post};
 use crate::conn::{Conn, flag, state};
 use crate::peering::desk;
 use crate::reason::Reason;
-use crate::{process, report, seen};
+use crate::{process, seen};
 
-/// Housekeeping, on the way into a call on a connection that is still on tcp. True if the call, should it be a write, is to be late ([`nap`]).
+/// Housekeeping, on the way into a call on a connection that is still on tcp. True if the call,
+/// should it be a write, is to be late ([`nap`]).
 #[inline]
 pub fn tick(conn: &'static Conn, fd: i32) -> bool {
     match conn.state() {
@@ -21,14 +23,14 @@ pub fn tick(conn: &'static Conn, fd: i32) -> bool {
                 return false;
             }
             let states = States::lock();
-            if states.0 && conn.state() == state::NEW {
+            if states.is_some() && conn.state() == state::NEW {
                 post(conn, fd, seen);
             }
             false
         }
         state::POSTED if ticks() >= conn.due.load(Ordering::Relaxed) || arming_it(conn) => {
             let states = States::lock();
-            let late = states.0 && conn.state() == state::POSTED && check(conn);
+            let late = states.is_some() && conn.state() == state::POSTED && check(conn);
             drop(states);
             desk::start_if_wanted();
             late
@@ -37,7 +39,8 @@ pub fn tick(conn: &'static Conn, fd: i32) -> bool {
     }
 }
 
-/// Counts a call on a connection in state NEW: whether it has been used enough, and not too seldom, to gain by memory.
+/// Counts a call on a connection in state NEW: whether it has been used enough, and not too seldom,
+/// to gain by memory.
 fn worthwhile(conn: &Conn) -> bool {
     let (after, rate) = (process::options().promote_after, process::options().calls_per_second());
     let calls = conn.ops.fetch_add(1, Ordering::Relaxed);
@@ -59,21 +62,20 @@ fn worthwhile(conn: &Conn) -> bool {
     if u128::from(time) * u128::from(rate) <= u128::from(most) * 1_000_000_000 {
         return true;
     }
-    if conn.reason.load(Ordering::Relaxed) != Reason::Rare as u32 {
-        conn.set_reason(Reason::Rare);
-        report::count_reason(Reason::Rare);
+    if !conn.is_because(Reason::Rare) {
+        conn.count_reason(Reason::Rare);
     }
     conn.ops.store(0, Ordering::Relaxed);
     false
 }
 
-/// The program has not been seen to wait for it, which is looked at again with its next call, or, as its sets have to be asked, after some.
-/// True: the other end is to be told of it now (see [`nap`]).
+/// The program has not been seen to wait for it, which is looked at again with its next call, or,
+/// as its sets have to be asked, after some. True: the other end is to be told of it now (see
+/// [`nap`]).
 fn tell_unseen(conn: &Conn, fd: i32) -> bool {
-    let first = conn.reason.load(Ordering::Relaxed) != Reason::Unseen as u32;
+    let first = !conn.is_because(Reason::Unseen);
     if first {
-        conn.set_reason(Reason::Unseen);
-        report::count_reason(Reason::Unseen);
+        conn.count_reason(Reason::Unseen);
     }
     if conn.epolls.load(Ordering::Relaxed) != 0 {
         conn.ops.store(0, Ordering::Relaxed);
@@ -82,9 +84,10 @@ fn tell_unseen(conn: &Conn, fd: i32) -> bool {
     first && seen::reads_blocking(conn, fd)
 }
 
-/// A write on tcp to a program that has not been seen to wait comes about 100 us late. One that reads what is there each time waits for
-/// nothing as long as its peer runs first whenever it is written to, as on a busy processor. Bytes that are late once are waited for: by a call that
-/// we see, or by one that we do not.
+/// A write on tcp to a program that has not been seen to wait comes about 100 us late. One that
+/// reads what is there each time waits for nothing as long as its peer runs first whenever it is
+/// written to, as on a busy processor. Bytes that are late once are waited for: by a call that we
+/// see, or by one that we do not.
 #[cold]
 pub fn nap(conn: &Conn) {
     conn.clear(flag::NAP);
@@ -104,5 +107,5 @@ const RATE_CALLS: u32 = 16;
 
 /// Whether this is the moment that a one-shot member waited for (see [`crate::epoll::untimely`]).
 fn arming_it(conn: &Conn) -> bool {
-    conn.arming.load(Ordering::Relaxed) != 0 && conn.reason.load(Ordering::Relaxed) == Reason::Busy as u32
+    conn.arming.load(Ordering::Relaxed) != 0 && conn.is_because(Reason::Busy)
 }

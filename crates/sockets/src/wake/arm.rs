@@ -1,4 +1,5 @@
-//! Tripwires of connections: armed by who is going to sleep, and what of a connection they are armed for.
+//! Tripwires of connections: armed by who is going to sleep, and what of a connection they are
+//! armed for.
 
 use fabric::sync::Ordering;
 use fabric::{Local, Remote, trip};
@@ -6,7 +7,7 @@ use stream::spin::{NO_CPU, cpu};
 
 use crate::conn::{Conn, flag, state};
 use crate::layout::{self, BIG_AT, CPU, FIRED, NOTES, R, SLOTS, SMALL_AT, STATE, TCP_AT, TRIP, W};
-use crate::link;
+use crate::{link, peering};
 
 /// What a waiter looks at: any change of it is a reason to try again.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -30,7 +31,8 @@ impl Seen {
         Seen { back: conn.word(R), ..Seen::to_read(conn) }
     }
 
-    /// As far as it matters to who reads. How far the peer has read is in a line of its own, which stays with the peer as long as nobody looks.
+    /// As far as it matters to who reads. How far the peer has read is in a line of its own, which
+    /// stays with the peer as long as nobody looks.
     #[inline(always)]
     pub(crate) fn to_read(conn: &Conn) -> Seen {
         let paths =
@@ -39,24 +41,19 @@ impl Seen {
     }
 }
 
-/// Whether the peer cannot ring as that asks.
-pub(crate) fn unheard(conn: &Conn, mode: u64) -> bool {
-    conn.has(flag::NO_BELLS) && !(mode == trip::QUEUE && conn.has(flag::LOUD))
-}
-
-/// Arms for one interest, keeping what another waiter is armed for.
-pub(crate) fn arm(conn: &Conn, interest: u64, mode: u64, id: u8) {
+/// Arms for one interest, keeping what another waiter is armed for. `how` to be woken: the mode,
+/// and the number of the bell or queue, as in a tripwire.
+pub(crate) fn arm(conn: &Conn, interest: u64, how: u64) {
+    let mode = how & trip::MODE;
     let others = conn.waiters.load(Ordering::Acquire) > 1;
+    // Whether the peer cannot ring as that asks.
+    let unheard = || conn.has(flag::NO_BELLS) && !(mode == trip::QUEUE && conn.has(flag::LOUD));
     // Kicks wake everybody, epoll sets that it is in included; a bell or a queue only its owner.
     let member = mode != trip::QUEUE && conn.epolls.load(Ordering::Acquire) != 0;
-    let kick = mode == trip::KICK || others || member || conn.has(flag::SHARED) || unheard(conn, mode);
+    let kick = mode == trip::KICK || others || member || conn.has(flag::SHARED) || unheard();
     let was = trip::arm(&conn.mine(), conn.at(TRIP), |other| {
-        let interest = interest | other & INTEREST;
-        if kick || other & trip::MODE == trip::KICK {
-            trip::armed(interest, trip::KICK, 0)
-        } else {
-            trip::armed(interest, mode, id)
-        }
+        let how = if kick || other & trip::MODE == trip::KICK { trip::KICK } else { how };
+        interest | other & INTEREST | how
     });
     if was & INTEREST == 0 {
         conn.arms.fetch_add(1, Ordering::AcqRel);
@@ -72,13 +69,15 @@ pub(crate) fn disarm_for_all(conn: &Conn) {
     }
 }
 
-/// Whether the peer has carried out all that it fired, so that, disarmed, no kick is on the way that it has not counted.
+/// Whether the peer has carried out all that it fired, so that, disarmed, no kick is on the way
+/// that it has not counted.
 pub(crate) fn quiet(conn: &Conn) -> bool {
     conn.word(FIRED) == conn.arms.load(Ordering::Acquire)
 }
 
-/// Whether the peer has carried out all that it fired, armed or not. Of a connection that may be changing its slot just now, or have
-/// been closed: so the words are read where its link has them, which stays mapped for the look.
+/// Whether the peer has carried out all that it fired, armed or not. Of a connection that may be
+/// changing its slot just now, or have been closed: so the words are read where its link has them,
+/// which stays mapped for the look.
 pub(crate) fn woken(_scan: &link::Scan, conn: &Conn) -> bool {
     if !conn.slot_taken() || !matches!(conn.state(), state::OFFERED | state::PROMOTED) {
         return true;
@@ -98,7 +97,8 @@ pub(crate) fn meet(conn: &Conn) -> u64 {
     meet_at(conn, cpu())
 }
 
-/// As [`meet`], of one who knows on which processor that is: to ask takes as long as to look at the peer's word.
+/// As [`meet`], of one who knows on which processor that is: to ask takes as long as to look at the
+/// peer's word.
 pub(crate) fn meet_at(conn: &Conn, here: u64) -> u64 {
     tell_cpu(conn, here + 1);
     peer_cpu(conn)
@@ -106,12 +106,12 @@ pub(crate) fn meet_at(conn: &Conn, here: u64) -> u64 {
 
 /// On which processor the peer last began to wait.
 pub(crate) fn peer_cpu(conn: &Conn) -> u64 {
-    if conn.is_far() { NO_CPU } else { conn.word(CPU).checked_sub(1).unwrap_or(NO_CPU) }
+    if peering::facts(conn).shares_memory { conn.word(CPU).checked_sub(1).unwrap_or(NO_CPU) } else { NO_CPU }
 }
 
 /// Tells the peer on which processor we wait, plus one.
 pub(crate) fn tell_cpu(conn: &Conn, cpu: u64) {
-    if !conn.is_far() {
+    if peering::facts(conn).shares_memory {
         conn.theirs().put_word(conn.at(CPU), cpu);
     }
 }

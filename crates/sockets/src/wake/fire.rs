@@ -1,18 +1,19 @@
-//! Waking the peer in the way in which it was armed. A kick is one byte on the companion; both ends count them, so that a reader knows
-//! which bytes there are not data.
+//! Waking the peer in the way in which it was armed. A kick is one byte on the companion; both ends
+//! count them, so that a reader knows which bytes there are not data.
 
 use fabric::sync::{Ordering, fence};
 use fabric::sys::{self, Errno};
 use fabric::{Local, Remote, bell, hints, trip};
 use stream::spin::ticks;
 
-use crate::conn::{Conn, Held, Tx, path};
+use crate::conn::{Conn, Held, Tx};
 use crate::layout::{self, FIRED, KICKS, TRIP};
+use crate::path::writing::{self, Kick};
 use crate::path::{steps, writer};
-use crate::{descriptors, link, report, signals};
+use crate::{descriptors, link, peering, report, signals};
 
-/// After something was published: wakes the peer if it is armed for `interest`. Under the tx lock, so that what goes by tcp
-/// after a demotion never mixes with kicks.
+/// After something was published: wakes the peer if it is armed for `interest`. Under the tx lock,
+/// so that what goes by tcp after a demotion never mixes with kicks.
 #[inline(always)]
 pub(crate) fn wake(conn: &Conn, fd: i32, tx: &mut Held<'_, Tx>, interest: u64) {
     fence(Ordering::SeqCst);
@@ -23,8 +24,8 @@ pub(crate) fn wake(conn: &Conn, fd: i32, tx: &mut Held<'_, Tx>, interest: u64) {
 
 #[cold]
 pub(crate) fn wake_armed(conn: &Conn, fd: i32, tx: &mut Tx, interest: u64) {
-    if conn.is_far() {
-        // Its carrier does the rest.
+    if !peering::facts(conn).shares_memory {
+        // Its progress thread does the rest.
         conn.theirs().stimulate(conn.at(TRIP), interest);
         return;
     }
@@ -40,17 +41,13 @@ pub(crate) fn wake_armed(conn: &Conn, fd: i32, tx: &mut Tx, interest: u64) {
     steps::end(&mut tx.step, steps::FIRING);
 }
 
-/// Ends what one that is dead had begun: wakes the peer once more, unless that is known to be done. A wake-up for nothing does no harm until
-/// the peer has been told of it.
+/// Wakes the peer once more, as one that is dead may not have done it.
 pub(crate) fn ring_again(conn: &Conn, fd: i32, tx: &mut Tx) {
-    if tx.fires != tx.fires_with {
-        let armed = conn.theirs().stimulate(conn.at(TRIP), trip::RX | trip::TX);
-        if armed != 0 {
-            tx.fired = armed;
-        }
-        wake_as_armed(conn, fd, tx, true);
+    let armed = conn.theirs().stimulate(conn.at(TRIP), trip::RX | trip::TX);
+    if armed != 0 {
+        tx.fired = armed;
     }
-    carried_out(conn, tx);
+    wake_as_armed(conn, fd, tx, true);
 }
 
 /// Tells the peer that it has been woken as it was armed.
@@ -59,7 +56,8 @@ pub(crate) fn carried_out(conn: &Conn, tx: &mut Tx) {
     conn.put(FIRED, tx.fires);
 }
 
-/// Wakes the peer in the way in which it was armed, [`Tx::fired`]. `again`: one that is dead may have done a part of that.
+/// Wakes the peer in the way in which it was armed, [`Tx::fired`]. `again`: one that is dead may
+/// have done a part of that.
 pub(crate) fn wake_as_armed(conn: &Conn, fd: i32, tx: &mut Tx, again: bool) {
     report::add(report::at::WAKES, 1);
     let mut how = tx.fired;
@@ -91,10 +89,10 @@ pub(crate) fn wake_as_armed(conn: &Conn, fd: i32, tx: &mut Tx, again: bool) {
         conn.counters.bells.fetch_add(1, Ordering::Relaxed);
         return;
     }
-    if conn.tx.path() == path::TCP {
+    if writing::kick(writer::writes(conn)) == Kick::SwitchFirst {
         writer::switch(conn, fd, tx);
     }
-    if matches!(conn.tx.path(), path::SMALL | path::BIG) {
+    if writing::kick(writer::writes(conn)) == Kick::Send {
         count(conn, tx);
         pay(conn, fd, tx);
     }
@@ -114,27 +112,28 @@ pub(crate) fn tell(conn: &Conn, tx: &Tx) {
     conn.put(KICKS, tx.kicks_sent);
 }
 
-/// Sends the kicks that have been counted but not sent, because the companion was full (its reader is awake then anyway). They
-/// come before anything else that goes by tcp. False if it still is.
+/// Sends the kicks that have been counted but not sent, because the companion was full (its reader
+/// is awake then anyway). They come before anything else that goes by tcp. False if it still is.
 pub(crate) fn pay(conn: &Conn, fd: i32, tx: &mut Tx) -> bool {
-    if tx.debt > 0
-        && let Some(wire) = conn.wire()
-        && !wire.has_settled(&mut tx.echo)
-        && !wire.is_over()
-    {
+    if tx.debt > 0 && !peering::has_settled(conn, &mut tx.echo) {
         // The peer must know of them before.
         return false;
     }
-    send_owed(fd, tx)
+    if tx.debt > 0 && peering::is_over(conn) {
+        // It may never hear of them: none are sent.
+        return true;
+    }
+    send_owed(fd, tx, tx.kicks_sent)
 }
 
-/// As [`pay`], once the peer knows of them.
-pub(crate) fn send_owed(fd: i32, tx: &mut Tx) -> bool {
-    let _undisturbed = (tx.debt > 0).then(signals::undisturbed);
-    while tx.debt > 0 {
+/// As [`pay`], once the peer knows of so many kicks, of which some may have been sent before.
+pub(crate) fn send_owed(fd: i32, tx: &mut Tx, known: u64) -> bool {
+    let unknown = tx.kicks_sent.saturating_sub(known);
+    let _undisturbed = (tx.debt > unknown).then(signals::undisturbed);
+    while tx.debt > unknown {
         steps::begin(&mut tx.step, steps::PAYING);
         let zeros = [0; 64];
-        let len = (tx.debt as usize).min(zeros.len());
+        let len = ((tx.debt - unknown) as usize).min(zeros.len());
         match sys::send(fd, zeros.as_ptr(), len, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) {
             Ok(sent) => tx.debt -= sent as u64,
             Err(Errno::EAGAIN | Errno::EINTR) => {

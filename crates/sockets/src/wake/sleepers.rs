@@ -1,4 +1,5 @@
-//! Who sleeps on a connection: counted and known by thread, so that those who were killed or jumped out of their sleep are not waited for.
+//! Who sleeps on a connection: counted and known by thread, so that those who were killed or jumped
+//! out of their sleep are not waited for.
 
 use fabric::sync::{AtomicU32, AtomicU64, Ordering};
 use fabric::sys::{self};
@@ -16,9 +17,18 @@ pub(crate) struct Waiter {
 impl Waiter {
     /// One that sleeps until it is woken, if need be by a kick.
     pub(crate) fn new(conn: &'static Conn) -> Waiter {
+        Waiter::noted(conn, 0)
+    }
+
+    /// One in a read, to whom the connection is left if its number is closed meanwhile.
+    pub(crate) fn reading(conn: &'static Conn) -> Waiter {
+        Waiter::noted(conn, READS)
+    }
+
+    fn noted(conn: &'static Conn, kind: u64) -> Waiter {
         conn.waiters.fetch_add(1, Ordering::SeqCst);
         conn.sleepers.fetch_add(1, Ordering::SeqCst);
-        let me = sleeper(thread::tid(), ticks());
+        let me = sleeper(thread::tid(), ticks()) | kind;
         let free =
             |place: &AtomicU64| place.compare_exchange(0, me, Ordering::AcqRel, Ordering::Relaxed).is_ok();
         let place = conn.asleep.iter().position(free);
@@ -72,17 +82,16 @@ impl Drop for Waiter {
     }
 }
 
-/// The last number of the connection, `fd`, is about to be closed: marks the readers that sleep on it, who keep it. How many there are.
+/// The last number of the connection, `fd`, is about to be closed: marks the readers that sleep on
+/// it, who keep it. How many there are.
 pub(crate) fn orphan(conn: &Conn, fd: i32) -> u32 {
     let mut marked = 0;
     for place in &conn.asleep {
         let who = place.load(Ordering::Acquire);
         let tid = thread_of(who);
         // Of those that were killed, or jumped out of their sleep, the kernel knows no such call.
-        if tid == 0 || tid == thread::tid() {
-            continue;
-        }
-        if !(sys::sleeps_in_recv(tid, fd) || conn.is_far() && sys::sleeps_in_poll(tid)) {
+        let sleeps = || sys::sleeps_in_recv(tid, fd) || sys::sleeps_in_poll(tid);
+        if who & READS == 0 || tid == thread::tid() || !sleeps() {
             continue;
         }
         conn.orphans.fetch_add(1, Ordering::AcqRel);
@@ -98,15 +107,19 @@ pub(crate) fn orphan(conn: &Conn, fd: i32) -> u32 {
 /// A bit of a sleeper's word beside its thread's id, which is smaller: its number was closed.
 pub(crate) const ORPHAN: u64 = 1 << 31;
 
+/// Another one: it is in a read.
+const READS: u64 = 1 << 30;
+
 pub(crate) fn thread_of(who: u64) -> u32 {
-    who as u32 & !(ORPHAN as u32)
+    who as u32 & !((ORPHAN | READS) as u32)
 }
 
 pub(crate) const NO_PLACE: i32 = -1;
 
 pub(crate) const LOOKING: i32 = -2;
 
-/// Counts down, but never below nothing: of those without a place some may have been taken for gone.
+/// Counts down, but never below nothing: of those without a place some may have been taken for
+/// gone.
 pub(crate) fn less(count: &AtomicU32, by: u32) {
     let _ = count.fetch_update(Ordering::SeqCst, Ordering::Relaxed, |count| Some(count.saturating_sub(by)));
 }
@@ -132,9 +145,10 @@ pub(crate) fn sleeper(tid: u32, since: u64) -> u64 {
 /// The unit of [`sleeper`]'s time is so many bits of ticks: a millisecond or two.
 pub(crate) const SINCE: u32 = 22;
 
-/// Counts no longer those that were killed in their sleep or jumped out of it, as this thread has, which is awake, if it is found among
-/// them. Since `left` there has always been a kick in the companion, so that nobody can be asleep there who was before, only such as
-/// have had no processor since.
+/// Counts no longer those that were killed in their sleep or jumped out of it, as this thread has,
+/// which is awake, if it is found among them. Since `left` there has always been a kick in the
+/// companion, so that nobody can be asleep there who was before, only such as have had no processor
+/// since.
 #[cold]
 pub(crate) fn forget_gone(conn: &Conn, left: u64) {
     let (now, long) = ((ticks() >> SINCE) as u32, (ticks_of(WOKEN_NS) >> SINCE) as i32);

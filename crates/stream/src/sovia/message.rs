@@ -1,4 +1,5 @@
-//! Messages: how many there may be, how long, what they say in their immediate data, and where in the stream the last of them end.
+//! Messages: their number and length, their immediate data, and where in the stream the last of
+//! them end.
 
 /// Bytes of a buffer: of the longest message (SOVIA's MTU).
 pub const MTU: usize = if cfg!(loom) { 2 } else { 8192 };
@@ -6,22 +7,25 @@ pub const MTU: usize = if cfg!(loom) { 2 } else { 8192 };
 pub const MOST: usize = if cfg!(loom) { 1 } else { 32 };
 /// Descriptors for acknowledgements: more than there can be under way, so none ever waits.
 pub(super) const ACKS: usize = if cfg!(loom) { 1 } else { 2 * MOST };
-/// Messages whose ends are known: all that may be under way, and the one before them.
+/// Messages whose ends are remembered: all that may be under way, and the one before them.
 pub(super) const KNOWN: usize = 2 * MOST;
 
-/// What a message is, in the lower half of its immediate data; the upper half acknowledges, if it does.
+/// The kind of a message, in the lower half of its immediate data. The upper half acknowledges, if
+/// the kind says so.
 pub(super) mod what {
     pub const DATA: u32 = 1;
     pub const ACK: u32 = 2;
     pub const DATA_AND_ACK: u32 = DATA | ACK;
 }
 
-/// How long the last messages are, and which of them are in their entries; where the last two end, in bytes of the stream. Each connection has it at each end, whether
-/// it goes by Virtual Interfaces or not: so it is small. `count`, where it is asked for, is how many messages there have been.
+/// The lengths of the last messages, and which of them are in their entries; and where the last two
+/// end, in bytes of the stream. Each connection has this at each end, whether it goes by Virtual
+/// Interfaces or not, so it is small. `count` is the number of messages so far.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Last {
-    /// Of messages with even numbers, and with odd ones: the next one's is set before it counts.
+    /// The ends of messages with even numbers, and with odd ones: the next one's is set before it
+    /// counts.
     ends: [u64; 2],
     lengths: [u16; KNOWN],
 }
@@ -41,7 +45,8 @@ impl Last {
         if count == 0 { 0 } else { self.ends[(count - 1) as usize % 2] }
     }
 
-    /// Where message `number` begins, one of the last [`KNOWN`] or the next one: where the one before it ends.
+    /// Where message `number` begins, one of the last [`KNOWN`] or the next one: where the one
+    /// before it ends.
     pub(super) fn start(&self, number: u64, count: u64) -> u64 {
         let behind =
             (number.max(count.saturating_sub(KNOWN as u64))..count).map(|number| self.length(number));
@@ -56,14 +61,14 @@ impl Last {
         self.lengths[number as usize % KNOWN] & IN_ENTRY != 0
     }
 
-    /// Notes the next message, number `count`, which counts only when that has been raised.
+    /// Notes the next message, number `count`. It counts only when the count has been raised.
     pub(super) fn set(&mut self, count: u64, length: u16, in_entry: bool) {
         self.ends[count as usize % 2] = self.end(count) + u64::from(length);
         self.lengths[count as usize % KNOWN] = length | if in_entry { IN_ENTRY } else { 0 };
     }
 }
 
-/// The full count that the 16 bits of an acknowledgement mean, which is not far from `near`.
+/// The full count for the 16 bits of an acknowledgement, which is not far from `near`.
 pub(super) fn full(near: u64, said: u32) -> u64 {
     let ahead = (said as u16).wrapping_sub(near as u16) as i16;
     near.saturating_add_signed(ahead.into())

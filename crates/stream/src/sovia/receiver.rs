@@ -1,4 +1,4 @@
-//! The reading end: finds the messages that have come, posts their buffers again and acknowledges them.
+//! The reading end: finds received messages, posts their buffers again and acknowledges them.
 
 use fabric::sync::{Ordering, compiler_fence};
 use fabric::{Local, Remote};
@@ -19,13 +19,13 @@ pub struct Receiver {
     area: u64,
     window: u32,
     delayed: u32,
-    /// Messages whose entries have been seen; that were read whole; and buffers posted.
+    /// Messages whose entries were found; messages that were read whole; and buffers posted.
     closed: u64,
     taken: u64,
     posted: u64,
     /// Acknowledgements sent.
     acks: u64,
-    /// Bytes that have come, and bytes that were read.
+    /// Bytes that were received, and bytes that were read.
     arrived: u64,
     read: u64,
     /// The read position that the writer knows.
@@ -34,7 +34,7 @@ pub struct Receiver {
 }
 
 impl Receiver {
-    /// One at position 0. Posts the buffers.
+    /// A receiver at position 0. Posts the buffers.
     pub fn new<R: Remote>(theirs: &R, area: usize, manner: Manner) -> Receiver {
         let window = manner.window.clamp(1, MOST as u32);
         let mut receiver = Receiver {
@@ -63,12 +63,13 @@ impl Receiver {
         self.read
     }
 
-    /// Bytes that are known to be ready, without a look at what has come meanwhile.
+    /// Bytes that are known to be ready, without checking for more.
     pub fn known(&self) -> u64 {
         self.arrived - self.read
     }
 
-    /// Bytes ready, looking for messages if fewer than `want` are known; see [`crate::transport::Reader::ready`].
+    /// Bytes that are ready. Checks for messages if fewer than `want` are known; see
+    /// [`crate::transport::Reader::ready`].
     #[inline(never)]
     pub fn ready<M: Local + Remote>(
         &mut self,
@@ -77,14 +78,15 @@ impl Receiver {
         until: impl FnOnce() -> u64,
     ) -> Result<usize, Broken> {
         if self.arrived - self.read < want as u64 {
-            // Asked before the entries: so of a message that has none as much is there as this says.
+            // Read before the entries: so of a message without an entry as much is there as this
+            // says.
             let written = ends.mine.word(ends.front).min(until());
             if written < self.arrived {
                 return Err(Broken);
             }
             self.settle(ends);
             while self.last.end(self.closed) < written && self.closed - self.taken < u64::from(self.window) {
-                if !self.look(ends)? {
+                if !self.poll(ends)? {
                     break;
                 }
             }
@@ -98,11 +100,11 @@ impl Receiver {
         Ok((self.arrived - self.read) as usize)
     }
 
-    /// The next entry, if it is there.
-    fn look<M: Local + Remote>(&mut self, ends: &Ends<'_, M>) -> Result<bool, Broken> {
+    /// Finds the next entry, if it is there.
+    fn poll<M: Local + Remote>(&mut self, ends: &Ends<'_, M>) -> Result<bool, Broken> {
         let slot = (self.closed % MOST as u64) as u16;
         let base = self.area as usize + at::MESSAGES;
-        let found = TransferReader::at(self.closed).look(&ends.mine, base, slot).map_err(|_| Broken)?;
+        let found = TransferReader::at(self.closed).peek(&ends.mine, base, slot).map_err(|_| Broken)?;
         let Some(found) = found else { return Ok(false) };
         let said = found.immediate.unwrap_or(0);
         let (within, in_entry) = match found.kind {
@@ -112,7 +114,7 @@ impl Receiver {
         };
         let start = self.last.end(self.closed);
         let end = start + u64::from(found.length);
-        // What was seen of it before its end was there, was in the buffer.
+        // The part of it that was seen before its end was there lies in the buffer.
         let seen = self.arrived > start;
         let (data, acknowledges) = (said & 0xffff & !what::ACK == what::DATA, said & what::ACK != 0);
         if !data
@@ -127,21 +129,21 @@ impl Receiver {
             let near = known.load(Ordering::Relaxed);
             known.fetch_max(full(near, said >> 16), Ordering::AcqRel);
         }
-        // No longer than a buffer, as has just been looked at.
+        // It is no longer than a buffer, as was just checked.
         self.last.set(self.closed, found.length as u16, in_entry);
         compiler_fence(Ordering::SeqCst);
         self.closed += 1;
         Ok(true)
     }
 
-    /// Where the next bytes will be if their message is open, and where its entry will be.
+    /// Where the next bytes will be if their message stays open, and where its entry will be.
     pub fn ahead(&self) -> [usize; 2] {
         let (area, slot) = (self.area as usize, (self.closed % MOST as u64) as u16);
         [self.piece(0).0, wire::words_at(area + at::MESSAGES, slot)]
     }
 
-    /// The piece that begins `skip` bytes ahead, within what [`Receiver::ready`] gave: its offset in the own segment, and its length, which
-    /// may go beyond that.
+    /// The piece that begins `skip` bytes ahead, within what [`Receiver::ready`] gave: its offset
+    /// in the own segment, and its length, which may go beyond that.
     #[inline(never)]
     pub fn piece(&self, skip: usize) -> (usize, usize) {
         let position = self.read + skip as u64;
@@ -157,7 +159,8 @@ impl Receiver {
         (from + (position - start) as usize, (end - position) as usize)
     }
 
-    /// Copies out `len` bytes that start `skip` bytes ahead; both together at most what [`Receiver::ready`] gave.
+    /// Copies out `len` bytes that start `skip` bytes ahead; both together at most what
+    /// [`Receiver::ready`] gave.
     ///
     /// # Safety
     /// `to` must be valid for `len` bytes of writes.
@@ -173,7 +176,8 @@ impl Receiver {
         }
     }
 
-    /// Goes `len` bytes on without telling the writer: for a copy of the reading end that only looks.
+    /// Goes `len` bytes on without telling the writer: for a copy of the reading end that only
+    /// peeks.
     #[inline(never)]
     pub fn skip(&mut self, len: usize) {
         self.read += len as u64;
@@ -182,7 +186,8 @@ impl Receiver {
         }
     }
 
-    /// Reads `len` bytes. Buffers that were read whole are posted again, and acknowledged when there are more of them than may be delayed.
+    /// Reads `len` bytes. Posts the buffers that were read whole again, and acknowledges them when
+    /// they are more than may be delayed.
     #[inline(never)]
     pub fn consume<M: Local + Remote>(&mut self, ends: &Ends<'_, M>, len: usize) {
         self.read += len as u64;
@@ -196,7 +201,7 @@ impl Receiver {
         }
     }
 
-    /// Goes on to the message in which the read position is, and posts the buffers before it.
+    /// Goes on to the message with the read position, and posts the buffers before it.
     #[inline]
     fn settle<M: Local + Remote>(&mut self, ends: &Ends<'_, M>) {
         self.skip(0);
@@ -211,7 +216,7 @@ impl Receiver {
         ends.theirs.put_word(ends.back, self.read);
     }
 
-    /// Tells the writer all that was read.
+    /// Acknowledges all that was read.
     #[inline(never)]
     pub fn give_back<M: Local + Remote>(&mut self, ends: &Ends<'_, M>) {
         if ends.exchange.told.load(Ordering::Relaxed) < self.taken {
@@ -223,7 +228,7 @@ impl Receiver {
     fn acknowledge<M: Local + Remote>(&mut self, ends: &Ends<'_, M>) {
         let (area, slot) = (self.area as usize, (self.acks % ACKS as u64) as u16);
         let cookies = CookieReader::at(self.acks);
-        // A writer that has posted no descriptor for it, which it must have, waits for it in vain.
+        // A writer that has not posted the descriptor that it owes waits in vain.
         if cookies.slot_of(&ends.mine, area + at::ACK_COOKIES, 0).is_none() {
             return;
         }

@@ -1,4 +1,4 @@
-//! The writing end: puts bytes into messages, as many as the window and the peer's buffers let it.
+//! The writing end: puts bytes into messages, as many as the window and the peer's buffers allow.
 
 use fabric::sync::{Ordering, compiler_fence};
 use fabric::{Local, Remote};
@@ -18,7 +18,7 @@ pub struct Sender {
     window: u32,
     piggyback: u32,
     combine: u32,
-    /// Messages stay open just now.
+    /// Messages stay open for more bytes at this moment.
     joins: u32,
     /// Messages sent.
     sent: u64,
@@ -29,18 +29,19 @@ pub struct Sender {
     /// Acknowledgements taken, and descriptors posted for them.
     acks: u64,
     acks_posted: u64,
-    /// The message that is being put together: see [`Open`].
+    /// The message that is being filled: see [`Open`].
     open: u64,
     /// The peer has broken the rules.
     broken: u32,
     last: Last,
 }
 
-/// A message that is being put together. It has the number of the next one in its word: so it is none any more as soon as that is sent.
+/// The message that is being filled. Its word has the number of the next message, so it is void as
+/// soon as that one is sent.
 #[derive(Debug, Default, Clone, Copy)]
 struct Open {
     bytes: usize,
-    /// They are in the buffer, not in the entry.
+    /// Its bytes are in the buffer, not in the entry.
     in_buffer: bool,
     /// It is being sent.
     closing: bool,
@@ -48,11 +49,12 @@ struct Open {
 
 const IN_BUFFER: u64 = 1 << 16;
 const CLOSING: u64 = 1 << 17;
-/// There is one, if only of no bytes yet.
+/// There is an open message, even if it has no bytes yet.
 const BEGUN: u64 = 1 << 18;
 
 impl Sender {
-    /// One at position 0, whose memory begins at `area` of either segment. Posts the descriptors for acknowledgements.
+    /// A sender at position 0, whose memory begins at `area` of either segment. Posts the
+    /// descriptors for acknowledgements.
     pub fn new<R: Remote>(theirs: &R, area: usize, manner: Manner) -> Sender {
         let mut sender = Sender {
             area: area as u64,
@@ -65,7 +67,7 @@ impl Sender {
         sender
     }
 
-    /// Whether this is one at all: not what zeroed memory is.
+    /// Whether this is a sender, and not just zeroed memory.
     pub fn is_used(&self) -> bool {
         self.window != 0
     }
@@ -86,7 +88,7 @@ impl Sender {
         self.position().saturating_sub(self.last.start(self.acknowledged, self.sent))
     }
 
-    /// Where the messages that were sent end.
+    /// Where the sent messages end.
     fn end(&self) -> u64 {
         self.last.end(self.sent)
     }
@@ -119,13 +121,14 @@ impl Sender {
         (u64::from(self.window) - (self.sent - self.acknowledged)) as usize
     }
 
-    /// Says before bytes are put whether messages may be joined: the program has not asked for each to go by itself.
+    /// To be called before bytes are put: whether messages may be joined, because the program has
+    /// not asked for each to be sent by itself.
     #[inline]
     pub fn combine(&mut self, may: bool) {
         self.joins = (may && self.combine != 0).into();
     }
 
-    /// Room for bytes: for `want`, or fewer if there are not as many credits.
+    /// Room for `want` bytes, or for fewer if there are not as many credits.
     #[inline(never)]
     pub fn room<M: Local + Remote>(&mut self, ends: &Ends<'_, M>, want: usize) -> Result<usize, Broken> {
         self.finish(ends);
@@ -141,8 +144,8 @@ impl Sender {
         Ok((may * MTU).saturating_sub(open))
     }
 
-    /// Whether the peer has posted as many buffers as it must have: for all messages for which there are credits. Looked up once when there
-    /// are more, as the peer goes on writing in those lines.
+    /// Whether the peer has posted as many buffers as it must: one for each message that may be
+    /// sent. Checked once when there are more credits, as the peer goes on writing in those lines.
     #[inline]
     fn expects<L: Local>(&mut self, mine: &L) -> bool {
         let last = self.acknowledged + u64::from(self.window);
@@ -162,7 +165,7 @@ impl Sender {
         for _ in 0..ACKS {
             let base = self.area as usize + at::ACKNOWLEDGEMENTS;
             let slot = (self.acks % ACKS as u64) as u16;
-            let entry = TransferReader::at(self.acks).look(&ends.mine, base, slot);
+            let entry = TransferReader::at(self.acks).peek(&ends.mine, base, slot);
             let Some(entry) = entry.map_err(|_| Broken)? else { break };
             let said = entry.immediate.unwrap_or(0);
             if said & 0xffff != what::ACK || entry.length != 0 {
@@ -194,7 +197,8 @@ impl Sender {
         }
     }
 
-    /// Copies `len` bytes into messages, at most what [`Sender::room`] gave. Invisible until [`Sender::publish`], or [`Sender::show`].
+    /// Copies `len` bytes into messages, at most what [`Sender::room`] gave. Invisible until
+    /// [`Sender::publish`], or [`Sender::show`].
     ///
     /// # Safety
     /// `from` must be valid for `len` bytes of reads.
@@ -236,7 +240,7 @@ impl Sender {
         (self.sent % MOST as u64) as u16
     }
 
-    /// The message that is being put together does not stay in its entry after all.
+    /// Moves the open message out of its entry, into a buffer.
     #[cold]
     fn move_to_buffer<M: Local + Remote>(&mut self, ends: &Ends<'_, M>) -> Open {
         let (mut bytes, area, slot) = ([0u8; INLINE], self.area as usize, self.slot());
@@ -251,7 +255,7 @@ impl Sender {
         open
     }
 
-    /// Begins a message. False if the peer has not posted what it must have: nothing goes any more.
+    /// Begins a message. False if the peer has not posted what it must: nothing is sent any more.
     fn begin<L: Local>(&mut self, mine: &L, in_entry: bool) -> bool {
         if self.credits() == 0 || !self.expects(mine) {
             self.broken = 1;
@@ -261,8 +265,9 @@ impl Sender {
         true
     }
 
-    /// Where the next bytes go, as many as fit into the message that is being put together: offset in the peer's segment, and bytes. For those
-    /// who write there by other means; then they say [`Sender::filled`]. None if nothing may be sent.
+    /// Where the next bytes go, as many as fit into the open message: offset in the peer's segment,
+    /// and bytes. For callers that write there by other means; they call [`Sender::filled`]
+    /// afterwards. None if nothing may be sent.
     pub fn place<M: Local + Remote>(&mut self, ends: &Ends<'_, M>) -> Option<(usize, usize)> {
         if !self.is_begun() && !self.begin(&ends.mine, false) {
             return None;
@@ -274,13 +279,13 @@ impl Sender {
         Some((buffer(self.area as usize, self.slot()) + open.bytes, MTU - open.bytes))
     }
 
-    /// `len` bytes of these are there. Invisible until [`Sender::publish`].
+    /// Says that `len` bytes of these were written. Invisible until [`Sender::publish`].
     pub fn filled(&mut self, len: usize) {
         let open = self.open();
         self.set_open(Open { bytes: open.bytes + len, ..open });
     }
 
-    /// Makes what was put visible; more follows at once, for which there was room.
+    /// Makes the bytes that were put visible. More follow at once, for which there was room.
     #[inline(never)]
     pub fn show<M: Local + Remote>(&mut self, ends: &Ends<'_, M>) {
         let open = self.open();
@@ -290,7 +295,8 @@ impl Sender {
         ends.theirs.put_word(ends.front, self.position());
     }
 
-    /// Makes what was put visible, and sends the message that is being put together, unless the next bytes may join it.
+    /// Makes the bytes that were put visible, and sends the open message, unless the next bytes may
+    /// join it.
     #[inline(never)]
     pub fn publish<M: Local + Remote>(&mut self, ends: &Ends<'_, M>) {
         self.finish(ends);
@@ -301,12 +307,12 @@ impl Sender {
         ends.theirs.put_word(ends.front, self.position());
     }
 
-    /// Sends the message that is being put together, which has bytes.
+    /// Sends the open message, which has bytes.
     #[inline]
     fn close<M: Local + Remote>(&mut self, ends: &Ends<'_, M>) {
         let open = Open { closing: true, ..self.open() };
         self.set_open(open);
-        // Whoever finds it closing does the same again.
+        // A thread that finds it closing does the same again.
         compiler_fence(Ordering::SeqCst);
         let mut immediate = what::DATA;
         if self.piggyback != 0 {
@@ -330,7 +336,7 @@ impl Sender {
         self.sent += 1;
     }
 
-    /// Ends what a holder has begun who was killed.
+    /// Completes a step of a lock holder that was killed.
     #[inline(always)]
     fn finish<M: Local + Remote>(&mut self, ends: &Ends<'_, M>) {
         if self.open().closing {
@@ -338,8 +344,8 @@ impl Sender {
         }
     }
 
-    /// Copies bytes that were put, from `position` on, back out of the peer's buffers: as many as are there together, at most `len`. 0 if
-    /// they are no more.
+    /// Copies bytes that were put, from `position` on, back out of the peer's buffers: as many as
+    /// lie together, at most `len`. 0 if they are not there any more.
     ///
     /// # Safety
     /// `to` must be valid for `len` bytes of writes.
@@ -354,7 +360,8 @@ impl Sender {
                 let in_entry =
                     if number == self.sent { !self.open().in_buffer } else { self.last.is_in_entry(number) };
                 let from = if in_entry { entry(area, slot) } else { buffer(area, slot) };
-                // SAFETY: the caller vouches for the target; the source is in the entry, or in the buffer.
+                // SAFETY: the caller vouches for the target; the source is in the entry, or in the
+                // buffer.
                 unsafe { theirs.get(from + skip, to, part) };
                 return part;
             }

@@ -13,7 +13,7 @@ use crate::until::Until;
 use crate::vi::{self, Offer};
 use crate::{agent, handlers};
 
-/// How long a client is held up that found nobody: it will ask again at once.
+/// How long a client waits that has found nobody: it will ask again at once.
 pub(super) const NOBODY_NS: u64 = 1_000_000;
 
 /// The server's part of the handshake, from its hello on.
@@ -38,27 +38,27 @@ pub(super) fn answer(
     connected(handle, line, memory)
 }
 
-/// Both have everything.
+/// Both ends have everything.
 fn connected(handle: *mut c_void, line: &Line, memory: Arc<Memory>) -> Result<(), Return> {
     let socket = match line {
         Line::Near(socket) => socket.as_fd().try_clone_to_owned().ok(),
-        Line::Far(line) => line.descriptor(),
+        Line::Remote(line) => line.descriptor(),
     };
     let wire = memory.theirs.wire().cloned();
-    let is_far = wire.is_some();
+    let is_remote = wire.is_some();
     let socket = Arc::new(Socket::new(socket.ok_or(Return::ErrorResource)?, wire));
     agent::listen_to(handle, &socket)?;
     if !vi::established(handle, memory, socket) {
         return Err(Return::InvalidState);
     }
-    if is_far {
-        // What it has said before is heard now.
+    if is_remote {
+        // Messages that it has sent before are read now.
         handlers::kick(handle);
     }
     Ok(())
 }
 
-/// What must be the same at both ends.
+/// Checks the attributes that must be the same at both ends.
 pub(super) fn matches(hello: &Hello, own: &ViAttributes) -> Result<(), Return> {
     if hello.level != u32::from(own.reliability_level) {
         Err(Return::InvalidReliabilityLevel)
@@ -84,7 +84,7 @@ pub(super) fn ask(
         Some(heard) if heard.hello.kind == kind::ACCEPT => heard,
         Some(heard) if heard.hello.kind == kind::REJECT => return Err(Return::Reject),
         Some(heard) if heard.hello.kind == kind::MISMATCH => return Err(mismatch(heard.hello.level)),
-        // Whoever waited has stopped waiting.
+        // The program that waited has stopped waiting.
         _ => return Err(Return::NoMatch),
     };
     let accepted = heard.hello;

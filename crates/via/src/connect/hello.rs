@@ -1,4 +1,5 @@
-//! Addresses, and how the two ends of a connection introduce themselves: as they are in memory on one host, as bytes between hosts.
+//! Addresses, and the hellos of the two ends of a connection: in memory's form on one host, as
+//! bytes between hosts.
 
 use std::net::{Ipv4Addr, UdpSocket};
 
@@ -22,8 +23,8 @@ pub struct Address {
 }
 
 impl Address {
-    /// `InvalidParameter` if the discriminator is too long. Of the host's bytes, `host` may have fewer than a NIC's address: programs
-    /// leave them out where they do not matter.
+    /// `InvalidParameter` if the discriminator is too long. `host` may be shorter than a NIC's
+    /// address: programs leave bytes out where they do not matter.
     pub fn new(host: &[u8], discriminator: &[u8]) -> Result<Address, Return> {
         if discriminator.len() > MAX_DISCRIMINATOR || host.len() > ADDRESS {
             return Err(Return::InvalidParameter);
@@ -58,14 +59,14 @@ impl Address {
         UdpSocket::bind((self.ip(), 0)).is_ok()
     }
 
-    /// As it goes between hosts.
+    /// Appends its bytes for another host.
     fn append(&self, to: &mut Vec<u8>) {
         to.extend(self.host);
         to.push(self.length as u8);
         to.extend(self.discriminator());
     }
 
-    /// What was appended, taken from the front.
+    /// Takes such bytes from the front.
     fn take(from: &mut &[u8]) -> Option<Address> {
         let (host, rest) = from.split_first_chunk::<ADDRESS>()?;
         let (&length, rest) = rest.split_first()?;
@@ -75,30 +76,31 @@ impl Address {
     }
 }
 
-/// How one end introduces itself.
+/// The first message of an end.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(super) struct Hello {
-    /// [`MAGIC`]: whoever speaks another language is not spoken to.
+    /// [`MAGIC`]: other protocols are refused.
     pub(super) magic: u64,
     pub(super) kind: u32,
     pub(super) level: u32,
     pub(super) most: u64,
     pub(super) nic: u64,
     pub(super) ptag: u64,
-    /// Bit 0: may be written by RDMA, bit 1: may be read; bit 2, 3: its receive queue, its send queue has a completion queue; bit 4: it
-    /// can reach the other's memory.
+    /// Bit 0: may be written by RDMA, bit 1: may be read; bits 2 and 3: its receive queue, its send
+    /// queue has a completion queue; bit 4: it can reach the other end's memory.
     pub(super) bits: u64,
     pub(super) slots: [u64; 2],
-    /// Where its arena is, and how long; 0 if there is none.
+    /// Address and length of its arena; 0 if there is none.
     pub(super) arena: [u64; 2],
-    /// An address in its process, and what stands there: whoever reads it has a way to its memory.
+    /// An address in its process, and the value there: a peer that reads it can reach the process's
+    /// memory.
     pub(super) probe: [u64; 2],
     pub(super) from: Address,
     pub(super) to: Address,
 }
 
-/// "VIACONN" and the version of everything that two ends share.
+/// "VIACONN" and the version of everything that the two ends share.
 pub(super) const MAGIC: u64 = 0x5649_4143_4f4e_4e03;
 pub(super) const BYTES: usize = size_of::<Hello>();
 
@@ -108,7 +110,7 @@ pub(super) mod kind {
     pub const REJECT: u32 = 3;
     pub const CONFIRM: u32 = 4;
     pub const PEER: u32 = 5;
-    /// With what is wrong in `level`: a [`Return`].
+    /// The mistake is in `level`: a [`Return`].
     pub const MISMATCH: u32 = 6;
 }
 
@@ -147,18 +149,19 @@ impl Hello {
         hello
     }
 
-    /// Tells whether the other's memory can be reached.
+    /// Sets whether the other end's memory can be reached.
     pub(super) fn reaching(mut self, memory: &Memory) -> Hello {
         self.bits |= u64::from(memory.is_direct()) << 4;
         self
     }
 
-    /// Bytes are placed directly only if each can reach the other: so both use their memory alike.
+    /// Bytes are placed directly only if each end can reach the other: so both use their memory
+    /// alike.
     pub(super) fn agree(&self, memory: &Memory) {
         memory.direct.fetch_and(self.bits >> 4 & 1 != 0, Ordering::Relaxed);
     }
 
-    /// As it goes between hosts: what concerns one host's memory is left out.
+    /// Its bytes for another host, without the parts about one host's memory.
     pub(super) fn bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         bytes.extend(self.kind.to_le_bytes());
@@ -170,7 +173,7 @@ impl Hello {
         bytes
     }
 
-    /// What came from another host; none if it cannot be.
+    /// Parses the bytes of another host; None if they are malformed.
     pub(super) fn parse(mut bytes: &[u8]) -> Option<Hello> {
         fn some<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
             let (first, rest) = bytes.split_first_chunk::<N>()?;
@@ -208,22 +211,23 @@ impl Hello {
 
 static PROBE: AtomicU64 = AtomicU64::new(0);
 
-/// What a parent has said to the kernel is not said for its child.
+/// A parent's settings in the kernel do not hold for its child.
 pub(super) fn in_child() {
     PROBE.store(0, Ordering::Relaxed);
 }
 
-/// Something for peers to read. Where the kernel lets none but parents at a process's memory (Yama), this one lets its user's others.
+/// A value for peers to read. Where the kernel lets only parents read a process's memory (Yama),
+/// this allows the user's other processes.
 fn probe() -> [u64; 2] {
     if PROBE.load(Ordering::Relaxed) == 0 {
-        // SAFETY: changes nothing but who may do that.
+        // SAFETY: only changes who may do that.
         unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY) };
     }
     let _ = PROBE.compare_exchange(0, sys::random() | 1, Ordering::AcqRel, Ordering::Relaxed);
     [(&raw const PROBE) as u64, PROBE.load(Ordering::Acquire)]
 }
 
-/// What is understood of a hello of another host, as it would be said again. For the fuzzer.
+/// Parses a hello of another host and encodes it again. For the fuzzer.
 #[doc(hidden)]
 pub fn understood(bytes: &[u8]) -> Option<Vec<u8>> {
     Hello::parse(bytes).map(|hello| hello.bytes())
@@ -240,7 +244,7 @@ mod tests {
         let hello =
             |kind, level, most, bits| Hello { level, most, bits, ..Hello::bare(kind, &from, &to) }.bytes();
         let bytes = hello(kind::REQUEST, 2, MAX_TRANSFER as u64, 3);
-        assert!(bytes.len() <= 128, "what `envoy` takes");
+        assert!(bytes.len() <= 128, "what `cm` takes");
         let understood = Hello::parse(&bytes).unwrap();
         assert_eq!((understood.from, understood.to, understood.bits), (from, to, 3));
         assert_eq!(understood.bytes(), bytes);

@@ -1,4 +1,6 @@
-//! That over which a connection is made: a UNIX socket, by which memory is passed, on one host; what [`far`] finds between hosts. And the places where the two ends meet.
+//! The connection over which two Virtual Interfaces are connected: on one host a UNIX socket, by
+//! which memory is passed; between hosts the one that [`remote`] makes. Also the places where the
+//! two ends find each other.
 
 use core::ffi::c_void;
 use std::mem::MaybeUninit;
@@ -11,14 +13,14 @@ use fabric::{hints, sys};
 use host::place::{HANDED_OVER, LONGEST, Name};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
-use super::door::{self, Came, Message};
+use super::acceptor::{self, Came, Message};
 use super::hello::{Address, BYTES, Hello, MAGIC};
 use crate::abi::Return;
 use crate::arena::Theirs;
-use crate::far::{self, Peer, Watch};
 use crate::memory::{Asker, TABLE, Table};
 use crate::opened;
 use crate::process::Fd;
+use crate::remote::{self, Peer, Watch};
 use crate::segment::{self, Segment};
 use crate::transfer::{Hints, Memory};
 use crate::until::Until;
@@ -28,30 +30,31 @@ use crate::vi::{self, Offer};
 /// How long a process that was found may take for its part of the handshake.
 pub(super) const PATIENCE_MS: u64 = 5000;
 
-/// What came from the other end: its hello, and its memory.
+/// The hello of the other end, and its memory.
 pub(super) struct Heard {
     pub(super) hello: Hello,
     fds: Vec<OwnedFd>,
 }
 
-/// That over which a connection is made.
+/// The connection of the handshake.
 pub(super) enum Line {
     /// A socket, on one host.
     Near(Fd),
-    Far(Box<dyn far::Line>),
+    Remote(Box<dyn remote::Line>),
 }
 
 impl Line {
-    /// Connects to whoever listens at a place that `to` names. `NoMatch` if nobody does, `NotReachable` if it is another host's that is not
-    /// to be reached.
+    /// Connects to the process that listens at a place that `to` names. `NoMatch` if none does,
+    /// `NotReachable` if it is another host's that cannot be reached.
     pub(super) fn connect(to: &Address, place: &[u8], until: Until) -> Result<Line, Return> {
         if !to.is_here() {
-            return far::envoy().ok_or(Return::NotReachable)?.call(to.ip(), place, until).map(Line::Far);
+            return remote::cm().ok_or(Return::NotReachable)?.call(to.ip(), place, until).map(Line::Remote);
         }
-        door::connect(&name(place)).map(Line::Near).map_err(|_| Return::NoMatch)
+        acceptor::connect(&name(place)).map(Line::Near).map_err(|_| Return::NoMatch)
     }
 
-    /// Who has said something, or whose connection from another host this host's agent hands over.
+    /// A client that has sent its hello, or whose connection from another host this host's agent
+    /// hands over.
     pub(super) fn accept(came: Came) -> Result<Option<(Line, Heard)>, Return> {
         let until = Until::after(PATIENCE_MS);
         let Came { socket, bytes, mut fds } = came;
@@ -59,16 +62,16 @@ impl Line {
             let heard = near(&bytes, fds).filter(|_| user::is_own(&socket));
             return Ok(heard.map(|heard| (Line::Near(socket), heard)));
         }
-        let connection = fds.pop().filter(|_| far::is_trusted(&socket));
-        let line = connection.zip(far::envoy()).and_then(|(connection, envoy)| envoy.accept(connection));
-        let Some(line) = line.map(Line::Far) else { return Ok(None) };
+        let connection = fds.pop().filter(|_| remote::is_trusted(&socket));
+        let line = connection.zip(remote::cm()).and_then(|(connection, cm)| cm.accept(connection));
+        let Some(line) = line.map(Line::Remote) else { return Ok(None) };
         Ok(line.receive(until)?.map(|heard| (line, heard)))
     }
 
     pub(super) fn send(&self, hello: &Hello, offer: Option<&Offer>) -> bool {
         let socket = match self {
             Line::Near(socket) => socket,
-            Line::Far(line) => return line.send(&hello.bytes()),
+            Line::Remote(line) => return line.send(&hello.bytes()),
         };
         // SAFETY: a Hello has no padding: the kernel reads as many bytes as it has.
         let bytes = unsafe { core::slice::from_raw_parts(core::ptr::from_ref(hello).cast::<u8>(), BYTES) };
@@ -79,7 +82,8 @@ impl Line {
             let numbers = [Some(offer.segment.memfd()), Some(regions.memfd()), arena];
             let queues = offer.queues.map(|queue| queue.map(|queue| queue.memfd()));
             fds.extend(numbers.into_iter().chain(queues).flatten().map(|fd| {
-                // SAFETY: it is open: the segment and the queues are held by the Virtual Interface, which the caller has.
+                // SAFETY: it is open: the segment and the queues are held by the Virtual Interface,
+                // which the caller has.
                 unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) }
             }));
         }
@@ -93,11 +97,11 @@ impl Line {
         sent == Ok(BYTES)
     }
 
-    /// The next hello. None if there is no more: the other end is gone, or speaks another language.
+    /// The next hello. None if there is no more: the other end is gone, or uses another protocol.
     pub(super) fn receive(&self, until: Until) -> Result<Option<Heard>, Return> {
         match self {
             Line::Near(socket) => Ok(receive(socket, until)?.and_then(|(bytes, fds)| near(&bytes, fds))),
-            Line::Far(line) => {
+            Line::Remote(line) => {
                 let hello = line.receive(until)?.and_then(|bytes| Hello::parse(&bytes));
                 Ok(hello.map(|hello| Heard { hello, fds: Vec::new() }))
             }
@@ -108,7 +112,7 @@ impl Line {
     pub(super) fn is_over(&self) -> bool {
         let socket = match self {
             Line::Near(socket) => socket,
-            Line::Far(line) => return line.is_over(),
+            Line::Remote(line) => return line.is_over(),
         };
         let events = libc::POLLIN | libc::POLLRDHUP;
         let mut poll = [libc::pollfd { fd: socket.as_raw_fd(), events, revents: 0 }];
@@ -116,12 +120,12 @@ impl Line {
             && poll[0].revents & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) != 0
     }
 
-    /// Opens the memory of the other end. None if it is not what it must be.
+    /// Opens the memory of the other end. None if it is malformed.
     pub(super) fn open(&self, heard: Heard, handle: *mut c_void, offer: &Offer) -> Option<Arc<Memory>> {
         let Heard { hello, fds } = heard;
         let socket = match self {
             Line::Near(socket) => socket,
-            Line::Far(line) => return open_far(line.as_ref(), &hello, handle, offer),
+            Line::Remote(line) => return open_remote(line.as_ref(), &hello, handle, offer),
         };
         let pid = user::process(socket)?;
         let mut fds = fds.into_iter();
@@ -139,7 +143,7 @@ impl Line {
             queues: [None; 2],
         };
         if hello.arena[1] != 0 {
-            // Who has no room for it does without.
+            // Without room for it, the connection goes without an arena.
             memory.arena = Theirs::open(fds.next()?, hello.arena);
         }
         for (index, queue) in memory.queues.iter_mut().enumerate() {
@@ -155,7 +159,7 @@ impl Line {
 /// The next message of a socket, and the descriptors with it. None at the end.
 fn receive(socket: &Fd, until: Until) -> Result<Option<Message>, Return> {
     wait_for(&[socket.as_raw_fd()], until)?;
-    Ok(door::receive(socket).ok().filter(|(bytes, _)| !bytes.is_empty()))
+    Ok(acceptor::receive(socket).ok().filter(|(bytes, _)| !bytes.is_empty()))
 }
 
 /// The hello of a process of this host, if it is one.
@@ -165,15 +169,20 @@ fn near(bytes: &[u8], fds: Vec<OwnedFd>) -> Option<Heard> {
     (hello.magic == MAGIC).then_some(Heard { hello, fds })
 }
 
-/// A link with a peer on another host. Nothing but the segments is in reach there; what RDMA is for is asked for.
-fn open_far(line: &dyn far::Line, hello: &Hello, handle: *mut c_void, offer: &Offer) -> Option<Arc<Memory>> {
+/// A link with a peer on another host. Only the segments are in reach there; RDMA is a request.
+fn open_remote(
+    line: &dyn remote::Line,
+    hello: &Hello,
+    handle: *mut c_void,
+    offer: &Offer,
+) -> Option<Arc<Memory>> {
     let wire = line.open(Watch::of(handle, offer.queues))?;
-    let mine = Arc::new(Segment::far(wire.clone()));
+    let mine = Arc::new(Segment::remote(wire.clone()));
     let nobody = Asker { nic: core::ptr::null_mut(), ptag: core::ptr::null_mut() };
     vi::exchange(handle, offer, &mine).then(|| {
         Arc::new(Memory {
             mine,
-            theirs: Peer::far(wire),
+            theirs: Peer::remote(wire),
             pid: 0,
             direct: AtomicBool::new(false),
             regions: None,
@@ -199,7 +208,7 @@ fn is_reached(pid: u32, [address, value]: [u64; 2]) -> bool {
     read == Ok(8) && found == value
 }
 
-/// Waits until one of the sockets has something to say.
+/// Waits until one of the sockets is readable.
 pub(super) fn wait_for(fds: &[i32], until: Until) -> Result<(), Return> {
     loop {
         let mut poll: Vec<libc::pollfd> =
@@ -213,7 +222,7 @@ pub(super) fn wait_for(fds: &[i32], until: Until) -> Result<(), Return> {
     }
 }
 
-/// What a meeting place is called.
+/// The name of a place to connect to.
 pub(super) fn place(what: u8, parts: &[&[u8]]) -> Vec<u8> {
     let mut place = vec![what];
     for part in parts {
@@ -224,7 +233,7 @@ pub(super) fn place(what: u8, parts: &[&[u8]]) -> Vec<u8> {
     place
 }
 
-/// The abstract name of one of this user's.
+/// The abstract name of a place of this user's.
 pub(super) fn name(place: &[u8]) -> Vec<u8> {
     let name = Name::of(sys::geteuid(), place).expect("places are short enough");
     name.as_bytes().to_vec()

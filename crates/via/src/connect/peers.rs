@@ -8,7 +8,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use fabric::sys;
 use rustix::io::Errno;
 
-use super::door::Door;
+use super::acceptor::Acceptor;
 use super::handshake::{NOBODY_NS, answer, ask, lock, matches};
 use super::hello::{Address, Hello, kind};
 use super::line::{Line, name, place, wait_for};
@@ -17,7 +17,8 @@ use crate::abi::{Return, ViAttributes};
 use crate::until::Until;
 use crate::vi::{self, Offer};
 
-/// `VipConnectPeerRequest`: asks for a connection with whoever asks for one with the addresses the other way round, until `until`.
+/// `VipConnectPeerRequest`: asks for a connection with the end that asks for one with the addresses
+/// swapped, until `until`.
 pub fn request_peer(handle: *mut c_void, from: &Address, to: &Address, until: Until) -> Result<(), Return> {
     let parts = |one: &Address, other: &Address| {
         place(b'p', &[one.host(), one.discriminator(), other.host(), other.discriminator()])
@@ -25,9 +26,9 @@ pub fn request_peer(handle: *mut c_void, from: &Address, to: &Address, until: Un
     let (own, theirs) = (parts(from, to), parts(to, from));
     let offer = vi::begin(handle)?;
     let begun = (|| {
-        // Two who have the same name find out by it which of them listens.
-        let open = |place: &[u8]| Door::open(&name(place)).map_err(|_| Return::ErrorResource);
-        let door = if own == theirs { None } else { Some(open(&own)?) };
+        // Two ends with the same name find out by it which of them listens.
+        let open = |place: &[u8]| Acceptor::open(&name(place)).map_err(|_| Return::ErrorResource);
+        let acceptor = if own == theirs { None } else { Some(open(&own)?) };
         let bell = fabric::bell::create().map_err(|_| Return::ErrorResource)?;
         let pending = Arc::new(Pending { result: Mutex::new(None), told: Condvar::new(), bell });
         let (from, to) = (*from, *to);
@@ -37,10 +38,10 @@ pub fn request_peer(handle: *mut c_void, from: &Address, to: &Address, until: Un
             .stack_size(128 << 10)
             .spawn(move || {
                 let handle = address as *mut c_void;
-                let mut met = Meeting { door, bell: kept.bell, own, theirs, from, to, until };
+                let mut met = Handshake { acceptor, bell: kept.bell, own, theirs, from, to, until };
                 let mut seen = false;
                 let result = met.meet(handle, &offer, &mut seen);
-                // Who hears of the result may listen there again.
+                // A thread that gets the result may listen there again.
                 drop(met);
                 if result.is_err() {
                     vi::abandon(handle, seen);
@@ -58,12 +59,12 @@ pub fn request_peer(handle: *mut c_void, from: &Address, to: &Address, until: Un
     begun
 }
 
-/// Two who look for each other.
-struct Meeting {
-    /// Where it listens; none if that is to be seen.
-    door: Option<Door>,
+/// Two ends that look for each other.
+struct Handshake {
+    /// Where this end listens; None if that is not decided yet.
+    acceptor: Option<Acceptor>,
     bell: i32,
-    /// What both listen at.
+    /// The place where both listen.
     own: Vec<u8>,
     theirs: Vec<u8>,
     from: Address,
@@ -71,7 +72,7 @@ struct Meeting {
     until: Until,
 }
 
-impl Meeting {
+impl Handshake {
     fn meet(&mut self, handle: *mut c_void, offer: &Offer, seen: &mut bool) -> Result<ViAttributes, Return> {
         match self.own.cmp(&self.theirs) {
             Ordering::Less => self.connect(handle, offer, seen),
@@ -87,7 +88,8 @@ impl Meeting {
         }
     }
 
-    /// Both ask from the same address for the same address: who is first listens, the other one connects. Another pair may be about to do so.
+    /// Both ask from the same address for the same address: the first one listens, the other one
+    /// connects. Another pair may be about to do so.
     fn meet_namesake(
         &mut self,
         handle: *mut c_void,
@@ -95,9 +97,9 @@ impl Meeting {
         seen: &mut bool,
     ) -> Result<ViAttributes, Return> {
         loop {
-            match Door::open(&name(&self.own)) {
-                Ok(door) => {
-                    self.door = Some(door);
+            match Acceptor::open(&name(&self.own)) {
+                Ok(acceptor) => {
+                    self.acceptor = Some(acceptor);
                     return self.listen(handle, offer, seen);
                 }
                 Err(Errno::ADDRINUSE) => {}
@@ -115,7 +117,7 @@ impl Meeting {
         }
     }
 
-    /// Connects to the other one. `NoMatch` if it is not there, or has given up just now.
+    /// Connects to the other end. `NoMatch` if it is not there, or has given up just now.
     fn ask(&self, handle: *mut c_void, offer: &Offer, seen: &mut bool) -> Result<ViAttributes, Return> {
         let line = Line::connect(&self.to, &self.theirs, self.until)?;
         *seen = true;
@@ -123,7 +125,7 @@ impl Meeting {
         ask(handle, &line, offer, &hello, self.until)
     }
 
-    /// Connects as soon as the other one is there.
+    /// Connects as soon as the other end is there.
     fn connect(
         &mut self,
         handle: *mut c_void,
@@ -136,12 +138,12 @@ impl Meeting {
                 Err(Return::NoMatch) => {}
                 asked => return asked,
             }
-            // A call from the other one, or the end of the program's patience.
+            // A call from the other end, or the end of the program's timeout.
             self.wait()?.turn_away();
         }
     }
 
-    /// Waits for the other one, who has been called, in case that it was there before.
+    /// Waits for the other end, after a call to it, in case that it was there before.
     fn listen(
         &mut self,
         handle: *mut c_void,
@@ -168,17 +170,18 @@ impl Meeting {
         }
     }
 
-    /// Waits until somebody comes, or one who has come says something.
-    fn wait(&mut self) -> Result<&mut Door, Return> {
-        let door = self.door.as_mut().ok_or(Return::ErrorResource)?;
-        let mut fds = door.descriptors();
+    /// Waits until a client comes, or one that has come sends something.
+    fn wait(&mut self) -> Result<&mut Acceptor, Return> {
+        let acceptor = self.acceptor.as_mut().ok_or(Return::ErrorResource)?;
+        let mut fds = acceptor.descriptors();
         fds.push(self.bell);
         wait_for(&fds, self.until)?;
-        if sys::readable(self.bell) { Err(Return::InvalidState) } else { Ok(door) }
+        if sys::readable(self.bell) { Err(Return::InvalidState) } else { Ok(acceptor) }
     }
 }
 
-/// `VipConnectPeerDone`: what became of the request. `NotDone` if nothing yet, `InvalidState` if there is none.
+/// `VipConnectPeerDone`: the result of the request. `NotDone` if there is none yet, `InvalidState`
+/// if there is no request.
 pub fn peer_done(handle: *mut c_void) -> Result<ViAttributes, Return> {
     vi::find(handle)?;
     let mut all = lock(&PENDING);

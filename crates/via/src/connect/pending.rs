@@ -1,4 +1,4 @@
-//! Connections that [`super::peers`] has been asked for. Below the Virtual Interfaces, which cancel them.
+//! Connections that [`super::peers`] is making. Below the Virtual Interfaces, which cancel them.
 
 use core::ffi::c_void;
 use std::collections::HashMap;
@@ -9,11 +9,11 @@ use fabric::sys;
 use crate::abi::{Return, ViAttributes};
 use crate::process::PerProcess;
 
-/// A connection that was asked for and is not made yet, or has failed and nobody has heard of it.
+/// A connection that is not made yet, or has failed and whose result nobody has asked for.
 pub(super) struct Pending {
     pub(super) result: Mutex<Option<Result<ViAttributes, Return>>>,
     pub(super) told: Condvar,
-    /// Written to end the waiting.
+    /// Written to end the wait.
     pub(super) bell: i32,
 }
 
@@ -41,7 +41,7 @@ pub(crate) unsafe fn in_child() {
     unsafe { PENDING.renew(Mutex::new(None)) };
 }
 
-/// A Virtual Interface is disconnected: it does not look for its peer any more.
+/// A Virtual Interface is disconnected: stops looking for its peer.
 pub(crate) fn cancel(handle: *mut c_void) {
     let pending = PENDING
         .lock()

@@ -1,4 +1,5 @@
-//! The completion queues themselves: which Virtual Interfaces belong to one, and the memory in which hints for it are set.
+//! The completion queues themselves: which Virtual Interfaces belong to one, and the memory in
+//! which hints for it are set.
 
 use core::ffi::c_void;
 use std::collections::VecDeque;
@@ -27,13 +28,13 @@ pub struct Cq {
 }
 
 pub(super) struct Inner {
-    /// What peers set hints in; made when the place is first used, and kept.
+    /// The memory in which peers set hints; made when the place is first used, and kept.
     pub(super) memory: Option<(Map, i32)>,
     /// By number: the handle of a Virtual Interface.
     pub(super) members: Vec<Option<Member>>,
     pub(super) watched: VecDeque<u16>,
-    /// How many looks in vain there may be before those where nothing is done are watched no more.
-    pub(super) looks: usize,
+    /// How many polls may be in vain before idle Virtual Interfaces are no longer watched.
+    pub(super) polls: usize,
 }
 
 // SAFETY: handles are numbers.
@@ -56,11 +57,12 @@ static CQS: Pool<Cq> = Pool::new(Kind::Cq, &PLACES);
 static PLACES: [Place<Cq>; MAX_CQS] = [const {
     Place::new(Cq {
         nic: AtomicU64::new(0),
-        inner: Lock::new(Inner { memory: None, members: Vec::new(), watched: VecDeque::new(), looks: 0 }),
+        inner: Lock::new(Inner { memory: None, members: Vec::new(), watched: VecDeque::new(), polls: 0 }),
     })
 }; MAX_CQS];
 
-/// `VipCreateCQ`. `InvalidParameter` for no entries, `ErrorResource` for more than a NIC offers, or without memory.
+/// `VipCreateCQ`. `InvalidParameter` for no entries, `ErrorResource` for more than a NIC offers, or
+/// without memory.
 pub fn create(nic: *mut c_void, entries: usize) -> Result<*mut c_void, Return> {
     opened::check(nic)?;
     check_entries(entries)?;
@@ -77,12 +79,13 @@ pub fn create(nic: *mut c_void, entries: usize) -> Result<*mut c_void, Return> {
     }
     inner.members.clear();
     inner.watched.clear();
-    inner.looks = 0;
+    inner.polls = 0;
     cq.nic.store(nic as u64, Ordering::Release);
     Ok(handle)
 }
 
-/// `VipDestroyCQ`. `ErrorResource` while a Virtual Interface uses it. Those who wait for it return.
+/// `VipDestroyCQ`. `ErrorResource` while a Virtual Interface uses it. Threads that wait for it
+/// return.
 pub fn destroy(handle: *mut c_void) -> Result<(), Return> {
     let cq = find(handle)?;
     let inner = cq.lock()?;
@@ -101,7 +104,7 @@ pub fn destroy(handle: *mut c_void) -> Result<(), Return> {
     Ok(())
 }
 
-/// `VipResizeCQ`. There is nothing to resize; what is wrong with the number is told.
+/// `VipResizeCQ`. There is nothing to resize; a wrong number is an error.
 pub fn resize(handle: *mut c_void, entries: usize) -> Result<(), Return> {
     find(handle)?;
     check_entries(entries)
@@ -137,13 +140,15 @@ impl Bound {
         self.memfd
     }
 
-    /// Says that something may be done in the work queue. True if the library's thread is to look as well.
+    /// Says that something may be done in the work queue. True if the library's thread must check
+    /// as well.
     pub fn hint(&self) -> bool {
         hint(&self.map, self.slot)
     }
 }
 
-/// Sets a hint in a completion queue's memory, and wakes who sleeps there. True if the library's thread of its process is to be woken.
+/// Sets a hint in a completion queue's memory, and wakes threads that sleep there. True if the
+/// library's thread of its process must be woken.
 pub fn hint(map: &Map, slot: usize) -> bool {
     let armed = hints::set(map, HINTS, slot);
     if armed & wake::SLEEPERS != 0 {
@@ -152,8 +157,8 @@ pub fn hint(map: &Map, slot: usize) -> bool {
     armed & wake::AGENT != 0
 }
 
-/// Binds a Virtual Interface to a completion queue. `InvalidParameter` if that is none of this NIC handle's, `ErrorResource` if it has too
-/// many.
+/// Binds a Virtual Interface to a completion queue. `InvalidParameter` if that is none of this NIC
+/// handle's, `ErrorResource` if it has too many.
 pub fn join(handle: *mut c_void, nic: *mut c_void, vi: *mut c_void) -> Result<Bound, Return> {
     let cq = find(handle)?;
     let mut inner = cq.lock()?;
@@ -197,7 +202,7 @@ impl Found<Cq> {
     }
 }
 
-/// Whether a completion queue stands.
+/// Whether a completion queue exists.
 pub(crate) fn check(handle: *mut c_void) -> Result<(), Return> {
     find(handle).map(drop)
 }

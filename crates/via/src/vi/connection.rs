@@ -1,4 +1,5 @@
-//! The state machine around a Virtual Interface's connection: how one begins, is made, given up, and ends.
+//! The state machine around a Virtual Interface's connection: how one begins, is made, given up,
+//! and ends.
 
 use core::ffi::c_void;
 use std::sync::Arc;
@@ -19,7 +20,23 @@ use crate::transfer::Memory;
 use crate::vi::places::{Queue, Vi, event, find};
 use crate::vi::waking::{receive_done_now, send_done_now};
 
-/// The connection of a Virtual Interface is over: the one that it has, or, if that is still the one, the [`Vi::connection`] that was found to be over before the locks were let go.
+/// The peer breaks the rules, as a poll of a queue has found. A caller that has no lock any more
+/// must end the connection.
+#[must_use]
+pub struct Breach(pub(super) u64);
+
+impl Breach {
+    /// Ends it, if the Virtual Interface still has it.
+    pub(crate) fn end(self, handle: *mut c_void) {
+        if let Ok(vi) = find(handle) {
+            end(handle, &vi, End::Broken, Some(self.0));
+        }
+    }
+}
+
+/// Ends the connection of a Virtual Interface: the present one; or, if that is still the one, the
+/// [`Vi::connection`] that was found to be over before the locks were released. For callers without
+/// locks: it takes all of the Virtual Interface's, and may wait for the peer.
 pub(crate) fn end(handle: *mut c_void, vi: &Found<Vi>, how: End, connection: Option<u64>) {
     let Ok(regions) = opened::regions() else { return };
     let (socket, lost) = {
@@ -46,14 +63,15 @@ pub(crate) fn end(handle: *mut c_void, vi: &Found<Vi>, how: End, connection: Opt
     if let Some(socket) = socket {
         socket.close(how);
     }
-    handlers::flushed(handle);
+    handlers::flushed();
     if lost {
         let lost = event(handle, ErrorCode::ConnLost, core::ptr::null_mut());
         handlers::error(if how == End::Left { lost.expected() } else { lost });
     }
 }
 
-/// The peer has no way to our buffers any more; what it has sent is received, and the rest done.
+/// The peer cannot reach our buffers any more: receives the messages that it has sent, and ends the
+/// rest.
 fn flush(regions: &Regions, send: &mut Queue<SendQueue>, receive: &mut Queue<ReceiveQueue>) {
     if let Some(list) = &mut receive.list {
         if let Some(memory) = list.memory.clone()
@@ -79,12 +97,14 @@ fn new_segment(send: &mut Queue<SendQueue>, receive: &mut Queue<ReceiveQueue>) {
     }
 }
 
-/// Wakes those who sleep for either queue of a segment that is not used any more; who else was to be woken.
+/// Wakes the threads that sleep for either queue of a segment that is not used any more; returns
+/// who else must be woken.
 pub(super) fn wake_own(segment: &Segment) -> u64 {
     segment.fire(at::TRIP) | segment.fire(at::COOKIE_TRIP)
 }
 
-/// Between hosts the peer writes into the link's segment: it takes the place of the one that was offered. False if it is not pending any more.
+/// Between hosts the peer writes into the link's segment, which takes the place of the one that was
+/// offered. False if the connection is not pending any more.
 pub(crate) fn exchange(handle: *mut c_void, offer: &Offer, segment: &Arc<Segment>) -> bool {
     let Ok(vi) = find(handle) else { return false };
     let Ok((_own, mut send, mut receive)) = vi.all() else { return false };
@@ -93,14 +113,14 @@ pub(crate) fn exchange(handle: *mut c_void, offer: &Offer, segment: &Arc<Segment
         return false;
     }
     (send.segment, receive.segment) = (Some(segment.clone()), Some(segment.clone()));
-    // Who waits for it looks again, and waits at the new one.
+    // Threads that wait for it check again, and wait at the new one.
     if wake_own(&offer.segment) & wake::AGENT != 0 {
-        handlers::look_later();
+        handlers::poll_later();
     }
     true
 }
 
-/// What a Virtual Interface that is to be connected brings with it.
+/// The parts of a Virtual Interface that a connection needs.
 pub(crate) struct Offer {
     pub nic: *mut c_void,
     pub attributes: ViAttributes,
@@ -126,7 +146,8 @@ pub(crate) fn begin(handle: *mut c_void) -> Result<Offer, Return> {
     Ok(Offer { nic: own.nic, attributes, segment, queues })
 }
 
-/// Undoes [`begin`]: the connection was not made. `seen`: the peer has had the segment, so there must be another one.
+/// Undoes [`begin`]: the connection was not made. `seen`: the peer has had the segment, so it is
+/// replaced.
 pub(crate) fn abandon(handle: *mut c_void, seen: bool) {
     let Ok(vi) = find(handle) else { return };
     let Ok((_own, mut send, mut receive)) = vi.all() else { return };
@@ -142,7 +163,8 @@ pub(crate) fn abandon(handle: *mut c_void, seen: bool) {
     }
 }
 
-/// Tells the peer of all descriptors that are posted, before it knows that there is a connection. False if it is not pending any more.
+/// Announces all posted descriptors to the peer, before it knows that the connection exists. False
+/// if it is not pending any more.
 pub(crate) fn prepare(handle: *mut c_void, memory: &Arc<Memory>) -> bool {
     let Ok(vi) = find(handle) else { return false };
     let Ok((_own, send, mut receive)) = vi.all() else { return false };

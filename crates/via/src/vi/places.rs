@@ -1,4 +1,4 @@
-//! The Virtual Interfaces of this process: what each is made of, and its locks.
+//! The Virtual Interfaces of this process: their parts, and their locks.
 
 use core::ffi::c_void;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -26,7 +26,7 @@ pub struct Vi {
     pub(super) receive: Lock<Queue<ReceiveQueue>>,
 }
 
-/// What no transfer needs.
+/// The parts that transfers do not need.
 pub(super) struct Own {
     pub(super) nic: *mut c_void,
     pub(super) attributes: Option<ViAttributes>,
@@ -36,12 +36,12 @@ pub(super) struct Own {
 // SAFETY: handles are numbers; the pointers in the attributes are handles, or the program's.
 unsafe impl Send for Own {}
 
-/// A work queue, and what its calls need.
+/// A work queue, and the data that its calls need.
 pub(super) struct Queue<Q> {
     pub(super) list: Option<Q>,
     pub(super) asker: Asker,
     pub(super) bound: Option<Bound>,
-    /// Where threads sleep that wait for it.
+    /// The segment on which threads sleep that wait for it.
     pub(super) segment: Option<Arc<Segment>>,
     pub(super) level: u16,
     pub(super) most: usize,
@@ -58,7 +58,8 @@ impl<Q> Queue<Q> {
 }
 
 impl Queue<SendQueue> {
-    /// Whether it is being connected, with this memory: the program may have given that up, and begun another connection.
+    /// Whether it is being connected, with this memory: the program may have given that up, and
+    /// begun another connection.
     pub(super) fn is_pending(&self, vi: &Vi, memory: &Memory) -> bool {
         vi.state() == State::ConnectPending
             && self.segment.as_ref().is_some_and(|segment| Arc::ptr_eq(segment, &memory.mine))
@@ -84,14 +85,15 @@ pub(crate) unsafe fn in_child() {
     unsafe { VIS.begin_anew() };
 }
 
-/// Bit of a reliability level: a send waits until the peer has posted a descriptor for it (CLAN's flow control extension; Giganet's
-/// deferred flow control).
+/// Bit of a reliability level: a send waits until the peer has posted a descriptor for it (CLAN's
+/// flow control extension; Giganet's deferred flow control).
 pub const DEFERRED: u16 = 1 << 15;
 
-/// Bit of a reliability level: a message that is longer than the peer's descriptor goes on in the next one (CLAN's request splitting).
+/// Bit of a reliability level: a message that is longer than the peer's descriptor goes on in the
+/// next one (CLAN's request splitting).
 pub const SPLIT: u16 = 1 << 13;
 
-/// The level without what goes beyond the standard.
+/// The level without extensions.
 pub(super) fn standard(level: u16) -> u16 {
     level & !(DEFERRED | SPLIT)
 }
@@ -100,7 +102,7 @@ pub(super) fn manner(level: u16) -> Manner {
     Manner { patient: level & DEFERRED != 0, splits: level & SPLIT != 0 }
 }
 
-/// The NIC handle of a Virtual Interface; null if that is no more.
+/// The NIC handle of a Virtual Interface; null if that is gone.
 pub(crate) fn nic_of(vi: *mut c_void) -> *mut c_void {
     find(vi).and_then(|found| found.nic()).unwrap_or(core::ptr::null_mut())
 }
@@ -114,7 +116,8 @@ pub(crate) fn find(handle: *mut c_void) -> Result<Found<Vi>, Return> {
     VIS.find(handle).ok_or(Return::InvalidParameter)
 }
 
-/// Its locks: `InvalidParameter` if its place is not its own any more by the time that one is had.
+/// Its locks: `InvalidParameter` if its place belongs to another one by the time that a lock is
+/// taken.
 impl Found<Vi> {
     pub(super) fn own(&self) -> Result<MutexGuard<'_, Own>, Return> {
         self.standing(self.own.lock().unwrap_or_else(PoisonError::into_inner))
@@ -143,7 +146,7 @@ impl Found<Vi> {
         Ok(self.own()?.nic)
     }
 
-    /// The socket of its connection, and which connection that is.
+    /// The socket of its connection, and the number of the connection.
     pub(crate) fn socket(&self) -> Option<(Arc<Socket>, u64)> {
         let own = self.own().ok()?;
         Some((own.socket.clone()?, self.connection()))
@@ -175,7 +178,7 @@ impl Vi {
         self.state.store(state as u32, Ordering::Release);
     }
 
-    /// How many connections it has had: to be read under any of its locks.
+    /// The number of its connections so far: to be read under any of its locks.
     pub(crate) fn connection(&self) -> u64 {
         self.connection.load(Ordering::Acquire)
     }

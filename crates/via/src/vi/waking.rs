@@ -1,4 +1,4 @@
-//! Waking those who wait for a queue, when this process itself has done something in it.
+//! Waking threads that wait for a queue, when this process itself has completed something in it.
 
 use crate::cq::members::Bound;
 use crate::handlers;
@@ -6,7 +6,7 @@ use crate::queue::{ReceiveQueue, SendQueue};
 use crate::segment::{Segment, at, wake};
 use crate::vi::places::Queue;
 
-/// Something is done in the send queue, by this process itself.
+/// This process itself has completed something in the send queue.
 #[inline(always)]
 pub(super) fn send_done_now(queue: &mut Queue<SendQueue>) {
     let Some(list) = &queue.list else { return };
@@ -22,15 +22,15 @@ pub(super) fn send_done_now(queue: &mut Queue<SendQueue>) {
     }
 }
 
-/// Wakes whoever waits here for what this process has done itself.
+/// Wakes threads here that wait for something that this process has done itself.
 #[cold]
 fn fire_own(segment: &Segment, trip: usize) {
     if segment.fire(trip) & wake::AGENT != 0 {
-        handlers::look_later();
+        handlers::poll_later();
     }
 }
 
-/// As [`send_done_now`], in the receive queue.
+/// As [`send_done_now`], for the receive queue.
 pub(super) fn receive_done_now(queue: &mut Queue<ReceiveQueue>) {
     let Some(list) = &queue.list else { return };
     if let Some(bound) = &queue.bound
@@ -45,6 +45,6 @@ pub(super) fn receive_done_now(queue: &mut Queue<ReceiveQueue>) {
 
 fn hint_own(bound: &Bound) {
     if bound.hint() {
-        handlers::look_later();
+        handlers::poll_later();
     }
 }

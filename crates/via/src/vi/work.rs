@@ -1,4 +1,5 @@
-//! What a Virtual Interface's work queues are for: posting descriptors, taking them back, and telling those who wait.
+//! The work of a Virtual Interface's queues: posting descriptors, taking them back, and waking
+//! waiters.
 
 use core::ffi::c_void;
 use std::sync::Arc;
@@ -16,12 +17,13 @@ use crate::segment::{at, wake};
 use crate::socket::{End, Message};
 use crate::transfer::{self, Memory, Sent};
 use crate::until::Until;
-use crate::vi::connection::end;
+use crate::vi::connection::{Breach, end};
 use crate::vi::places::{DEFERRED, Vi, event, find, manner, standard};
 use crate::vi::waking::{receive_done_now, send_done_now};
 
-/// `VipPostSend`: sends, writes or reads what a descriptor says. It is done when this returns, unless it waits for the peer
-/// ([`DEFERRED`]). `InvalidParameter`, and an error of its own, if not even its status can be written; `ErrorResource` if there are too many.
+/// `VipPostSend`: sends, writes or reads as a descriptor says. It is done when this returns, unless
+/// it waits for the peer ([`DEFERRED`]). `InvalidParameter`, and an error of its own, if not even
+/// its status can be written; `ErrorResource` if there are too many.
 ///
 /// # Safety
 /// Registered memory must be mapped.
@@ -45,19 +47,19 @@ pub unsafe fn post_send(handle: *mut c_void, descriptor: *mut Descriptor, region
         return Err(Return::InvalidParameter);
     };
     if matches!(posted.operation, Operation::Read(_)) && standard(queue.level) == reliability::UNRELIABLE {
-        // There is none at this level.
+        // There is no RDMA read at this level.
         posted.errors |= status::FORMAT_ERROR;
     }
     let tells = posted.tells_the_peer();
-    let far = list.is_far();
-    if far {
+    let remote = list.is_remote();
+    if remote {
         hold(list.memory.as_ref(), true);
     }
     // SAFETY: the buffers lie in registered memory.
     let outcome = unsafe { list.post(regions, queue.asker, posted, manner(queue.level)) };
     let told =
         if outcome == Outcome::Done { tells && tell_peer(list.memory.as_ref()) } else { tell_untold(list) };
-    if far {
+    if remote {
         hold(list.memory.as_ref(), false);
     }
     send_done_now(queue);
@@ -70,7 +72,7 @@ pub unsafe fn post_send(handle: *mut c_void, descriptor: *mut Descriptor, region
     Ok(())
 }
 
-/// Between hosts: what is put goes together, until it does not any more.
+/// Between hosts: holds the wire, so that everything that is put goes together, or releases it.
 #[cold]
 fn hold(memory: Option<&Arc<Memory>>, hold: bool) {
     if let Some(wire) = memory.and_then(|memory| memory.theirs.wire()) {
@@ -78,13 +80,13 @@ fn hold(memory: Option<&Arc<Memory>>, hold: bool) {
     }
 }
 
-/// As [`tell_peer`], of the parts of a message that waits.
+/// As [`tell_peer`], for the parts of a message that waits.
 #[cold]
 fn tell_untold(list: &mut SendQueue) -> bool {
     list.take_untold() && tell_peer(list.memory.as_ref())
 }
 
-/// What is seldom to be done behind a send.
+/// Rare work after a send.
 #[cold]
 fn after_send(handle: *mut c_void, vi: &Found<Vi>, outcome: Outcome, kick: bool, connection: u64) {
     if kick {
@@ -103,7 +105,8 @@ fn after_send(handle: *mut c_void, vi: &Found<Vi>, outcome: Outcome, kick: bool,
     }
 }
 
-/// A send has failed: what its descriptor says of that, and what becomes of the connection, is a matter of the reliability level.
+/// A send has failed: the reliability level decides what its descriptor says, and whether the
+/// connection ends.
 #[cold]
 fn send_failed(handle: *mut c_void, vi: &Found<Vi>, sent: Sent, connection: u64) {
     let Ok(regions) = opened::regions() else { return };
@@ -111,7 +114,7 @@ fn send_failed(handle: *mut c_void, vi: &Found<Vi>, sent: Sent, connection: u64)
     let (broken, message) = {
         let Ok(mut send) = vi.send() else { return };
         if connection != vi.connection() {
-            // It is over, and the descriptor flushed.
+            // The connection is over, and the descriptor flushed.
             return;
         }
         let level = standard(send.level);
@@ -152,7 +155,7 @@ fn send_failed(handle: *mut c_void, vi: &Found<Vi>, sent: Sent, connection: u64)
     }
 }
 
-/// Goes on with sends that wait for the peer to post descriptors; arms the tripwire that says when it has.
+/// Goes on with sends that wait for the peer to post descriptors; arms the tripwire for these.
 pub fn go_on_sending(handle: *mut c_void) {
     let Ok(vi) = find(handle) else { return };
     let Ok(regions) = opened::regions() else { return };
@@ -184,12 +187,12 @@ pub fn go_on_sending(handle: *mut c_void) {
     }
 }
 
-/// Does what the peer on another host asks for by RDMA.
+/// Carries out the request for RDMA of a peer on another host.
 pub(crate) fn serve(handle: *mut c_void) {
     let (Ok(vi), Ok(regions)) = (find(handle), opened::regions()) else { return };
     let Ok(Some(attributes)) = vi.own().map(|own| own.attributes) else { return };
     let rights = Rights { write: attributes.enable_rdma_write != 0, read: attributes.enable_rdma_read != 0 };
-    // Whoever ends the connection waits for the lock: afterwards the memory is the program's.
+    // A thread that ends the connection waits for the lock: afterwards the memory is the program's.
     let Ok(receive) = vi.receive() else { return };
     if vi.state() != State::Connected {
         return;
@@ -203,7 +206,7 @@ pub(crate) fn serve(handle: *mut c_void) {
     }
 }
 
-/// Tells the peer that a message has come. True if its library's thread is to be woken.
+/// Wakes the peer for a message. True if its library's thread must be woken.
 #[inline(always)]
 fn tell_peer(memory: Option<&Arc<Memory>>) -> bool {
     let Some(memory) = memory else { return false };
@@ -222,7 +225,8 @@ fn tell_others(memory: &Memory, armed: u64, queue: usize) -> bool {
     kick
 }
 
-/// `VipPostRecv`: gives the library a descriptor for a message that will come. Errors as of [`post_send`].
+/// `VipPostRecv`: gives the library a descriptor for a message that will come. Errors as of
+/// [`post_send`].
 ///
 /// # Safety
 /// Registered memory must be mapped.
@@ -254,8 +258,8 @@ pub unsafe fn post_receive(
     if lost {
         posted.errors |= status::DESC_FLUSHED_ERROR;
     }
-    let far = list.is_far();
-    if far {
+    let remote = list.is_remote();
+    if remote {
         hold(list.memory.as_ref(), true);
     }
     list.post(posted);
@@ -267,7 +271,7 @@ pub unsafe fn post_receive(
         let armed = transfer::notify(memory, at::COOKIE_TRIP);
         kick = armed != 0 && tell_others(memory, armed, 1);
     }
-    if far {
+    if remote {
         hold(list.memory.as_ref(), false);
     }
     if wrong || lost {
@@ -287,7 +291,7 @@ pub unsafe fn post_receive(
     Ok(())
 }
 
-/// What [`send_done`] and its like have found.
+/// The result of [`send_done`] and its like.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Taken {
     /// The first descriptor, which is done.
@@ -316,17 +320,27 @@ pub fn send_done(handle: *mut c_void) -> Result<Taken, Return> {
 /// `VipRecvDone`: the first descriptor of the receive queue, if it is done.
 #[inline(always)]
 pub fn receive_done(handle: *mut c_void) -> Result<Taken, Return> {
+    loop {
+        match poll_receive(handle)? {
+            Ok(taken) => return Ok(taken),
+            Err(breach) => breach.end(handle),
+        }
+    }
+}
+
+/// As [`receive_done`], for callers with locks: they end the connection when they have released
+/// them, and check again.
+#[inline(always)]
+pub(crate) fn poll_receive(handle: *mut c_void) -> Result<Result<Taken, Breach>, Return> {
     let vi = find(handle)?;
     let regions = opened::regions()?;
     let mut receive = vi.receive()?;
     let Some(list) = &mut receive.list else { return Err(Return::InvalidParameter) };
     if list.finished.is_empty() {
         // SAFETY: the buffers lie in registered memory.
-        if unsafe { list.go_on(regions) }.is_err() {
-            let connection = vi.connection();
-            drop(receive);
-            end(handle, &vi, End::Broken, Some(connection));
-            return receive_done(handle);
+        let looked = unsafe { list.go_on(regions) };
+        if looked.is_err() && vi.state() == State::Connected {
+            return Ok(Err(Breach(vi.connection())));
         }
     }
     let taken = match list.finished.pop() {
@@ -338,12 +352,13 @@ pub fn receive_done(handle: *mut c_void) -> Result<Taken, Return> {
         drop(receive);
         vi.kick();
     }
-    Ok(taken)
+    Ok(Ok(taken))
 }
 
-/// `VipSendWait`: as [`send_done`], and sleeps until there is one. `InvalidParameter` for a queue that has a completion queue.
+/// `VipSendWait`: as [`send_done`], and sleeps until there is one. `InvalidParameter` for a queue
+/// that has a completion queue.
 pub fn send_wait(handle: *mut c_void, until: Until) -> Result<Taken, Return> {
-    // Whatever there is in it, and whatever comes meanwhile.
+    // No matter what is in it, or comes meanwhile.
     if find(handle)?.send()?.bound.is_some() {
         return Err(Return::InvalidParameter);
     }
@@ -368,9 +383,10 @@ pub fn send_wait(handle: *mut c_void, until: Until) -> Result<Taken, Return> {
     }
 }
 
-/// `VipRecvWait`: as [`receive_done`], and sleeps until there is one. `InvalidParameter` for a queue that has a completion queue.
+/// `VipRecvWait`: as [`receive_done`], and sleeps until there is one. `InvalidParameter` for a
+/// queue that has a completion queue.
 pub fn receive_wait(handle: *mut c_void, until: Until) -> Result<Taken, Return> {
-    // Whatever there is in it, and whatever comes meanwhile.
+    // No matter what is in it, or comes meanwhile.
     if find(handle)?.receive()?.bound.is_some() {
         return Err(Return::InvalidParameter);
     }
@@ -395,36 +411,39 @@ pub fn receive_wait(handle: *mut c_void, until: Until) -> Result<Taken, Return> 
     }
 }
 
-/// What a completion queue finds at one of its Virtual Interfaces.
-pub enum Told {
+/// The result of a completion queue's check of one of its Virtual Interfaces.
+pub enum Completion {
     /// One more descriptor is done in the receive queue, or in the send queue.
     Done {
-        /// In which of both.
+        /// In which of the two.
         receive: bool,
     },
-    /// None. It is told of by a hint from now on, unless the caller is `patient`.
+    /// None. From now on a hint reports the next one, unless the caller is `patient`.
     Nothing,
+    /// The peer breaks the rules.
+    Broken(Breach),
 }
 
-/// For completion queue `cq`: whether a descriptor is done that it has not told of. `patient`: it will ask again by itself.
-pub fn tell(handle: *mut c_void, cq: *mut c_void, patient: bool) -> Told {
-    let (Ok(vi), Ok(regions)) = (find(handle), opened::regions()) else { return Told::Nothing };
+/// For completion queue `cq`: whether a descriptor is done that it has not reported. `patient`: it
+/// will ask again by itself.
+pub fn tell(handle: *mut c_void, cq: *mut c_void, patient: bool) -> Completion {
+    let (Ok(vi), Ok(regions)) = (find(handle), opened::regions()) else { return Completion::Nothing };
     {
-        let Ok(mut send) = vi.send() else { return Told::Nothing };
+        let Ok(mut send) = vi.send() else { return Completion::Nothing };
         if send.bound.is_some_and(|bound| bound.handle == cq)
             && let Some(list) = &mut send.list
         {
             if list.finished.tell() {
-                return Told::Done { receive: false };
+                return Completion::Done { receive: false };
             }
             list.finished.watched = patient;
         }
     }
-    let Ok(mut receive) = vi.receive() else { return Told::Nothing };
+    let Ok(mut receive) = vi.receive() else { return Completion::Nothing };
     if receive.bound.is_none_or(|bound| bound.handle != cq) {
-        return Told::Nothing;
+        return Completion::Nothing;
     }
-    let Some(list) = &mut receive.list else { return Told::Nothing };
+    let Some(list) = &mut receive.list else { return Completion::Nothing };
     list.finished.watched = patient;
     let mut done = list.finished.tell();
     for last in [patient, true] {
@@ -441,11 +460,12 @@ pub fn tell(handle: *mut c_void, cq: *mut c_void, patient: bool) -> Told {
                 // By another thread, before that.
                 done = list.finished.tell();
             }
+            Err(_) if vi.state() == State::Connected => return Completion::Broken(Breach(vi.connection())),
+            // A peer that has broken the rules before the connection exists. Once it exists, this
+            // is checked again.
             Err(_) => {
-                let connection = vi.connection();
-                drop(receive);
-                end(handle, &vi, End::Broken, Some(connection));
-                return tell(handle, cq, patient);
+                list.finished.watched = patient;
+                break;
             }
         }
     }
@@ -453,5 +473,5 @@ pub fn tell(handle: *mut c_void, cq: *mut c_void, patient: bool) -> Told {
         drop(receive);
         vi.kick();
     }
-    if done { Told::Done { receive: true } } else { Told::Nothing }
+    if done { Completion::Done { receive: true } } else { Completion::Nothing }
 }

@@ -1,4 +1,5 @@
-//! Figure 31: how long fast nodes wait beside a slow one, by round-robin as the paper has it, and demand-driven, which is our extension.
+//! Figure 31: how long fast nodes wait beside a slow one, by round-robin as the paper has it, and
+//! demand-driven, which is our extension.
 
 use super::parts::{BOTH, Columns, FAST, distance, each, farthest, panels, ratio};
 use crate::figure::{CLAN, Claim, Figure, How, Hue, Mark, Panel, Row, SIMULATED, Scale, Series};

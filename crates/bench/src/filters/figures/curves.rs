@@ -1,4 +1,5 @@
-//! Figures 19 and 20: latency and bandwidth of both transports, of which everything else is made.
+//! Figures 19 and 20: latency and bandwidth of both transports, from which all other figures
+//! follow.
 
 use super::parts::{Columns, FAST, each, ratio};
 use crate::figure::{COLUMNS, Claim, Figure, How, Hue, Mark, Panel, Row, Scale, Series, Values};
@@ -6,14 +7,14 @@ use crate::filters::column::Column;
 use crate::results::Unit;
 use filters::sim::Profile;
 
-/// Figures 19 and 20: what everything else is made of.
+/// Figures 19 and 20, from which all others follow.
 pub fn figure(columns: &Columns) -> Figure {
     const LARGE: u64 = 1 << 20;
     const SMALL: u64 = 64;
     let of = |which: usize, value: fn(&Profile) -> f64| {
         each(columns, |column| column.both[which].transport.as_ref().map(value))
     };
-    // Of this machine these are measurements, and nothing in them is simulated.
+    // On this machine these are measurements; nothing in them is simulated.
     let only_measured = |values: Values| [values[0], None, values[2]];
     let small = |t: &Profile| t.one_way(SMALL) as f64;
     let large = |t: &Profile| LARGE as f64 * 1e9 / t.gap(LARGE) as f64;

@@ -1,5 +1,6 @@
-//! Figures 24 to 27: what one kind of query takes while the other is guaranteed. TCP needs large blocks for many complete updates, and small ones for soon
-//! partial ones; fast sockets are asked twice, with the blocks that TCP has chosen, and with blocks of their own.
+//! Figures 24 to 27: the time of one kind of query while the other is guaranteed. TCP needs large
+//! blocks for many complete updates, and small ones for soon partial updates. Fast sockets are
+//! asked twice: with the blocks that TCP has chosen, and with blocks of their own.
 
 use super::parts::{Columns, distance, each, farthest, notes, panels, ratio, work};
 use crate::figure::{CLAN, Claim, Figure, Hue, Mark, Panel, Row, SIMULATED, Scale, Series};
@@ -7,10 +8,10 @@ use crate::filters::column::{Column, Known};
 use crate::results::Unit;
 use filters::sim::paper::{self, BlockTimes, COMPUTATION};
 
-/// What the paper asks for: complete updates in a second, and times of partial ones.
+/// The paper's demands: complete updates in a second, and times of partial ones.
 const RATES: [f64; 9] = [2.0, 2.25, 2.5, 2.75, 3.0, 3.25, 3.5, 3.75, 4.0];
 const LATENCIES: [f64; 10] = [1e5, 2e5, 3e5, 4e5, 5e5, 6e5, 7e5, 8e5, 9e5, 1e6];
-/// The highest rate that it has TCP reach.
+/// The highest rate that TCP reaches in the paper.
 const LAST: f64 = 3.25;
 
 /// Figures 24 and 25.
@@ -114,7 +115,7 @@ pub fn of_rate(columns: &Columns, computing: bool) -> Figure {
 pub fn of_latency(columns: &Columns, computing: bool) -> Figure {
     let is_known = |column: &Column| !column.both[0].blocks[usize::from(computing)].is_empty();
     let value = |which: usize, limit: f64| {
-        // Nothing that is fast enough is a rate of nothing.
+        // No block is fast enough: that is a rate of 0.
         each(columns, |column| {
             is_known(column).then(|| rate(at_latency(column, computing, limit)[which]).unwrap_or(0.0))
         })
@@ -203,7 +204,8 @@ pub fn of_latency(columns: &Columns, computing: bool) -> Figure {
     }
 }
 
-/// What figures 24 and 25 show of one column, at one rate: TCP, fast sockets with the same blocks, and with blocks of their own.
+/// The values of figures 24 and 25 for one column, at one rate: TCP, fast sockets with the same
+/// blocks, and with blocks of their own.
 fn at_rate(column: &Column, computing: bool, rate: f64) -> [Option<&BlockTimes>; 3] {
     let rate = rate * column.asked.rate[usize::from(computing)];
     let [tcp, fast] = &column.both;

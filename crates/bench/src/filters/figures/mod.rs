@@ -1,6 +1,7 @@
-//! The tables and pictures of the paper's figures: which question each row asks of each column, what the paper answers, and what must come out. Expectations
-//! follow from the paper's constants, by the closed forms of `filters::sim::paper`; where the paper says something else, its claim
-//! stands beside them, and docs/papers.md says why they differ.
+//! The tables and pictures of the paper's figures: the question of each row, the paper's answer,
+//! and the expected values. Expectations follow from the paper's constants, by the closed forms of
+//! `filters::sim::paper`; where the paper says something else, its claim stands beside them, and
+//! docs/papers.md says why they differ.
 
 mod balance;
 mod curves;
@@ -30,7 +31,8 @@ mod tests {
     use crate::figure::How;
     use crate::filters::column::Column;
 
-    /// What would be measured, and is here made up: what the tables make of it must not depend on the machine that the tests run on.
+    /// Invented measurements: the tests of the tables must not depend on the machine that they run
+    /// on.
     fn made_up() -> [Column; 3] {
         let clan = Column::clan();
         let asked = clan.asked;

@@ -39,7 +39,7 @@ pub fn work(computing: bool) -> &'static str {
 pub fn notes(computing: bool) -> Vec<String> {
     let scaled = "This machine is asked for as much more as its TCP can do more, simulated and measured.";
     let mut notes = vec![FAST.to_string(), scaled.into()];
-    // A processor for each of ten filters, or a sleep of 18 ns, is what this machine does not have.
+    // This machine does not have a processor for each of ten filters, or a sleep of 18 ns.
     notes.push(if computing {
         "Computation: 18 ns for each byte in each filter but the repository. None of it is measured: two processors are not ten.".into()
     } else {
@@ -48,7 +48,7 @@ pub fn notes(computing: bool) -> Vec<String> {
     notes
 }
 
-/// The row that holds the simulation to its closed forms.
+/// The row that compares the simulation with its closed forms.
 pub fn distance(columns: &Columns, of: impl Fn(&Known) -> Option<f64>) -> Row {
     let farthest = each(columns, |column| {
         if column.how == How::Measured {
@@ -59,7 +59,8 @@ pub fn distance(columns: &Columns, of: impl Fn(&Known) -> Option<f64>) -> Row {
     Row::new("farthest from the closed form", "", Unit::Percent, farthest).expect(0.0, TOLERANCE, SIMULATED)
 }
 
-/// The largest distance of these pairs, in per cent of what is expected; less than 10 ns is none.
+/// The largest distance of these pairs, in per cent of the expected value; less than 10 ns counts
+/// as none.
 pub fn farthest(pairs: impl Iterator<Item = (u64, u64)>) -> Option<f64> {
     let off = |(simulated, expected): (u64, u64)| match simulated.abs_diff(expected) {
         0..10 => 0.0,

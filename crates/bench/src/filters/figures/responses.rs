@@ -1,20 +1,21 @@
-//! Figures 28 and 29: the average response time to a mixture of zoom queries and complete ones, for images that are cut into more or fewer parts.
+//! Figures 28 and 29: the average response time to a mixture of zoom queries and complete ones, for
+//! images that are cut into more or fewer parts.
 
 use super::parts::{BOTH, Columns, distance, each, farthest, notes, panels, work};
 use crate::figure::{CLAN, Claim, Figure, How, Hue, Mark, Panel, Row, Scale, Series};
 use crate::filters::column::Known;
 use crate::filters::measured::PARTS;
 use crate::results::Unit;
-use filters::sim::paper::{self, COMPUTATION, Way};
+use filters::sim::paper::{self, COMPUTATION, Extent};
 
-/// The average response time that the paper looks at.
+/// The average response time that the paper asks for.
 const RESPONSE: f64 = 150e6;
 
 /// Figures 28 and 29.
 pub fn figure(columns: &Columns, computing: bool) -> Figure {
-    let crossing = |which: usize, way: Way| {
+    let crossing = |which: usize, extent: Extent| {
         each(columns, |column| {
-            let averages = column.both[which].response(computing, way, 64)?;
+            let averages = column.both[which].response(computing, extent, 64)?;
             paper::crossing(
                 averages.at(0)?,
                 averages.at(10)?,
@@ -24,8 +25,8 @@ pub fn figure(columns: &Columns, computing: bool) -> Figure {
     };
     let whole = |which: usize| {
         each(columns, |column| {
-            let way = if column.how == How::Measured { Way::TenNodes } else { Way::OneHop };
-            Some(column.both[which].response(computing, way, 1)?.at(0)? as f64)
+            let extent = if column.how == How::Measured { Extent::TenNodes } else { Extent::OneHop };
+            Some(column.both[which].response(computing, extent, 1)?.at(0)? as f64)
         })
     };
     let limit = each(columns, |column| {
@@ -42,7 +43,7 @@ pub fn figure(columns: &Columns, computing: bool) -> Figure {
             format!("complete queries then, 64 parts, {name}"),
             claims[which],
             Unit::Share,
-            crossing(which, Way::OneHop),
+            crossing(which, Extent::OneHop),
         );
         rows.push(row.expect(expected[which].0, expected[which].1, CLAN));
     }
@@ -51,7 +52,7 @@ pub fn figure(columns: &Columns, computing: bool) -> Figure {
             format!("through all ten nodes, {name}"),
             "",
             Unit::Share,
-            crossing(which, Way::TenNodes),
+            crossing(which, Extent::TenNodes),
         );
         rows.push(row.expect(through[which].0, through[which].1, CLAN));
     }
@@ -79,12 +80,12 @@ pub fn figure(columns: &Columns, computing: bool) -> Figure {
         panels: panels(columns, |at, sim, ran| {
             let mut series = Vec::new();
             for (column, how) in [(sim, How::Simulated), (ran, How::Measured)] {
-                let way = if how == How::Simulated { Way::OneHop } else { Way::TenNodes };
+                let extent = if how == How::Simulated { Extent::OneHop } else { Extent::TenNodes };
                 for (known, (name, hue)) in
                     column.both.iter().zip([(BOTH[0], Hue::Tcp), (BOTH[1], Hue::Fast)])
                 {
                     for (parts, mark) in PARTS.into_iter().zip([Mark::Cross, Mark::Triangle, Mark::Circle]) {
-                        let Some(averages) = known.response(computing, way, parts) else { continue };
+                        let Some(averages) = known.response(computing, extent, parts) else { continue };
                         let points = averages.averages.iter().map(|&(n, t)| (n as f64 / 10.0, t as f64));
                         let pieces = if parts == 1 { "whole".into() } else { format!("{parts} parts") };
                         series.push(Series {
@@ -120,8 +121,8 @@ fn response_distance(known: &Known, computing: bool) -> Option<f64> {
     let per_byte = if computing { COMPUTATION } else { 0 };
     farthest(known.responses.iter().filter(|response| response.computing == computing).flat_map(|response| {
         response.averages.iter().map(|&(complete, average)| {
-            let (way, parts) = (response.way, response.parts);
-            (average, paper::expected_response(transport, per_byte, way, parts, complete as usize))
+            let (extent, parts) = (response.extent, response.parts);
+            (average, paper::expected_response(transport, per_byte, extent, parts, complete as usize))
         })
     }))
 }

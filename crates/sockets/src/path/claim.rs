@@ -1,0 +1,172 @@
+//! Who sends the bytes that a reader has recalled: their writer, when it finds the recall, or the
+//! reader in its stead. One word decides, which each of them changes in one step; whoever changes
+//! it first does it. A reader that claims them may also keep them, to read them in the ring after
+//! all. Pure: the model (`crates/model/tests/machine/claim.rs`) compiles this file.
+
+use super::rules::{self, Rule};
+
+/// Bits of the word: set by the writer when it leaves the ring, and by the reader.
+pub(crate) const BY_WRITER: u64 = 1;
+pub(crate) const BY_READER: u64 = 2;
+
+/// How long a writer waits for a reader that has claimed to say how far it came.
+const CLAIMED_NS: u64 = if cfg!(fuzzing) { 0 } else { 1_000_000_000 };
+
+/// What a reader changes the word to, whose writer has said that it goes on by tcp from `by_tcp`
+/// on, if it has. `None`: the writer is first.
+pub(crate) fn of_reader(word: u64, by_tcp: Option<u64>) -> Option<u64> {
+    let first = word == 0 && by_tcp.is_none();
+    (first || rules::off(Rule::FirstClaims)).then_some(word | BY_READER)
+}
+
+/// What a writer sees that leaves the ring, and has set its bit of the word.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Leaving {
+    /// The word before that.
+    pub before: u64,
+    /// From where on the reader has recalled, if the writer leaves because of that.
+    pub recalled: Option<u64>,
+    /// Its position, and the oldest one that its rings still hold.
+    pub written: u64,
+    pub oldest: u64,
+    /// How far the reader that has claimed has sent, or reads in the ring, once it says so.
+    pub resent_to: Option<u64>,
+    /// How long it has waited for that, in ns.
+    pub waited: u64,
+}
+
+/// Which bytes of the ring the writer sends by tcp, before it goes on there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Sends {
+    /// Those from here on, if there are any.
+    From(u64),
+    /// The reader has not said how far it came.
+    NotKnown,
+    /// And will not: it has gone, is stopped, or is hostile. Nothing may follow.
+    BreakOff,
+}
+
+impl Leaving {
+    pub fn sends(&self) -> Sends {
+        let by_reader = self.before & BY_READER != 0 && !rules::off(Rule::WaitForReader);
+        match (self.resent_to, self.recalled) {
+            (Some(to), _) if by_reader => Sends::From(to.clamp(self.oldest, self.written)),
+            (None, _) if by_reader && self.waited < CLAIMED_NS => Sends::NotKnown,
+            (None, _) if by_reader && !rules::off(Rule::EndIfUntold) => Sends::BreakOff,
+            (_, recalled) => Sends::From(recalled.unwrap_or(self.written)),
+        }
+    }
+}
+
+/// What a writer between hosts sees that has left the ring, or whose link is over. Nothing is in
+/// memory that both have: how far the peer has read a record of its says, or nobody.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Parted {
+    /// How far it says that it has read.
+    pub stopped: Option<u64>,
+    /// From where on it was to be sent before that.
+    pub from: u64,
+    pub written: u64,
+    /// It has closed, and hears nothing: the kernel would answer a record with a reset.
+    pub closed: bool,
+    /// Its process ends, and most likely reads no record; one that still reads says how far.
+    pub ending: bool,
+    /// It has shut its writing half.
+    pub shut: bool,
+}
+
+/// What such a writer sends by tcp.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Parting {
+    /// What lies in the ring from here on, behind a record that says so.
+    Behind(u64),
+    /// What follows alone.
+    Nothing,
+    NotKnown,
+    /// Nothing: what the peer says cannot be, or it has not read all, and reads on.
+    BreakOff,
+}
+
+impl Parted {
+    /// Whether the peer has `echoed` all that was put, and is `gone`, as the kernel tells, is asked
+    /// only if it matters.
+    pub fn sends(self, echoed: impl FnOnce() -> bool, gone: impl FnOnce() -> bool) -> Parting {
+        match self.stopped {
+            Some(from) if from <= self.written => Parting::Behind(from),
+            Some(_) => Parting::BreakOff,
+            None if self.closed => Parting::Nothing,
+            None if !self.ending && echoed() => Parting::Behind(self.from),
+            // Whoever has gone says nothing any more.
+            None if !gone() => Parting::NotKnown,
+            None if self.shut => Parting::BreakOff,
+            None => Parting::Nothing,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn between_hosts_bytes_go_again_only_behind_what_the_peer_has_said_or_echoed() {
+        for bits in 0..32u32 {
+            let bit = |number: u32| bits >> number & 1 != 0;
+            let seen =
+                Parted { stopped: None, from: 4, written: 9, closed: bit(0), ending: bit(1), shut: bit(2) };
+            let sends = seen.sends(|| bit(3), || bit(4));
+            let echoed = bit(3) && !seen.closed && !seen.ending;
+            assert_eq!(sends == Parting::Behind(4), echoed);
+            assert_eq!(sends == Parting::NotKnown, !echoed && !seen.closed && !bit(4));
+            assert_eq!(sends == Parting::BreakOff, !echoed && !seen.closed && bit(4) && seen.shut);
+            for at in [0, 9, 10, u64::MAX] {
+                let said = Parted { stopped: Some(at), ..seen }.sends(|| bit(3), || bit(4));
+                assert_eq!(said, if at <= 9 { Parting::Behind(at) } else { Parting::BreakOff });
+            }
+        }
+    }
+
+    fn all(mut each: impl FnMut(Leaving)) {
+        for before in 0..4 {
+            for recalled in [None, Some(3), Some(5)] {
+                for resent_to in [None, Some(0), Some(4), Some(5), Some(u64::MAX)] {
+                    for waited in [0, CLAIMED_NS] {
+                        each(Leaving { before, recalled, written: 5, oldest: 2, resent_to, waited });
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn only_what_the_rings_hold_is_sent() {
+        all(|seen| {
+            if let Sends::From(from) = seen.sends() {
+                assert!((2..=5).contains(&from), "{seen:?}");
+            }
+        });
+    }
+
+    #[test]
+    fn what_the_reader_has_claimed_is_sent_only_from_where_it_came() {
+        all(|seen| match seen.sends() {
+            _ if seen.before & BY_READER == 0 => {
+                assert_eq!(seen.sends(), Sends::From(seen.recalled.unwrap_or(5)));
+            }
+            Sends::From(from) => assert_eq!(from, seen.resent_to.unwrap().clamp(2, 5)),
+            Sends::NotKnown => assert!(seen.resent_to.is_none() && seen.waited == 0),
+            Sends::BreakOff => assert!(seen.resent_to.is_none() && seen.waited == CLAIMED_NS),
+        });
+    }
+
+    #[test]
+    fn the_reader_claims_only_what_nobody_has() {
+        for word in 0..4 {
+            for by_tcp in [None, Some(0), Some(7)] {
+                let claims = of_reader(word, by_tcp);
+                assert_eq!(claims.is_some(), word == 0 && by_tcp.is_none());
+                assert!(claims.is_none_or(|word| word == BY_READER));
+            }
+        }
+    }
+}

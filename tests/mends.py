@@ -1,0 +1,142 @@
+"""The mends of the library that tests/taken_out.py takes out, one after the other: what was wrong once, the commit that mended it, how it was
+found if that is known, a place of the source, and what stood there before, or is as wrong as that.
+
+Each was a race, a lost wake-up, or an order that hardly ever occurs. The simulator finds each within some 10,000 seeds, a minute on one processor.
+Rules of the path machine have no entry: scripts/sim.sh switches them off by name (`rules`).
+
+Whoever moves or changes such a place changes its entry: scripts/check-habits.sh looks whether each is found.
+"""
+
+from typing import NamedTuple
+
+
+class Mend(NamedTuple):
+    #: What was wrong.
+    wrong: str
+    #: The commit that mended it.
+    commit: str
+    #: How it was found; empty if the commit does not say so.
+    found: str
+    #: Below crates/.
+    file: str
+    #: What stands there, once.
+    old: str
+    #: What stands there with the mend taken out.
+    new: str
+    #: It shows only between two hosts.
+    hosts: bool = False
+
+
+MENDS = {
+    "ask_again": Mend(
+        "poll() slept where another thread was taking the answer to an offer", "86e0993",
+        "the soak: with three others, 1 of 7,000 connections hung", "sockets/src/poll.rs",
+        "Some(ready::AGAIN) => sys::yield_now(),",
+        "Some(ready::AGAIN) => return Some(0),"),
+    "wish_while_offered": Mend(
+        "a connection that was promoted just now did not go back to tcp", "b205ceb",
+        "the soak stood still after 20,000 connections; then make perturb after 3,000 and 6,000", "sockets/src/rendezvous/agreement.rs",
+        "if agreed(conn) { return false; } stop(conn, reason);",
+        "if conn.state() == state::PROMOTED { return false; } stop(conn, reason);"),
+    "once_in_call": Mend(
+        "a call told of an edge-triggered member twice, which the program had freed by then", "9668350",
+        "the soak with threads held up (make perturb)", "sockets/src/epoll/candidates.rs",
+        "if call.is_some_and(|call| member.told >= call) {",
+        "if call.is_some_and(|call| member.told > call) {"),
+    "short_reads": Mend(
+        "a read was short where the path changes, although there was more, and who polls for edges slept", "ab2022f",
+        "HAProxy's own tests: 129 of 300 runs", "sockets/src/io/recv.rs",
+        "if self.rest.skip == self.want || !self.wants_all() && !turns {",
+        "if self.rest.skip == self.want || !self.wants_all() {"),
+    "recalled_awaited": Mend(
+        "what was readable before one of two numbers was closed was not readable for a moment after it", "ca9f532",
+        "random programs for sets, seed 8944, once in a full run of CI", "sockets/src/handover.rs",
+        "if matches!(handed, Handed::Whole) { await_recalled(conn, fd);",
+        "if matches!(handed, Handed::Whole) { let _ = await_recalled;"),
+    "known_number": Mend(
+        "a set was given a member anew whose number had been closed and taken again, which it still had", "30bce0a",
+        "random programs for sets", "sockets/src/epoll/control.rs",
+        "sys::epoll_ctl(set, op, fd, 0, data)?; let _ = sys::epoll_ctl(set, libc::EPOLL_CTL_DEL, fd, 0, 0);",
+        ""),
+    "states_tried": Mend(
+        "who had the lock of an epoll set waited for the lock on states, whose holder waited for the set's", "d6a5306",
+        "", "sockets/src/rendezvous/agreement.rs",
+        "let Some(_states) = States::try_lock() else {",
+        "let Some(_states) = Some(States::lock()) else {"),
+    "looked_before": Mend(
+        "what came by tcp behind the announcement of a ring was taken for bytes before it", "911b9e9",
+        "", "sockets/src/io/companion.rs",
+        "if conn.word(SMALL_AT) != 0 { return Early::Announced; } if waiting > 0 {",
+        "if waiting > 0 {"),
+    "poll_before": Mend(
+        "poll() slept beside what came while it looked", "06dc2e6",
+        "", "sockets/src/poll.rs",
+        "let seen = fingerprint(fds); let found = survey(fds, scratch.polls());",
+        "let found = survey(fds, scratch.polls()); let seen = fingerprint(fds);"),
+    "level_again": Mend(
+        "a set slept beside what came between its look at a member and its arming", "06dc2e6",
+        "", "sockets/src/epoll/candidates.rs",
+        "Some(0) => { arm_member(conn, interest); ready::events(conn, fd, want) }",
+        "Some(0) => { arm_member(conn, interest); Some(0) }"),
+    "edges_armed": Mend(
+        "the same of an edge-triggered member", "93caec4",
+        "", "sockets/src/epoll/candidates.rs",
+        "arm_member(conn, if room { trip::RX | trip::TX } else { trip::RX }); let seen = conn.word(W); let got = match ready::events(conn, fd, want) {",
+        "let seen = conn.word(W); let looked = ready::events(conn, fd, want); "
+        "arm_member(conn, if room { trip::RX | trip::TX } else { trip::RX }); let got = match looked {"),
+    "adopt_first": Mend(
+        "a peer used the ring before the epoll set of the connection knew of it", "1de0203",
+        "", "sockets/src/rendezvous/pairing.rs",
+        "epoll::adopt(conn); if conn.state() != state::OFFERED {",
+        "if conn.state() != state::OFFERED {"),
+    "in_kernel": Mend(
+        "a connection moved to memory while a thread slept on it in the kernel's poll()", "1de0203",
+        "", "sockets/src/poll.rs",
+        "if !conn.enter_kernel() { return None; } } entered.1 += 1;",
+        "if conn.is_managed() { return None; } }"),
+    "path_advanced": Mend(
+        "readiness was asked of the path that a reader had come to the end of", "0d176fe",
+        "", "sockets/src/ready.rs",
+        "reader::progress(conn, fd, &mut rx); self.ring = path::is_ring",
+        "self.ring = path::is_ring"),
+    "sent_on": Mend(
+        "recalled bytes were not sent on by a program that waited for something to read", "c4fc3c3",
+        "the simulator", "sockets/src/wait.rs",
+        "if conn.tx.path() == path::RESEND && !peering::facts(conn).uses_records { return beside_unsent(conn, number, seen); }",
+        "let _ = beside_unsent;"),
+    "untold_at_death": Mend(
+        "between hosts the end came to one that still read by tcp, whose killed peer had changed over", "68199d2",
+        "the simulator", "sockets/src/io/companion.rs",
+        "Some(told(conn, rx, got)) } /// What can be read",
+        "Some(Attempt::of(got)) } /// What can be read", hosts=True),
+    "edge_at_cut": Mend(
+        "a set did not tell again of an end whose reason was known only when the link was found over", "0143bd3",
+        "the simulator", "sockets/src/epoll/candidates.rs",
+        "& (flag::PEER_FIN | flag::PEER_HUP | flag::CUT)",
+        "& (flag::PEER_FIN | flag::PEER_HUP)", hosts=True),
+    "told_moved": Mend(
+        "epoll_wait() told twice of a member that another thread moved to memory meanwhile", "48ca82d",
+        "the simulator", "sockets/src/epoll/members.rs",
+        "place.told = self.calls.load(Ordering::Relaxed);",
+        "", hosts=True),
+    "agreement_echoed": Mend(
+        "between hosts one that had offered wrote to the ring before its peer knew of that, and was killed", "da90942",
+        "the simulator", "sockets/src/peering/remote.rs",
+        "has_agreed(wire, conn) && wire.has_echoed(conn.agreement.load(Ordering::Acquire))",
+        "has_agreed(wire, conn)", hosts=True),
+    "what_has_come": Mend(
+        "bytes that had been told to be readable were not any more when the link between hosts died", "a2c4b9e",
+        "the simulator", "sockets/src/peering/cut.rs",
+        "let come = if stays { rx.ring.position() } else { come };",
+        "let _ = (stays, come); let come = rx.ring.position();", hosts=True),
+    "kicks_known": Mend(
+        "between hosts kicks were sent of which the peer never heard, as the link died", "b92b6a0",
+        "the simulator", "sockets/src/peering/progress.rs",
+        "fire::send_owed(conn.descriptor(), tx, known);",
+        "let _ = known; let all = tx.kicks_sent; fire::send_owed(conn.descriptor(), tx, all);", hosts=True),
+    "last_record": Mend(
+        "between hosts a reset was told where an END came to a peer that was closing", "223f796",
+        "the simulator", "sockets/src/close.rs",
+        "peering::settle(conn); last_record(conn, fd, &mut rx);",
+        "peering::settle(conn); let _ = last_record;", hosts=True),
+}

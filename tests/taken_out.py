@@ -1,0 +1,83 @@
+"""Takes one mend after the other out, and holds the simulator to finding what it mended.
+
+    tests/taken_out.py                 all of them, half a minute each
+    tests/taken_out.py poll_before     these
+    tests/taken_out.py --check         only looks whether their places are found in the working tree, in milliseconds
+
+The table is in mends.py. Each is a change to one place of a copy of the working tree under build/, for which library and simulator are
+built anew. `SIM_SEEDS` is how many seeds are tried of each at most (40000: two minutes). `scripts/sim.sh mends` is this program.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from mends import MENDS
+from places import change, lost
+
+ROOT = Path(__file__).parent.parent
+COPY = ROOT / "build/taken_out"
+SEEDS = os.environ.get("SIM_SEEDS", "40000")
+# A thread of the library that goes on for ever without a step would stop the simulator.
+MOST_SECONDS = 1200
+# What a build needs.
+PARTS = ("crates", "scripts", "Cargo.toml", "Cargo.lock")
+
+
+def copy():
+    """Brings the copy up to the working tree, changing only what differs: the rest is not built again."""
+    listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard", "--", *PARTS], cwd=ROOT, check=True, capture_output=True)
+    for name in listed.stdout.decode().split():
+        source, target = ROOT / name, COPY / name
+        if source.exists() and not (target.exists() and target.read_bytes() == source.read_bytes()):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(source, target)
+
+
+def simulate(*arguments, timeout=None):
+    """Builds and runs the simulator of the copy; what it says."""
+    target = os.environ.get("CARGO_TARGET_DIR", ROOT / "target")
+    ours = {"CARGO": str(ROOT / "scripts/cargo"), "CARGO_TARGET_DIR": f"{target}/taken_out", "RUSTFLAGS": "-Awarnings"}
+    done = subprocess.run([COPY / "scripts/sim.sh", *arguments], env=os.environ | ours, timeout=timeout, text=True,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    return done.stdout
+
+
+def try_without(name):
+    """The seed that fails without, and how."""
+    copy()
+    change(COPY / "crates", MENDS[name])
+    built = simulate("--help")
+    if "--seeds" not in built:
+        return f"DOES NOT COMPILE\n{built}"
+    began = time.monotonic()
+    hosts = ["--hosts"] if MENDS[name].hosts else []
+    said = simulate("--seeds", f"1-{SEEDS}", "--jobs", "1", *hosts, timeout=MOST_SECONDS)
+    found = re.search(r"^seed +(\d+) *: (.*)$", said, re.M)
+    return found and f"{time.monotonic() - began:3.0f} s, seed {found[1]}: {found[2]}"
+
+
+def main():
+    if found := list(lost(ROOT / "crates", MENDS)):
+        sys.exit("\n".join(found))
+    if sys.argv[1:] == ["--check"]:
+        return
+    names = sys.argv[1:] or list(MENDS)
+    if unknown := set(names) - set(MENDS):
+        sys.exit(f"no such mend: {', '.join(sorted(unknown))}; there are {', '.join(MENDS)}")
+    unnoticed = []
+    for name in names:
+        found = try_without(name)
+        print(f"{name:20} {found or 'NO SEED FAILS'}", flush=True)
+        if not found or "COMPILE" in found:
+            unnoticed.append(name)
+    copy()
+    sys.exit(f"no seed fails without: {', '.join(unnoticed)}" if unnoticed else 0)
+
+
+if __name__ == "__main__":
+    main()

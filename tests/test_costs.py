@@ -1,0 +1,74 @@
+"""How many system calls the library makes for a call of a program's that waits or moves bytes, for each outcome, with one connection and with other
+descriptors beside it. By TCP one: the program's own. tests/apps/costs.c makes the calls, strace counts."""
+
+import re
+from collections import Counter, defaultdict
+
+import pytest
+
+POLLS = ("select", "pselect", "poll", "ppoll")
+EPOLLS = ("epoll_wait", "epoll_pwait")
+
+
+def costs():
+    """{call, members, outcome: what it costs at most by memory, for a program that never spins}."""
+    cost = {}
+    for call in POLLS:
+        for count in 1, 10, 1000:
+            # Of rings alone nobody need be asked, but once in 100 us whether the peer lives: between calls that strace shows
+            # more time goes by.
+            cost[call, count, "ready"] = Counter(ppoll=int(count > 1))
+            cost[call, count, "nothing"] = Counter(ppoll=1 + int(count > 1))
+            cost[call, count, "times out"] = Counter(ppoll=1)
+            # The second takes the ring of the bell.
+            cost[call, count, "woken"] = cost[call, count, "woken in time"] = Counter(ppoll=1, preadv2=1)
+    for call in EPOLLS:
+        for count in 1, 10, 1000:
+            cost[call, count, "ready"] = cost[call, count, "nothing"] = cost[call, count, "times out"] = Counter(epoll_pwait=1)
+            # The second finds which member it is, or that the bell has been rung.
+            cost[call, count, "woken"] = cost[call, count, "woken in time"] = Counter(epoll_pwait=2)
+    for call in "send", "write", "sendmsg", "recv", "read", "recvmsg":
+        cost[call, None, "ready"] = Counter()
+    for call in "recv", "recvmsg":
+        cost[call, None, "nothing"] = Counter(ppoll=1)
+    for call in "recv", "read", "recvmsg":
+        cost[call, None, "woken"] = Counter(getsockopt=1, ppoll=1, preadv2=1)  # SO_RCVTIMEO; the sleep; the ring of the bell
+    return cost
+
+
+def counted(text):
+    """{call, members, outcome: the system calls of each round}, of strace's lines: what lies between two writes to no descriptor."""
+    found, now = defaultdict(list), {}
+    for pid, call, rest in re.findall(r"^(\d+) +(\w+)\((.*)", text, re.M):
+        if call == "write" and (mark := re.match(r'-1, "(.*?)"', rest)):
+            if mark[1]:
+                parts = mark[1].split(", ")
+                now[pid] = (parts[0], int(parts[1]) if len(parts) == 3 else None, parts[-1]), Counter()
+            elif pid in now:
+                key, calls = now.pop(pid)
+                found[key].append(calls)
+        elif pid in now:
+            now[pid][1][call] += 1
+    return found
+
+
+@pytest.mark.parametrize("example", ["waits", "moves"])
+def test_costs(r, mode, example):
+    log = r.tmp / "calls"
+    moved = {"WARM": 400, "WARM_MOVED": 1} if mode == "shunt" else {}
+    report = r.new_report()
+    # The sleeper's check gets up now and then to look.
+    r.run(["strace", "-f", "-qq", "-s", "64", "-o", log, r.apps / "costs", example],
+          env={"SHUNT_PROFILE": "safe", "SHUNT_CHECK_SLEEPERS": "off", **moved}, timeout=100)
+    found = counted(log.read_text())
+    wanted = {key: cost for key, cost in costs().items() if (key[1] is None) == (example == "moves")}
+    assert found.keys() == wanted.keys()
+    if mode == "shunt":
+        r.accelerated(report)
+    over = {}
+    for key, rounds in found.items():
+        # Housekeeping makes a call more now and then; two thirds of the rounds are without.
+        within = [calls for calls in rounds if (calls <= wanted[key] if mode == "shunt" else calls.total() <= 1)]
+        if len(within) * 3 < len(rounds) * 2:
+            over[key] = [dict(calls) for calls in rounds]
+    assert not over

@@ -1,7 +1,10 @@
 """Which connections are worth moving: those that are used often, or by a busy program (promote-rate), and not at once (promote-after).
 The other tests have both set so that everything is moved."""
 
+import socket
 import sys
+import threading
+import time
 
 import pytest
 
@@ -33,7 +36,7 @@ for step in sys.argv[2:]:
 peer.close()
 os._exit(0)
 """
-RARE = 34
+YOUNG, UNPAIRED, RARE = 1, 2, 34
 DEFAULTS = {"SHUNT_PROMOTE_AFTER": 4, "SHUNT_PROMOTE_RATE": "auto"}
 
 
@@ -64,3 +67,30 @@ def test_unless_one_wants_all_to_move(r, setting):
 def test_one_that_ends_soon_is_not_touched(r):
     exchange(r, "quiet", "2x0", SHUNT_PROMOTE_RATE=0)
     r.not_accelerated()
+    if r.mode == "shunt":
+        assert r.report.reasons() == {YOUNG: 2}
+
+
+@pytest.mark.parametrize("end", ["peer.close()", "sys.exit()", "os._exit(0)"], ids=["close", "exit", "_exit"])
+def test_one_to_a_program_without_us_says_so(r, end):
+    """Once, however its program ends."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def echo():
+        peer = listener.accept()[0]
+        while data := peer.recv(100):
+            time.sleep(0.001)  # its program is seen to wait
+            peer.sendall(data)
+
+    threading.Thread(target=echo, daemon=True).start()
+    code = f"""import os, socket, sys
+peer = socket.create_connection(("127.0.0.1", {listener.getsockname()[1]}))
+for i in range(50):
+    peer.sendall(b"x")
+    assert peer.recv(100) == b"x"
+{end}"""
+    r.run([sys.executable, "-c", code], env=DEFAULTS | {"SHUNT_PROMOTE_RATE": 0})
+    listener.close()
+    r.not_accelerated()
+    if r.mode == "shunt":
+        assert r.report.reasons() == {UNPAIRED: 1}

@@ -2,6 +2,8 @@
 //! get its holds back.
 
 use core::ffi::c_int;
+use fabric::sync::Ordering::Relaxed;
+use sockets::conn::flag;
 use sockets::{fork, process, report, table};
 
 use crate::next::hooks;
@@ -11,13 +13,12 @@ pub fn leave() {
     if process::ended() || process::borrowed() {
         return;
     }
-    table::for_each(|_, entry| {
-        if let table::Entry::Conn(conn) = entry
-            && conn.slot_taken()
-        {
-            use fabric::sync::Ordering::Relaxed;
+    table::each_conn(|_, conn| {
+        if conn.slot_taken() {
             report::add(report::at::RING_OUT, conn.counters.ring_out.load(Relaxed));
             report::add(report::at::RING_IN, conn.counters.ring_in.load(Relaxed));
+        } else if !conn.has(flag::SHARED) {
+            conn.count_last_reason();
         }
     });
     // From here on others may do with the connections what they like.

@@ -184,6 +184,7 @@ fn teardown(conn: &'static Conn, fd: Option<i32>) {
             conn.slot.store(layout::SLOTS as u32, Ordering::Relaxed);
         }
     }
+    conn.count_last_reason();
     home::give(conn);
 }
 

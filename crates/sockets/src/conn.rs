@@ -60,6 +60,8 @@ pub mod flag {
     pub const NONBLOCK: u32 = 1;
     /// Descriptors in more than one process: wake by kicks only.
     pub const SHARED: u32 = 2;
+    /// A reason for which it is on tcp has been counted.
+    pub const COUNTED: u32 = 4;
     /// The program's TCP_NODELAY and TCP_CORK, kept for it while the companion has ours.
     pub const NODELAY: u32 = 8;
     pub const CORK: u32 = 16;

@@ -55,7 +55,19 @@ impl Conn {
     /// Why it is on tcp, also for the counts.
     pub(crate) fn count_reason(&self, reason: Reason) {
         self.set_reason(reason);
+        self.set(flag::COUNTED);
         report::count_reason(reason);
+    }
+
+    /// It ends. One that was on tcp all the time, and still had a chance to move, counts for what it
+    /// waited for.
+    pub fn count_last_reason(&self) {
+        let reason = Reason::of(self.reason.load(Ordering::Relaxed));
+        if !self.has(flag::COUNTED)
+            && let Some(reason) = reason
+        {
+            self.count_reason(reason);
+        }
     }
 
     /// Why it is on tcp, also for the counts and the log.

@@ -11,7 +11,7 @@ EPOLLS = ("epoll_wait", "epoll_pwait")
 
 
 def costs():
-    """{call, members, outcome: what it costs at most by memory, for a program that never spins}."""
+    """{call, members, outcome: what it costs at most by memory, for a program that never spins}; where there are two ways, each of them."""
     cost = {}
     for call in POLLS:
         for count in 1, 10, 1000:
@@ -22,6 +22,8 @@ def costs():
             cost[call, count, "times out"] = Counter(ppoll=1)
             # The second takes the ring of the bell.
             cost[call, count, "woken"] = cost[call, count, "woken in time"] = Counter(ppoll=1, preadv2=1)
+        # One connection alone is slept for on its tripwire, at first.
+        cost[call, 1, "woken"] = cost[call, 1, "woken in time"] = at_first(cost[call, 1, "woken"])
     for call in EPOLLS:
         for count in 1, 10, 1000:
             cost[call, count, "ready"] = cost[call, count, "nothing"] = cost[call, count, "times out"] = Counter(epoll_pwait=1)
@@ -32,8 +34,14 @@ def costs():
     for call in "recv", "recvmsg":
         cost[call, None, "nothing"] = Counter(ppoll=1)
     for call in "recv", "read", "recvmsg":
-        cost[call, None, "woken"] = Counter(getsockopt=1, ppoll=1, preadv2=1)  # SO_RCVTIMEO; the sleep; the ring of the bell
+        # SO_RCVTIMEO; the sleep; the ring of the bell
+        cost[call, None, "woken"] = at_first(Counter(getsockopt=1, ppoll=1, preadv2=1))
     return cost
+
+
+def at_first(later):
+    """Of a sleep on a tripwire, and of one that has gone on as `later`, which the wake-up of a busy peer may take."""
+    return Counter(futex=1), Counter(futex=1) + later
 
 
 def counted(text):
@@ -68,7 +76,8 @@ def test_costs(r, mode, example):
     over = {}
     for key, rounds in found.items():
         # Housekeeping makes a call more now and then; two thirds of the rounds are without.
-        within = [calls for calls in rounds if (calls <= wanted[key] if mode == "shunt" else calls.total() <= 1)]
+        ways = wanted[key] if isinstance(wanted[key], tuple) else (wanted[key],)
+        within = [calls for calls in rounds if (any(calls <= way for way in ways) if mode == "shunt" else calls.total() <= 1)]
         if len(within) * 3 < len(rounds) * 2:
             over[key] = [dict(calls) for calls in rounds]
     assert not over

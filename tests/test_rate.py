@@ -65,7 +65,7 @@ def test_unless_one_wants_all_to_move(r, setting):
 
 
 def test_one_that_ends_soon_is_not_touched(r):
-    exchange(r, "quiet", "2x0", SHUNT_PROMOTE_RATE=0)
+    exchange(r, "quiet", "1x0", SHUNT_PROMOTE_RATE=0)
     r.not_accelerated()
     if r.mode == "shunt":
         assert r.report.reasons() == {YOUNG: 2}

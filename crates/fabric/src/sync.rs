@@ -14,7 +14,7 @@ pub fn futex_wait(word: &AtomicU32, value: u32, nanos: i64) {
         loom::thread::yield_now();
     }
     #[cfg(not(loom))]
-    crate::sys::futex_wait(word.as_ptr(), value, nanos);
+    let _ = crate::sys::futex_wait(word.as_ptr(), value, nanos);
 }
 
 /// Wakes up to `count` of the threads that sleep on `word`.

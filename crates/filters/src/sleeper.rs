@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fabric::{sys, trip};
+use fabric::trip;
 use stream::spin::{Learned, NO_CPU, Spun, ticks, ticks_of};
 
 use crate::listener::Listener;
@@ -74,7 +74,7 @@ impl Sleeper {
                 trip::disarm(map, self.wake.offset());
                 return false;
             }
-            sys::futex_wait(self.wake.word(), trip::RX as u32, left.as_nanos() as i64);
+            let _ = trip::wait(map, self.wake.offset(), trip::RX, left.as_nanos() as u64);
             trip::disarm(map, self.wake.offset());
             habit.0.slept(ticks() - before, limit);
             if ready() {

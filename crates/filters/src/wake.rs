@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use fabric::{Mapped as _, Remote as _, sys, trip};
+use fabric::{Remote as _, trip};
 
 use crate::memory::Segment;
 
@@ -29,7 +29,7 @@ impl Wake {
     pub fn fire(&self) -> bool {
         let slept = self.memory.map().stimulate(self.offset, trip::RX) != 0;
         if slept {
-            sys::futex_wake(self.word(), u32::MAX);
+            trip::wake(self.memory.map(), self.offset);
         }
         slept
     }
@@ -42,11 +42,5 @@ impl Wake {
     /// Where the word is in it.
     pub fn offset(&self) -> usize {
         self.offset
-    }
-
-    /// The half of the word that changes, as a futex is 32 bits.
-    pub fn word(&self) -> *const u32 {
-        let word: *const u32 = std::ptr::from_ref(self.memory.map().atomic(self.offset)).cast();
-        if cfg!(target_endian = "big") { word.wrapping_add(1) } else { word }
     }
 }

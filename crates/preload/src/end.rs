@@ -4,7 +4,7 @@
 use core::ffi::c_int;
 use fabric::sync::Ordering::Relaxed;
 use sockets::conn::flag;
-use sockets::{fork, process, report, table};
+use sockets::{close, fork, process, report, table};
 
 use crate::next::hooks;
 
@@ -13,8 +13,9 @@ pub fn leave() {
     if process::ended() || process::borrowed() {
         return;
     }
-    table::each_conn(|_, conn| {
+    table::each_conn(|fd, conn| {
         if conn.slot_taken() {
+            close::at_exit(conn, fd);
             report::add(report::at::RING_OUT, conn.counters.ring_out.load(Relaxed));
             report::add(report::at::RING_IN, conn.counters.ring_in.load(Relaxed));
         } else if !conn.has(flag::SHARED) {

@@ -183,6 +183,9 @@ unsafe fn fcntl_with(fd: c_int, command: c_int, arg: usize, next: impl Fn() -> c
     result
 }
 
+/// Of 32-bit programs whose time has 64 bits; by the same name on others.
+const SO_RCVTIMEO_NEW: c_int = 66;
+
 hooks! {
     fn connect(next; fd: c_int, to: *const sockaddr, len: socklen_t) -> c_int {
         let known = table::conn(fd);
@@ -364,8 +367,10 @@ hooks! {
             return 0;
         }
         let result = next(fd, level, name, value, len);
-        if result == 0 && (level, name) == (libc::SOL_SOCKET, libc::SO_RCVBUF) {
-            small_buffers::receive_buffer_set(conn, fd);
+        match (level, name) {
+            (libc::SOL_SOCKET, libc::SO_RCVBUF) if result == 0 => small_buffers::receive_buffer_set(conn, fd),
+            (libc::SOL_SOCKET, libc::SO_RCVTIMEO | SO_RCVTIMEO_NEW) => conn.clear(flag::UNLIMITED),
+            _ => {}
         }
         result
     }

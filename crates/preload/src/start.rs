@@ -56,6 +56,7 @@ unsafe extern "C" fn start(_argc: c_int, argv: *const *const c_char, env: *const
             core::mem::transmute::<usize, next::Recv>(RECV.get()),
             core::mem::transmute::<usize, next::Ppoll>(PPOLL.get()),
             core::mem::transmute::<usize, next::EpollPwait>(EPOLL_PWAIT.get()),
+            core::mem::transmute::<usize, next::TestCancel>(TEST_CANCEL.get()),
         );
         if process::active() && !guest {
             stdio::follow();
@@ -119,6 +120,7 @@ unsafe extern "C" fn finish() {
 static RECV: Next = Next::new(c"recv");
 static PPOLL: Next = Next::new(c"ppoll");
 static EPOLL_PWAIT: Next = Next::new(c"epoll_pwait");
+static TEST_CANCEL: Next = Next::new(c"pthread_testcancel");
 
 /// Begins a simulated process: instead of the constructor, which the loader calls when nothing of
 /// the simulation is there.

@@ -14,7 +14,7 @@ use crate::path::{reader, recovery};
 use crate::peering::cut;
 use crate::reason::Reason;
 use crate::table::{self, Entry};
-use crate::wake::{arm, fire, sleepers};
+use crate::wake::{arm, fire, sleepers, word};
 use crate::{demote, descriptors, epoll, home, kicks, link, peering, rendezvous};
 
 /// A descriptor is about to be closed: takes it out of the table, and tells what it stood for.
@@ -116,6 +116,7 @@ pub fn shut(conn: &'static Conn, fd: i32, how: i32) {
     }
     if halves & flag::SHUT_RD != 0 {
         conn.set(flag::SHUT_RD);
+        word::look_again(conn);
     }
     if halves & flag::SHUT_WR != 0 {
         for step in closing::shutting() {
@@ -129,6 +130,19 @@ pub fn shut(conn: &'static Conn, fd: i32, how: i32) {
         // The link may have ended meanwhile: what is to be said of that cannot be said later.
         demote::flush_records(conn, fd);
         conn.set(flag::SHUT_WR);
+    }
+}
+
+/// The process ends, and the kernel closes what it has: the peer is to ask the kernel from now on.
+/// Not if another thread is in the middle of writing.
+pub fn at_exit(conn: &'static Conn, fd: i32) {
+    if conn.state() == state::PROMOTED
+        && peering::facts(conn).shares_memory
+        && let Some(mut tx) = conn.tx.try_lock()
+        && matches!(conn.tx.path(), path::SMALL | path::BIG)
+    {
+        conn.tell(note::ENDING);
+        fire::wake(conn, fd, &mut tx, trip::RX);
     }
 }
 

@@ -16,7 +16,7 @@ use fabric::{hints, queue};
 use stream::sovia;
 
 /// Version of the layout and of the hand-shake.
-pub const VERSION: u32 = 12;
+pub const VERSION: u32 = 13;
 /// Connections that fit in one link; a pair of processes may have many links.
 pub const SLOTS: usize = hints::SLOTS;
 /// Event queues of a process (one for each epoll set that has promoted members).
@@ -120,8 +120,9 @@ pub mod note {
     pub const SMALL_BUFFERS: u64 = 64;
     /// Between hosts: it has found our END, and sends no STOP any more.
     pub const END_HEARD: u64 = 256;
-    /// Between hosts: its process ends. What it has put is there; its END comes by tcp, and
-    /// whatever it may still say.
+    /// A process that has it ends: the kernel may tell of the end of the connection without a word
+    /// in memory. Between hosts: what it has put is there; its END comes by tcp, and whatever it may
+    /// still say.
     pub const ENDING: u64 = 512;
     /// With [`RECALL`]: its program goes through exec(), and the next image may offer a slot for
     /// the connection again.

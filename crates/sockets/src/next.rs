@@ -16,12 +16,17 @@ pub type Ppoll =
 pub type EpollPwait =
     unsafe extern "C-unwind" fn(i32, *mut libc::epoll_event, i32, i32, *const libc::sigset_t) -> i32;
 
+/// pthread_testcancel(3).
+pub type TestCancel = unsafe extern "C-unwind" fn();
+
 static RECV: AtomicUsize = AtomicUsize::new(0);
 static PPOLL: AtomicUsize = AtomicUsize::new(0);
 static EPOLL_PWAIT: AtomicUsize = AtomicUsize::new(0);
+static TEST_CANCEL: AtomicUsize = AtomicUsize::new(0);
 
 /// Tells of libc's functions.
-pub fn set(recv: Recv, ppoll: Ppoll, epoll_pwait: EpollPwait) {
+pub fn set(recv: Recv, ppoll: Ppoll, epoll_pwait: EpollPwait, test_cancel: TestCancel) {
+    TEST_CANCEL.store(test_cancel as usize, Ordering::Release);
     RECV.store(recv as usize, Ordering::Release);
     PPOLL.store(ppoll as usize, Ordering::Release);
     EPOLL_PWAIT.store(epoll_pwait as usize, Ordering::Release);
@@ -71,6 +76,16 @@ pub(crate) fn epoll_pwait(
             let got = unsafe { transmute::<usize, EpollPwait>(next)(set, at, most, millis, mask) };
             answered(got as isize)
         }
+    }
+}
+
+/// A thread that is to be cancelled ends here: before it sleeps in a call that libc knows nothing
+/// of. No lock may be held.
+pub(crate) fn test_cancel() {
+    let at = TEST_CANCEL.load(Ordering::Acquire);
+    if at != 0 {
+        // SAFETY: only `set` stores here, a function of this type.
+        unsafe { transmute::<usize, TestCancel>(at)() };
     }
 }
 

@@ -16,6 +16,7 @@ use crate::spare::Spare;
 use crate::wake::arm;
 use crate::wake::arm::Seen;
 use crate::wake::sleepers::Waiter;
+use crate::wake::word;
 use crate::{epoll, idle, kicks, next, overdue, process, ready, rendezvous, seen, table, wait};
 
 /// Connections that a poll of the kernel's is waiting on: they are not promoted meanwhile, as
@@ -285,6 +286,9 @@ fn sleep(
     mask: *const libc::sigset_t,
     seen: u64,
 ) -> Result<bool, Errno> {
+    if let Some(result) = sleep_on_word(fds, deadline, mask, seen) {
+        return result;
+    }
     let rung = |conn: &Conn| !conn.has(flag::NO_BELLS);
     let bell = CallBell::claim_if(fds.iter().any(|poll| managed(poll.fd).is_some_and(rung)));
     let count = fds.len();
@@ -330,6 +334,38 @@ fn sleep(
         }
     }
     result
+}
+
+/// Sleeps on the tripwire of the one connection that is waited for, if it is one, to be read.
+/// `None` if something else may end the wait, as far as is known, or if it has lasted for long.
+fn sleep_on_word(
+    fds: &[libc::pollfd],
+    deadline: Option<u64>,
+    mask: *const libc::sigset_t,
+    seen: u64,
+) -> Option<Result<bool, Errno>> {
+    let [poll] = fds else { return None };
+    let conn = managed(poll.fd)?;
+    if poll.events & !(libc::POLLIN | libc::POLLRDNORM) != 0
+        || poll.events == 0
+        || !mask.is_null()
+        || deadline.is_some_and(|deadline| deadline < sys::now() + word::SHORT_NS)
+        || !word::tells_all(conn)
+    {
+        return None;
+    }
+    next::test_cancel();
+    let waiter = Waiter::new(conn);
+    let slept = word::sleep(conn, poll.fd, "poll", || fingerprint(fds) == seen);
+    drop(waiter);
+    if conn.has(flag::LEFT) && conn.is(managed(poll.fd)) {
+        kicks::take_after_sleep(conn, poll.fd);
+    }
+    match slept {
+        Ok(()) => Some(Ok(false)),
+        Err(Errno::EINTR) => Some(Err(Errno::EINTR)),
+        Err(_) => None,
+    }
 }
 
 /// How a descriptor is waited for in a sleep.

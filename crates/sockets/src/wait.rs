@@ -1,7 +1,8 @@
 //! Waiting for one connection, in a call that blocks: spin, arm the tripwire, look again, sleep in
 //! the kernel on the companion.
 //!
-//! Readers and writers sleep in poll, until the bell of single calls is rung or the companion tells
+//! A reader sleeps on the tripwire first ([`crate::wake::word`]), if nothing else can end its wait.
+//! Those who wait longer, and writers, sleep in poll, until the bell of single calls is rung or the companion tells
 //! of the end. A reader who has no bell sleeps in recv(MSG_PEEK) on the companion, until it is
 //! kicked: the kernel then does for us what it does for tcp, be it SO_RCVTIMEO, EINTR and
 //! SA_RESTART, or cancellation.
@@ -21,6 +22,7 @@ use crate::path::writer;
 use crate::reason::Reason;
 use crate::wake::arm::{Seen, arm, meet};
 use crate::wake::sleepers::Waiter;
+use crate::wake::word;
 
 use crate::{demote, idle, kicks, next, overdue, peering, process, rendezvous, signals, table};
 
@@ -204,6 +206,9 @@ const SLEEPS_MOST: u64 = 500;
 const GAINS_BYTES: u64 = 4096;
 
 fn sleep_readable(conn: &'static Conn, number: &mut Number, seen: Seen) -> Result<(), Errno> {
+    if let Some(result) = sleep_on_word(conn, number, seen) {
+        return result;
+    }
     if let Some(result) = sleep_by_bell(conn, number, seen) {
         return result;
     }
@@ -238,6 +243,36 @@ fn sleep_readable(conn: &'static Conn, number: &mut Number, seen: Seen) -> Resul
         }
     }
     Ok(())
+}
+
+/// Sleeps on the tripwire itself. `None` if something else than the peer's words may end the wait,
+/// as far as is known, or if it has lasted for long.
+fn sleep_on_word(conn: &'static Conn, number: &mut Number, seen: Seen) -> Option<Result<(), Errno>> {
+    if !word::tells_all(conn) || !signals::are_alike() || !is_unlimited(conn, number.fd) {
+        return None;
+    }
+    next::test_cancel();
+    let waiter = Waiter::reading(conn);
+    let slept = word::sleep(conn, number.fd, "recv", || Seen::to_read(conn) == seen);
+    number.woken(conn, waiter);
+    if conn.has(flag::LEFT) {
+        kicks::take_after_sleep(conn, number.fd);
+    }
+    match slept {
+        Ok(()) => Some(Ok(())),
+        Err(Errno::EINTR) if signals::restarts() => Some(Ok(())),
+        Err(Errno::EINTR) => Some(Err(Errno::EINTR)),
+        Err(_) => None,
+    }
+}
+
+/// Whether its reads have no time limit. The kernel is asked once, and again when the program has
+/// set one.
+fn is_unlimited(conn: &Conn, fd: i32) -> bool {
+    if !conn.has(flag::UNLIMITED) && deadline(fd, libc::SO_RCVTIMEO).is_none() {
+        conn.set(flag::UNLIMITED);
+    }
+    conn.has(flag::UNLIMITED)
 }
 
 /// Sleeps in poll(), until the peer rings the bell of single calls, which is cheaper than a kick to

@@ -132,8 +132,7 @@ impl Segment {
 pub fn sleep(map: &Map, at: usize, nanos: u64) {
     let armed = map.word(at);
     if armed & wake::SLEEPERS != 0 {
-        let word = map.base().wrapping_add(at).cast::<u32>();
-        sys::futex_wait(word, armed as u32, nanos.min(i64::MAX as u64) as i64);
+        let _ = trip::wait(map, at, armed, nanos);
     }
 }
 
@@ -151,7 +150,7 @@ pub fn fire(map: &Map, at: usize) -> u64 {
 /// Wakes all threads that sleep on the word at `at`.
 #[cold]
 pub fn wake_sleepers(map: &Map, at: usize) {
-    sys::futex_wake(map.base().wrapping_add(at).cast::<u32>(), u32::MAX >> 1);
+    trip::wake(map, at);
 }
 
 impl Drop for Segment {

@@ -38,7 +38,7 @@ calls! {
     fstat: "whose file the board is, how long a configuration file is";
     fstatfs: "whether the board lies in memory";
     ftruncate: "the length of a segment";
-    futex: "waits for a lock";
+    futex: "waits for a lock; waits for a peer, and wakes it, by a tripwire in shared memory";
     getcpu: "where a peer runs";
     getdents64: "which descriptors a process has: whether one is a ring of io_uring; of another process, whose connection the program takes (pidfd_getfd), which are homes";
     geteuid: "who we are";

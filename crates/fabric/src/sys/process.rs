@@ -75,7 +75,7 @@ fn thread_state(tid: u32) -> Option<u8> {
 
 /// Whether a thread sleeps in recvfrom() on `fd`. False if /proc does not show it.
 pub fn sleeps_in_recv(tid: u32, fd: i32) -> bool {
-    sleeps_in(tid).is_some_and(|(call, first)| call == libc::SYS_recvfrom && first == Some(fd))
+    sleeps_in(tid).is_some_and(|(call, first)| call == libc::SYS_recvfrom && first == Some(fd as usize))
 }
 
 /// Whether a thread sleeps in ppoll().
@@ -83,14 +83,19 @@ pub fn sleeps_in_poll(tid: u32) -> bool {
     sleeps_in(tid).is_some_and(|(call, _)| call == libc::SYS_ppoll)
 }
 
-/// The call in which a thread sleeps, and its first argument if that may be a descriptor.
-fn sleeps_in(tid: u32) -> Option<(libc::c_long, Option<i32>)> {
+/// Whether a thread sleeps in futex() on the word at `place`.
+pub fn sleeps_in_futex(tid: u32, place: usize) -> bool {
+    sleeps_in(tid).is_some_and(|(call, first)| call == libc::SYS_futex && first == Some(place))
+}
+
+/// The call in which a thread sleeps, and its first argument.
+fn sleeps_in(tid: u32) -> Option<(libc::c_long, Option<usize>)> {
     let mut words = [0; 128]; // number of the call and its arguments: 45 0x3 ...
     let words = proc(tid, b"/syscall", &mut words)?;
     let mut words =
         words.split(|byte| *byte == b' ').map(|word| core::str::from_utf8(word).unwrap_or_default());
     let call = words.next()?.parse().ok()?;
-    let first = words.next().and_then(|word| i32::from_str_radix(word.trim_start_matches("0x"), 16).ok());
+    let first = words.next().and_then(|word| usize::from_str_radix(word.trim_start_matches("0x"), 16).ok());
     Some((call, first))
 }
 
@@ -117,9 +122,9 @@ fn proc<'a>(tid: u32, file: &[u8], text: &'a mut [u8]) -> Option<&'a [u8]> {
 }
 
 /// Sleeps on a word in shared memory while it holds `value`, at most `nanos`.
-pub fn futex_wait(word: *const u32, value: u32, nanos: i64) {
+pub fn futex_wait(word: *const u32, value: u32, nanos: i64) -> Result<(), Errno> {
     let timeout = libc::timespec { tv_sec: nanos / 1_000_000_000, tv_nsec: nanos % 1_000_000_000 };
-    let _ = call!(futex, word, libc::FUTEX_WAIT, value, &raw const timeout, 0, 0);
+    call!(futex, word, libc::FUTEX_WAIT, value, &raw const timeout, 0, 0).map(drop)
 }
 
 /// Wakes sleepers on a word.

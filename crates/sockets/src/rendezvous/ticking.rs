@@ -97,7 +97,7 @@ pub fn nap(conn: &Conn) {
         let _ = conn.due.compare_exchange(due, next, Ordering::AcqRel, Ordering::Relaxed);
     }
     let nobody = 0;
-    sys::futex_wait(&nobody, 0, NAP_NS);
+    let _ = sys::futex_wait(&nobody, 0, NAP_NS);
 }
 
 const NAP_NS: i64 = 50_000;

@@ -53,8 +53,24 @@ pub(crate) fn arm(conn: &Conn, interest: u64, how: u64) {
     let kick = mode == trip::KICK || others || member || conn.has(flag::SHARED) || unheard();
     let was = trip::arm(&conn.mine(), conn.at(TRIP), |other| {
         let how = if kick || other & trip::MODE == trip::KICK { trip::KICK } else { how };
-        interest | other & INTEREST | how
+        let asleep = if others { other & trip::ASLEEP } else { 0 };
+        interest | other & INTEREST | asleep | how
     });
+    count(conn, was);
+}
+
+/// Arms for reading, to sleep on the word itself; others stay armed as they are. Returns the word.
+pub(crate) fn arm_word(conn: &Conn, turn: u64) -> u64 {
+    let compose = |other: u64| {
+        let asleep = if other & trip::WORD == 0 { trip::asleep(turn) } else { other };
+        other | trip::RX | asleep
+    };
+    let was = trip::arm(&conn.mine(), conn.at(TRIP), compose);
+    count(conn, was);
+    compose(was)
+}
+
+fn count(conn: &Conn, was: u64) {
     if was & INTEREST == 0 {
         conn.arms.fetch_add(1, Ordering::AcqRel);
     }

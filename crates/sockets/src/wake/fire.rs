@@ -61,6 +61,12 @@ pub(crate) fn carried_out(conn: &Conn, tx: &mut Tx) {
 pub(crate) fn wake_as_armed(conn: &Conn, fd: i32, tx: &mut Tx, again: bool) {
     report::add(report::at::WAKES, 1);
     let mut how = tx.fired;
+    if how & trip::WORD != 0 {
+        trip::wake(&conn.theirs().map(), conn.at(TRIP));
+        if how & trip::MODE == 0 {
+            return;
+        }
+    }
     if how & trip::MODE == trip::QUEUE {
         conn.counters.hints.fetch_add(1, Ordering::Relaxed);
         let queue = usize::from(trip::id(how)) % layout::QUEUES;

@@ -2,10 +2,11 @@
 //! out of their sleep are not waited for.
 
 use fabric::sync::{AtomicU32, AtomicU64, Ordering};
-use fabric::sys::{self};
+use fabric::{sys, trip};
 use stream::spin::{ticks, ticks_of};
 
 use crate::conn::Conn;
+use crate::layout::TRIP;
 use crate::thread;
 
 /// Counts a waiter from before it arms until it is awake, and notes which thread it is.
@@ -90,7 +91,9 @@ pub(crate) fn orphan(conn: &Conn, fd: i32) -> u32 {
         let who = place.load(Ordering::Acquire);
         let tid = thread_of(who);
         // Of those that were killed, or jumped out of their sleep, the kernel knows no such call.
-        let sleeps = || sys::sleeps_in_recv(tid, fd) || sys::sleeps_in_poll(tid);
+        let word = trip::place(&conn.mine(), conn.at(TRIP));
+        let sleeps =
+            || sys::sleeps_in_recv(tid, fd) || sys::sleeps_in_poll(tid) || sys::sleeps_in_futex(tid, word);
         if who & READS == 0 || tid == thread::tid() || !sleeps() {
             continue;
         }

@@ -315,12 +315,15 @@ impl Peer {
     pub fn fire(&mut self) {
         let mut how = self.theirs.stimulate(self.at(layout::TRIP), trip::RX | trip::TX);
         assert_ne!(how, 0, "it is armed");
+        if how & trip::WORD != 0 {
+            trip::wake(&self.theirs, self.at(layout::TRIP));
+        }
         if how & trip::MODE == trip::QUEUE {
             how = self.hint(trip::id(how));
         }
         if how & trip::MODE == trip::BELL {
             self.ring(trip::id(how));
-        } else if how != 0 {
+        } else if how & trip::MODE != 0 {
             self.kick();
         }
         self.carried_out();

@@ -2,7 +2,7 @@
 
 use std::thread;
 
-use fabric::trip::{BELL, KICK, MODE, QUEUE, RX, TX, id};
+use fabric::trip::{BELL, KICK, MODE, QUEUE, RX, TX, WORD, id};
 use libc::{EAGAIN, ECONNRESET, EPOLLIN, POLLIN, POLLOUT};
 use sockets::layout::CALL_BELL;
 
@@ -17,9 +17,19 @@ fn asleep<T: Send>(
     call: impl FnOnce() -> T + Send,
     wake: impl FnOnce(&mut Peer, u64),
 ) -> T {
+    asleep_by(peer, |armed| armed & interest != 0, call, wake)
+}
+
+/// The same, when it is armed in a certain way: who sleeps on the word sleeps otherwise soon.
+fn asleep_by<T: Send>(
+    peer: &mut Peer,
+    how: impl Fn(u64) -> bool,
+    call: impl FnOnce() -> T + Send,
+    wake: impl FnOnce(&mut Peer, u64),
+) -> T {
     thread::scope(|scope| {
         let caller = scope.spawn(call);
-        until("it is armed", || peer.armed() & interest != 0);
+        until("it is armed", || how(peer.armed()));
         let armed = peer.armed();
         wake(peer, armed);
         caller.join().unwrap()
@@ -45,18 +55,74 @@ fn a_read_is_woken_by_its_bell() {
 
 fn read_three_times(ours: &End, peer: &mut Peer, mode: u64) {
     for _ in 0..3 {
-        let got = asleep(
+        let got = asleep_by(
             peer,
-            RX,
+            |armed| (armed & MODE, armed & (RX | TX)) == (mode, RX),
             || ours.recv_with(9, 0),
-            |peer, armed| {
-                assert_eq!((armed & MODE, armed & (RX | TX)), (mode, RX));
+            |peer, _| {
                 peer.write(b"ring");
                 peer.fire();
             },
         );
         assert_eq!(got, Ok(b"ring".to_vec()));
     }
+}
+
+#[test]
+fn who_begins_to_wait_sleeps_on_the_word() {
+    let (ours, mut peer) = on_rings();
+    for by_poll in [false, true] {
+        let call = || if by_poll { ours.poll_for(POLLIN, None) != POLLIN } else { false };
+        let got = asleep_by(
+            &mut peer,
+            |armed| armed & (MODE | WORD | RX | TX) == WORD | RX,
+            || call() || ours.recv_with(9, 0) != Ok(b"ring".to_vec()),
+            |peer, _| {
+                peer.write(b"ring");
+                peer.fire();
+            },
+        );
+        assert!(!got && fabric::sys::ioctl_int(ours.fd, libc::FIONREAD) == Ok(0));
+    }
+}
+
+#[test]
+fn two_that_sleep_on_the_word_are_woken_together() {
+    let (ours, mut peer) = on_rings();
+    for _ in 0..50 {
+        let got = asleep_by(
+            &mut peer,
+            |armed| armed & (WORD | RX) == WORD | RX,
+            || {
+                thread::scope(|scope| {
+                    let other = scope.spawn(|| ours.recv_with(1, 0));
+                    [ours.recv_with(1, 0).unwrap(), other.join().unwrap().unwrap()].concat()
+                })
+            },
+            |peer, _| {
+                peer.write(b"aa");
+                peer.fire();
+            },
+        );
+        assert_eq!(got, b"aa");
+    }
+}
+
+#[test]
+fn who_sleeps_on_the_word_is_told_that_the_peer_exits() {
+    let (ours, mut peer) = on_rings();
+    let got = asleep_by(
+        &mut peer,
+        |armed| armed & WORD != 0,
+        || ours.recv_with(9, 0),
+        |peer, _| {
+            peer.tell(sockets::layout::note::ENDING);
+            peer.fire();
+            until("it asks the kernel", || peer.armed() & MODE == BELL);
+            peer.die();
+        },
+    );
+    assert_eq!(got, Ok(vec![]));
 }
 
 #[test]
@@ -181,12 +247,11 @@ fn a_write_to_a_reader_that_does_not_read_goes_on_by_tcp() {
 #[test]
 fn a_poll_is_woken_by_the_bell_of_calls() {
     let (ours, mut peer) = on_rings();
-    let told = asleep(
+    let told = asleep_by(
         &mut peer,
-        RX,
+        |armed| (armed & MODE, usize::from(id(armed))) == (BELL, CALL_BELL),
         || ours.poll_for(POLLIN, None),
-        |peer, armed| {
-            assert_eq!((armed & MODE, usize::from(id(armed))), (BELL, CALL_BELL));
+        |peer, _| {
             peer.write(b"ring");
             peer.fire();
         },

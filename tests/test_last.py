@@ -1,6 +1,8 @@
 """What a client writes last before it ends is written down by a server that is terminated soon after, wherever the connection was on its way to another path and
 back: as with plain TCP in the same run."""
 
+import sys
+
 import pytest
 
 SOON = 30  # ms from the client's end to the server's
@@ -20,3 +22,44 @@ def test_last_line(r, mode):
     plain = {which for which in ours if lost([which], LD_PRELOAD="")}
     assert ours <= plain, f"lost: {ours} (stage, way to wait, way to end: see last.c)"
     r.accelerated(report)
+
+
+SERVER = """
+import os, socket
+listener = socket.create_server(("127.0.0.1", int(os.environ["PORT"])))
+while True:
+    if os.fork() == 0:
+        connection, _ = listener.accept()
+        while line := connection.recv(10):
+            if line == b"exit":
+                os._exit(0)
+            connection.sendall(line)
+        os._exit(0)
+    os.wait()
+"""
+CLIENT = """
+import os, socket
+for _ in range(ROUNDS):
+    connection = socket.create_connection(("127.0.0.1", int(os.environ["PORT"])))
+    for _ in range(200):
+        connection.sendall(b"line")
+        assert connection.recv(10) == b"line"
+    connection.sendall(b"exit")
+    assert connection.recv(10) == b""
+    connection.close()
+"""
+ROUNDS = 10
+
+
+def test_the_end_of_one_that_exits_is_told_at_once(r, mode):
+    """Without a close(): who sleeps on a tripwire, which the kernel does not wake at the end of a connection, is told to ask the kernel."""
+    port = r.free_port()
+    env = {"PORT": port, "SHUNT_PROFILE": "safe", "SHUNT_CHECK_SLEEPERS": "off"}
+    r.server([sys.executable, "-c", SERVER], port, env=env)
+    log = r.tmp / "calls"
+    r.run(["strace", "-qq", "-e", "trace=futex,connect", "-o", log, sys.executable, "-c", CLIENT.replace("ROUNDS", str(ROUNDS))], env=env)
+    rounds = log.read_text().split("connect(")[1:]
+    late = sum("ETIMEDOUT" in calls for calls in rounds)
+    # On a busy machine some exit late.
+    assert len(rounds) >= ROUNDS and late * 2 <= len(rounds), rounds
+    r.accelerated()

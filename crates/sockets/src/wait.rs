@@ -262,7 +262,8 @@ fn sleep_on_word(conn: &'static Conn, number: &mut Number, seen: Seen) -> Option
         Ok(()) => Some(Ok(())),
         Err(Errno::EINTR) if signals::restarts() => Some(Ok(())),
         Err(Errno::EINTR) => Some(Err(Errno::EINTR)),
-        Err(_) => None,
+        // One that has been closed meanwhile is nobody's to sleep on.
+        Err(_) => number.check(conn).is_err().then_some(Ok(())),
     }
 }
 

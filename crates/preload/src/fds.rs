@@ -2,6 +2,7 @@
 //! ioctl.
 
 use core::ffi::{c_int, c_uint, c_ulong, c_void};
+use core::mem::MaybeUninit;
 use fabric::sys;
 use libc::{sockaddr, socklen_t};
 use sockets::conn::{Conn, flag};
@@ -183,6 +184,33 @@ unsafe fn fcntl_with(fd: c_int, command: c_int, arg: usize, next: impl Fn() -> c
     result
 }
 
+/// accept(), and what it has accepted is followed. The peer's address is asked for in any case: to ask
+/// the socket for its family takes one call more.
+///
+/// # Safety
+///
+/// `from` and `len` are as accept() takes them.
+unsafe fn accepted(
+    from: *mut sockaddr,
+    len: *mut socklen_t,
+    accept: impl FnOnce(*mut sockaddr, *mut socklen_t) -> c_int,
+) -> c_int {
+    let mut own = MaybeUninit::<libc::sockaddr_storage>::zeroed();
+    let mut room = size_of::<libc::sockaddr_storage>() as socklen_t;
+    let (from, len) = if from.is_null() { (own.as_mut_ptr().cast(), &raw mut room) } else { (from, len) };
+    // SAFETY: as the caller says, but for addresses of nothing, which the kernel refuses.
+    let has_room =
+        !faults::low(len) && unsafe { len.read_unaligned() } as usize >= size_of::<libc::sa_family_t>();
+    let got = accept(from, len);
+    if got >= 0 {
+        // SAFETY: there was room for the family, and the kernel has written it.
+        let family =
+            has_room.then(|| i32::from(unsafe { from.cast::<libc::sa_family_t>().read_unaligned() }));
+        lifecycle::track(got, false, family);
+    }
+    got
+}
+
 /// Of 32-bit programs whose time has 64 bits; by the same name on others.
 const SO_RCVTIMEO_NEW: c_int = 66;
 
@@ -219,21 +247,13 @@ hooks! {
         if thread::is_ours() {
             return descriptors::for_library(|| next(fd, from, len));
         }
-        let got = next(fd, from, len);
-        if got >= 0 {
-            lifecycle::track(got, false, None);
-        }
-        got
+        accepted(from, len, |from, len| next(fd, from, len))
     }
     fn accept4(next; fd: c_int, from: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> c_int {
         if thread::is_ours() {
             return descriptors::for_library(|| next(fd, from, len, flags));
         }
-        let got = next(fd, from, len, flags);
-        if got >= 0 {
-            lifecycle::track(got, false, None);
-        }
-        got
+        accepted(from, len, |from, len| next(fd, from, len, flags))
     }
     fn close(next; fd: c_int) -> c_int {
         if thread::is_ours() && table::is_own(fd) {

@@ -8,7 +8,7 @@ use fabric::sync::Ordering;
 use fabric::sys;
 
 use crate::conn::{Conn, flag};
-use crate::epoll;
+use crate::{epoll, process};
 
 /// The connection is among those that poll() or select() waits for.
 #[inline]
@@ -18,8 +18,9 @@ pub fn waited_for(conn: &Conn) {
     }
 }
 
-/// The program reads. That it waits then is asked of the kernel for the first reads, until it has
-/// been seen to.
+/// The program reads. That it waits then is asked of the kernel for some reads, until it has been
+/// seen to: not before the last ones without which the connection stays on tcp anyway, as most end
+/// before.
 #[inline]
 pub(crate) fn reads(conn: &Conn, fd: i32, flags: i32) {
     if !conn.has(flag::SEEN) && conn.epolls.load(Ordering::Relaxed) == 0 {
@@ -30,10 +31,16 @@ pub(crate) fn reads(conn: &Conn, fd: i32, flags: i32) {
 #[cold]
 fn look(conn: &Conn, fd: i32, flags: i32) {
     conn.set(flag::READ);
+    if conn.ops.load(Ordering::Relaxed) + LAST < process::options().promote_after {
+        return;
+    }
     if flags & libc::MSG_DONTWAIT == 0 && blocks(fd) && sys::ioctl_int(fd, libc::FIONREAD) == Ok(0) {
         conn.set(flag::SEEN);
     }
 }
+
+/// So many calls before a connection may move its reads are looked at.
+const LAST: u32 = 2;
 
 /// Whether the program has been seen to wait for it.
 pub(crate) fn waits(conn: &'static Conn, fd: i32) -> bool {

@@ -184,8 +184,8 @@ unsafe fn fcntl_with(fd: c_int, command: c_int, arg: usize, next: impl Fn() -> c
     result
 }
 
-/// accept(), and what it has accepted is followed. The peer's address is asked for in any case: to ask
-/// the socket for its family takes one call more.
+/// accept(), and what it has accepted is followed. The peer's address is asked for in any case: to
+/// ask the socket for its family takes one call more.
 ///
 /// # Safety
 ///

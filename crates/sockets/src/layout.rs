@@ -121,8 +121,8 @@ pub mod note {
     /// Between hosts: it has found our END, and sends no STOP any more.
     pub const END_HEARD: u64 = 256;
     /// A process that has it ends: the kernel may tell of the end of the connection without a word
-    /// in memory. Between hosts: what it has put is there; its END comes by tcp, and whatever it may
-    /// still say.
+    /// in memory. Between hosts: what it has put is there; its END comes by tcp, and whatever it
+    /// may still say.
     pub const ENDING: u64 = 512;
     /// With [`RECALL`]: its program goes through exec(), and the next image may offer a slot for
     /// the connection again.

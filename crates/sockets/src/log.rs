@@ -59,8 +59,8 @@ impl Conn {
         report::count_reason(reason);
     }
 
-    /// It ends. One that was on tcp all the time, and still had a chance to move, counts for what it
-    /// waited for.
+    /// It ends. One that was on tcp all the time, and still had a chance to move, counts for what
+    /// it waited for.
     pub fn count_last_reason(&self) {
         let reason = Reason::of(self.reason.load(Ordering::Relaxed));
         if !self.has(flag::COUNTED)

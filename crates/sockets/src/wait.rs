@@ -2,10 +2,10 @@
 //! the kernel on the companion.
 //!
 //! A reader sleeps on the tripwire first ([`crate::wake::word`]), if nothing else can end its wait.
-//! Those who wait longer, and writers, sleep in poll, until the bell of single calls is rung or the companion tells
-//! of the end. A reader who has no bell sleeps in recv(MSG_PEEK) on the companion, until it is
-//! kicked: the kernel then does for us what it does for tcp, be it SO_RCVTIMEO, EINTR and
-//! SA_RESTART, or cancellation.
+//! Those who wait longer, and writers, sleep in poll, until the bell of single calls is rung or the
+//! companion tells of the end. A reader who has no bell sleeps in recv(MSG_PEEK) on the companion,
+//! until it is kicked: the kernel then does for us what it does for tcp, be it SO_RCVTIMEO, EINTR
+//! and SA_RESTART, or cancellation.
 
 use fabric::sync::Ordering;
 use fabric::sys::{self, Errno};

@@ -1,7 +1,7 @@
-//! Sleeping on a tripwire itself, by futex(2). A reader, or a poll() of one connection, sleeps so at
-//! first: one system call to sleep, one to wake. What the kernel tells of the companion (the end of
-//! a process that was killed, above all) does not wake it, so it does not sleep long, and not when
-//! something like that may be near.
+//! Sleeping on a tripwire itself, by futex(2). A reader, or a poll() of one connection, sleeps so
+//! at first: one system call to sleep, one to wake. What the kernel tells of the companion (the end
+//! of a process that was killed, above all) does not wake it, so it does not sleep long, and not
+//! when something like that may be near.
 
 use fabric::sync::Ordering;
 use fabric::sys::Errno;

@@ -1,27 +1,32 @@
 /*
  * pingpong: how long a message takes there and back.
  *
- *   pingpong server (--tcp PORT | --unix PATH) [--size 64] [--epoll] [--cpu N]
- *   pingpong client (--tcp PORT | --unix PATH) [--size 64] [--epoll] [--cpu N]
+ *   pingpong server (--tcp PORT | --unix PATH) [--size 64] [--epoll | --poll] [--cpu N]
+ *   pingpong client (--tcp PORT | --unix PATH) [--size 64] [--epoll | --poll] [--cpu N]
  *                   [--seconds 1] [--warmup 0.2] [--interval-us 0] [--idle SECONDS]
  *
  * One connection, one message under way at a time. The plain form blocks in send() and recv(); with --epoll the socket
- * is non-blocking and epoll_wait() says when to read. --interval-us sleeps between round trips: a client that asks now
+ * is non-blocking and epoll_wait() says when to read; with --poll, poll() of this one. --interval-us sleeps between round trips: a client that asks now
  * and then. --idle keeps the connection open without a byte after the measurement and reports the processor time used.
  * The server serves one connection and ends; both print their processor time.
  */
 #include "common.h"
 
+#include <poll.h>
+
 struct end {
-	int fd, epoll; /* epoll is -1 for blocking calls */
+	int fd, epoll; /* epoll is -1 for blocking calls and poll() */
+	bool polls;
 };
 
-static struct end make_end(int fd, bool with_epoll)
+static struct end make_end(int fd, int argc, char **argv)
 {
-	struct end end = {fd, -1};
+	struct end end = {fd, -1, flag(argc, argv, "poll")};
 
 	set_nodelay(fd);
-	if (with_epoll) {
+	if (end.polls)
+		set_nonblocking(fd);
+	if (flag(argc, argv, "epoll")) {
 		set_nonblocking(fd);
 		end.epoll = epoll_create1(0);
 		if (end.epoll < 0)
@@ -35,14 +40,18 @@ static struct end make_end(int fd, bool with_epoll)
 static bool take(struct end end, char *buffer, size_t size)
 {
 	struct epoll_event event;
+	struct pollfd polled = {end.fd, POLLIN, 0};
 	size_t got = 0;
 
-	if (end.epoll < 0)
+	if (end.epoll < 0 && !end.polls)
 		return recv_all(end.fd, buffer, size);
 	while (got < size) {
 		ssize_t n;
 
-		wait_ready(end.epoll, &event, 1);
+		if (!end.polls)
+			wait_ready(end.epoll, &event, 1);
+		else if (poll(&polled, 1, -1) < 0 && errno != EINTR)
+			die("poll");
 		n = recv(end.fd, buffer + got, size - got, 0);
 		if (n < 0 && (errno == EAGAIN || errno == EINTR))
 			continue;
@@ -74,7 +83,7 @@ static void server(int argc, char **argv, size_t size)
 {
 	char *buffer = allocate(size);
 	int listener = serve(argc, argv);
-	struct end end = make_end(accept_one(listener), flag(argc, argv, "epoll"));
+	struct end end = make_end(accept_one(listener), argc, argv);
 	unsigned long long count = 0;
 
 	while (take(end, buffer, size)) {
@@ -92,7 +101,7 @@ static void client(int argc, char **argv, size_t size)
 	useconds_t interval = (useconds_t)number(argc, argv, "interval-us", 0);
 	double idle = number(argc, argv, "idle", 0);
 	char *out = allocate(size), *in = allocate(size);
-	struct end end = make_end(connect_to(argc, argv), flag(argc, argv, "epoll"));
+	struct end end = make_end(connect_to(argc, argv), argc, argv);
 	uint64_t start = now_ns(), before = start, cpu = 0, began = start;
 	uint32_t serial = 0;
 	bool measuring = false;
@@ -150,7 +159,7 @@ int main(int argc, char **argv)
 	else if (argc > 1 && strcmp(argv[1], "client") == 0 && size)
 		client(argc, argv, size);
 	else {
-		fprintf(stderr, "usage: pingpong (server | client) (--tcp PORT | --unix PATH) [--size N] [--epoll] [--cpu N]"
+		fprintf(stderr, "usage: pingpong (server | client) (--tcp PORT | --unix PATH) [--size N] [--epoll | --poll] [--cpu N]"
 				" [--seconds S] [--warmup S] [--interval-us N] [--idle S]\n");
 		return 2;
 	}

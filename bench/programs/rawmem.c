@@ -1,26 +1,30 @@
 /*
  * rawmem: what the memory itself can do between two processes, the limit for everything built on it.
  *
- *   rawmem latency   [--cpu A --peer-cpu B] [--seconds 1] [--warmup 0.2] [--payload 0]
+ *   rawmem latency   [--cpu A --peer-cpu B] [--seconds 1] [--warmup 0.2] [--payload 0] [--asleep futex | --asleep eventfd]
  *   rawmem bandwidth [--cpu A --peer-cpu B] [--seconds 1] [--warmup 0.1] [--size 65536] [--ring 65536] [--piece 0]
  *   rawmem put       [--cpu A --peer-cpu B] [--seconds 1] [--warmup 0.1] [--size 65536] [--buffers 4] [--touch]
  *
  * latency: a counter in a cache line of its own goes there, and one in another line comes back; --payload bytes are put
- * right behind the counter, and copied out by the other side, which sends as many back.
+ * right behind the counter, and copied out by the other side, which sends as many back. With --asleep each side sleeps
+ * until the other wakes it: what programs that never spin can have of the memory.
  * bandwidth: a two-copy pipe, as a byte stream through shared memory must be: the writer copies each message from its
  * buffer into a ring, the reader copies what it finds into its own (same sizes as in `stream`). Large messages go in
  * pieces (--piece, an eighth of the ring where 0), so that both sides copy at the same time.
  * put: one copy only, as an adapter writes into posted buffers: each message straight into the next of the reader's
  * --buffers, then a counter; the reader looks at nothing but the counter, or, with --touch, reads what came, and says how
  * far it is.
- * Both sides only ever spin.
+ * But for --asleep both sides only ever spin.
  */
 #include "common.h"
 
+#include <linux/futex.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 
 #define LINE 128 /* two lines, since processors fetch them in pairs */
@@ -32,30 +36,53 @@ struct shared {
 	_Alignas(4096) unsigned char ring[];   /* latency: both notes; put: the buffers */
 };
 
+/* How who waits for a note does so. */
+enum wait { SPINS, ON_FUTEX, ON_EVENTFD };
+
 /* One message of `latency`, there or back. */
 struct note {
-	_Alignas(LINE) _Atomic uint64_t turn;
+	_Alignas(LINE) _Atomic uint32_t turn;
+	enum wait wait;
+	int bell; /* an eventfd */
 	unsigned char payload[];
 };
 
-static void put(struct note *note, uint64_t turn, const unsigned char *from, size_t payload)
+static void put(struct note *note, uint32_t turn, const unsigned char *from, size_t payload)
 {
 	memcpy(note->payload, from, payload);
 	atomic_store_explicit(&note->turn, turn, memory_order_release);
+	if (note->wait == ON_FUTEX)
+		syscall(SYS_futex, &note->turn, FUTEX_WAKE, 1, NULL, NULL, 0);
+	else if (note->wait == ON_EVENTFD && write(note->bell, &(uint64_t){1}, 8) != 8)
+		die("write to an eventfd");
 }
 
-static void poll_for(struct note *note, uint64_t turn, unsigned char *to, size_t payload)
+static void poll_for(struct note *note, uint32_t turn, unsigned char *to, size_t payload)
 {
+	uint64_t rung;
+
+	if (note->wait == ON_EVENTFD && read(note->bell, &rung, 8) != 8)
+		die("read from an eventfd");
 	while (atomic_load_explicit(&note->turn, memory_order_acquire) != turn)
-		relax();
+		if (note->wait == ON_FUTEX)
+			syscall(SYS_futex, &note->turn, FUTEX_WAIT, turn - 1, NULL, NULL, 0);
+		else
+			relax();
 	memcpy(to, note->payload, payload);
+}
+
+static void begin(struct note *note, const char *wait)
+{
+	note->wait = !wait ? SPINS : strcmp(wait, "futex") == 0 ? ON_FUTEX : ON_EVENTFD;
+	if (note->wait == ON_EVENTFD && (note->bell = eventfd(0, EFD_CLOEXEC)) < 0)
+		die("eventfd");
 }
 
 static void latency_peer(struct note *there, struct note *back, size_t payload)
 {
 	unsigned char *buffer = allocate(payload + 1);
 
-	for (uint64_t turn = 1;; turn++) {
+	for (uint32_t turn = 1;; turn++) {
 		poll_for(there, turn, buffer, payload);
 		put(back, turn, buffer, payload);
 	}
@@ -67,7 +94,7 @@ static void latency(struct note *there, struct note *back, size_t payload, uint6
 	unsigned char *buffer = allocate(payload + 1);
 	uint64_t start = now_ns(), before = start;
 
-	for (uint64_t turn = 1;; turn++) {
+	for (uint32_t turn = 1;; turn++) {
 		uint64_t after;
 
 		put(there, turn, buffer, payload);
@@ -232,7 +259,7 @@ int main(int argc, char **argv)
 
 	if (!is_latency && !is_put && strcmp(mode, "bandwidth") != 0) {
 		fprintf(stderr, "usage: rawmem (latency | bandwidth | put) [--cpu A] [--peer-cpu B] [--seconds S] [--warmup S]"
-				" [--payload N] [--size N] [--ring N] [--piece N] [--buffers N] [--touch]\n");
+				" [--payload N] [--asleep futex | --asleep eventfd] [--size N] [--ring N] [--piece N] [--buffers N] [--touch]\n");
 		return 2;
 	}
 	if (!piece)
@@ -244,6 +271,10 @@ int main(int argc, char **argv)
 	shared = mmap(NULL, sizeof *shared + shares, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	if (shared == MAP_FAILED)
 		die("mmap");
+	if (is_latency) {
+		begin((struct note *)shared->ring, option(argc, argv, "asleep"));
+		begin((struct note *)(shared->ring + note), option(argc, argv, "asleep"));
+	}
 	peer = fork();
 	if (peer < 0)
 		die("fork");

@@ -101,6 +101,7 @@ fn group(session: &mut Session, what: &str, options: &BenchOptions) -> Result<()
     }
     match what {
         "latency" => messages::latency(session),
+        "asleep" => messages::asleep(session),
         "throughput" => messages::throughput(session),
         "apps" => apps::measure(session, &options.apps),
         ftp::GROUP => ftp::measure(session),

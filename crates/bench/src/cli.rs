@@ -11,8 +11,15 @@ pub struct Group {
     pub help: &'static [&'static str],
 }
 
-const GROUPS: [Group; 12] = [
+const GROUPS: [Group; 13] = [
     Group { name: "latency", help: &["64-byte round trips, with blocking calls and under epoll"] },
+    Group {
+        name: "asleep",
+        help: &[
+            "64-byte round trips of programs that never spin (--profile safe), with blocking calls and under poll, on two",
+            "CPUs and on one, beside memory whose reader sleeps on a futex or an eventfd",
+        ],
+    },
     Group { name: "throughput", help: &["one-way messages of 64 B, 4 KB, 64 KB and 1 MB"] },
     Group {
         name: "apps",
@@ -104,7 +111,7 @@ OPTIONS
   --provider P   libfabric's provider for `ofi` (default tcp)
   --at ADDRESS   where the servers of `ofi` are reached (default 127.0.0.1)
   --remote WORDS  what starts them there, put before a command, as 'ssh HOST' (default: nothing, they are on this host)
-  --beside FILE  another build of libshunt.so, measured in turn with this one (latency, throughput and apps)
+  --beside FILE  another build of libshunt.so, measured in turn with this one (latency, asleep, throughput and apps)
   --json         all raw numbers as JSON on stdout, the tables on stderr
   --plot DIR     draw PNG plots into DIR
   --check        exit with 3 where a ratio misses what the project promises
@@ -242,9 +249,10 @@ pub fn parse_bench(args: &[OsString]) -> Result<Parsed<BenchOptions>, String> {
         .filter(|name| has(name) || by_part(name))
         .map(String::from)
         .collect();
-    let alone = what.iter().find(|name| !["latency", "throughput", "apps"].contains(&name.as_str()));
+    let alone =
+        what.iter().find(|name| !["latency", "asleep", "throughput", "apps"].contains(&name.as_str()));
     if let (Some(name), Some(_)) = (alone, &beside) {
-        return Err(format!("--beside is for latency, throughput and apps, not for {name}"));
+        return Err(format!("--beside is for latency, asleep, throughput and apps, not for {name}"));
     }
     let all_apps = has("apps") || named.is_empty();
     let all_filters = has("filters");

@@ -15,6 +15,9 @@ pub enum Side {
     Beside,
     Unix,
     Raw,
+    /// Raw memory whose two ends sleep until the other wakes them.
+    Futex,
+    Eventfd,
     /// A copy of the same file on the same file system.
     Copy,
     /// Shunt's stream over a link of libfabric, and libfabric's own tests: its own program, remote
@@ -52,7 +55,7 @@ pub enum Side {
 }
 
 impl Side {
-    pub const ALL: [Side; 29] = [
+    pub const ALL: [Side; 31] = [
         Side::Tcp,
         Side::Shunt,
         Side::Beside,
@@ -64,6 +67,8 @@ impl Side {
         Side::FiMessages,
         Side::Unix,
         Side::Raw,
+        Side::Futex,
+        Side::Eventfd,
         Side::Copy,
         Side::Filters,
         Side::FiltersShunt,
@@ -91,6 +96,8 @@ impl Side {
             Side::Beside => "shunt_beside",
             Side::Unix => "unix",
             Side::Raw => "raw",
+            Side::Futex => "futex",
+            Side::Eventfd => "eventfd",
             Side::Copy => "copy",
             Side::Ofi => "shunt_over_libfabric",
             Side::FiPingpong => "fi_pingpong",
@@ -125,6 +132,7 @@ impl Side {
             Side::Beside => "other build",
             Side::Unix => "UNIX socket",
             Side::Raw => "raw memory",
+            Side::Futex | Side::Eventfd => self.key(),
             Side::Copy => "file copy",
             Side::Ofi => "Shunt, libfabric",
             Side::FiPingpong => "fi_pingpong",

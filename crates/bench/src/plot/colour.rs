@@ -15,6 +15,8 @@ pub fn colour(side: Side) -> RGBColor {
         Side::FiWrites => RGBColor(0, 120, 90),
         Side::FiMessages => RGBColor(170, 51, 119),
         Side::Raw | Side::Copy => RGBColor(0, 120, 90),
+        Side::Futex => RGBColor(0, 120, 90),
+        Side::Eventfd => RGBColor(0, 60, 150),
         Side::Via => RGBColor(170, 51, 119),
         Side::Sovia => RGBColor(230, 171, 2),
         Side::Filters | Side::OnDemand => RGBColor(213, 94, 0),

@@ -23,7 +23,8 @@ pub fn draw_all(results: &Results, directory: &Path) -> Result<Vec<PathBuf>> {
         let file = directory.join(format!("{group}.png"));
         let metrics = results.group(group);
         match group {
-            "latency" => latency(&metrics, &file)?,
+            "latency" => latency(&metrics, "Round trip of 64 bytes", &file)?,
+            "asleep" => latency(&metrics, "Round trip of 64 bytes, without spinning", &file)?,
             "throughput" => lines::throughput(&metrics, &file)?,
             "apps" => apps(&metrics, &file)?,
             "ftp" => ftp(&metrics, &file)?,
@@ -107,11 +108,11 @@ fn series(metrics: &[&Metric], value: impl Fn(&Metric, Side) -> Option<Summary>)
     all.into_iter().filter(|s| s.values.iter().any(Option::is_some)).collect()
 }
 
-fn latency(metrics: &[&Metric], file: &Path) -> Result<()> {
+fn latency(metrics: &[&Metric], title: &str, file: &Path) -> Result<()> {
     let shown: Vec<&Metric> = metrics.iter().copied().filter(|m| m.name != "mean").collect();
     bars::draw(
         &Bars {
-            title: "Round trip of 64 bytes".into(),
+            title: title.into(),
             note: "less is better; logarithmic; median and range of the rounds".into(),
             axis: "time there and back".into(),
             categories: shown.iter().map(|m| format!("{}, {}", m.row, m.name)).collect(),

@@ -346,8 +346,8 @@ fn sleep_on_word(
 ) -> Option<Result<bool, Errno>> {
     let [poll] = fds else { return None };
     let conn = managed(poll.fd)?;
-    if poll.events & !(libc::POLLIN | libc::POLLRDNORM) != 0
-        || poll.events == 0
+    if poll.events & !READABLE != 0
+        || poll.events & (libc::POLLIN | libc::POLLRDNORM) == 0
         || !mask.is_null()
         || deadline.is_some_and(|deadline| deadline < sys::now() + word::SHORT_NS)
         || !word::tells_all(conn)
@@ -367,6 +367,10 @@ fn sleep_on_word(
         Err(_) => None,
     }
 }
+
+/// What select() and poll() of who reads ask for.
+const READABLE: i16 =
+    libc::POLLIN | libc::POLLRDNORM | libc::POLLRDBAND | libc::POLLHUP | libc::POLLERR | libc::POLLNVAL;
 
 /// How a descriptor is waited for in a sleep.
 #[derive(Clone, Copy)]

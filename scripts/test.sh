@@ -186,8 +186,11 @@ quick_blackbox() {
     local beside=()
     [ "$(id -u)" != 0 ] || beside=(-n "${TEST_JOBS:-$(($(nproc) + 1))}")
     PYTEST_PATHS="tests/test_sockets.py tests/test_exec.py tests/test_sets.py tests/test_redis.py" \
-        python_tests --modes shunt -m "not alone" ${beside[@]+"${beside[@]}"} -k "${QUICK_TESTS-not idle and not benchmark and not save and not many-many and not small_buffers and not peek_beyond}"
+        python_tests --modes shunt -m "not alone" ${beside[@]+"${beside[@]}"} -k "${QUICK_TESTS-not benchmark and not save and $LIGHT}"
 }
+
+# Without examples that take long, and say nothing about how bytes go or which calls are made that shorter ones do not say.
+LIGHT="not idle and not many-many and not small_buffers and not peek_beyond and not costs"
 
 # Other users are only there for root; what they attack is only there in mode shunt.
 adversary() {
@@ -198,13 +201,13 @@ adversary() {
 # What programs see is the same by either way of the bytes. Without what bounds memory: that of Virtual Interfaces is larger; and without pidfd_getfd() of a
 # connection with messages unread, which is refused.
 over_vipl() {
-    SHUNT_STREAM=via side_by_side --modes shunt -k "${VIA_TESTS-(test_sockets or test_exec or redis or nginx) and not limits and not taken_unread}"
+    SHUNT_STREAM=via side_by_side --modes shunt -k "${VIA_TESTS-(test_sockets or test_exec or redis or nginx) and not limits and not taken_unread and $LIGHT}"
 }
 
 # Without what installs a filter of its own, or makes calls by itself that are not on the list.
 filtered() {
     LAUNCHER="build/venv/bin/python tests/harness/filtered.py" PYTEST_PATHS="tests/test_sockets.py tests/test_exec.py tests/test_leftover.py" \
-        side_by_side --modes shunt -k "not sandbox and not raw-others and not tcp_options-unknown and not taking"
+        side_by_side --modes shunt -k "not sandbox and not raw-others and not tcp_options-unknown and not taking and $LIGHT"
 }
 
 soak() {

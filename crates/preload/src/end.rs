@@ -2,9 +2,8 @@
 //! get its holds back.
 
 use core::ffi::c_int;
-use fabric::sync::Ordering::Relaxed;
 use sockets::conn::flag;
-use sockets::{close, fork, process, report, table};
+use sockets::{close, fork, process, table};
 
 use crate::next::hooks;
 
@@ -16,8 +15,7 @@ pub fn leave() {
     table::each_conn(|fd, conn| {
         if conn.slot_taken() {
             close::at_exit(conn, fd);
-            report::add(report::at::RING_OUT, conn.counters.ring_out.load(Relaxed));
-            report::add(report::at::RING_IN, conn.counters.ring_in.load(Relaxed));
+            conn.count_moved();
         } else if !conn.has(flag::SHARED) {
             conn.count_last_reason();
         }

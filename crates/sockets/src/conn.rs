@@ -127,6 +127,9 @@ pub mod flag {
 pub struct Counters {
     pub ring_out: AtomicU64,
     pub ring_in: AtomicU64,
+    /// How much of these is in the sums of `shunt run --stats`.
+    pub told_out: AtomicU64,
+    pub told_in: AtomicU64,
     pub kicks: AtomicU64,
     pub bells: AtomicU64,
     pub hints: AtomicU64,
@@ -136,6 +139,13 @@ pub struct Counters {
 }
 
 impl Counters {
+    /// The next bytes go by other rings, and are counted anew.
+    pub(crate) fn forget_moved(&self) {
+        for count in [&self.ring_out, &self.ring_in, &self.told_out, &self.told_in] {
+            count.store(0, Ordering::Relaxed);
+        }
+    }
+
     fn reset(&self) {
         // SAFETY: it has such words alone.
         let all = unsafe { &*core::ptr::from_ref(self).cast::<[AtomicU64; size_of::<Counters>() / 8]>() };

@@ -128,6 +128,8 @@ fn look() {
 
 /// Looks at one: what is to be done later.
 fn at(conn: &'static Conn) -> u32 {
+    // Of a process that is killed the sums have at least what it had moved by now.
+    conn.count_moved();
     // One that is in use right now is not idle.
     let Some(mut tx) = conn.tx.try_lock() else { return USED };
     let ring = matches!(conn.tx.path(), path::SMALL | path::BIG);

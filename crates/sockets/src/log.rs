@@ -59,6 +59,21 @@ impl Conn {
         report::count_reason(reason);
     }
 
+    /// Adds to the sums what it has moved since it was last added.
+    pub fn count_moved(&self) {
+        let counts = &self.counters;
+        for (moved, told, at) in [
+            (&counts.ring_out, &counts.told_out, report::at::RING_OUT),
+            (&counts.ring_in, &counts.told_in, report::at::RING_IN),
+        ] {
+            let now = moved.load(Ordering::Relaxed);
+            let more = now.saturating_sub(told.fetch_max(now, Ordering::Relaxed));
+            if more != 0 {
+                report::add(at, more);
+            }
+        }
+    }
+
     /// It ends. One that was on tcp all the time, and still had a chance to move, counts for what
     /// it waited for.
     pub fn count_last_reason(&self) {

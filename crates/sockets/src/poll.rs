@@ -216,14 +216,18 @@ fn managed(fd: i32) -> Option<&'static Conn> {
     table::conn(fd).filter(|conn| conn.is_managed())
 }
 
-/// Changes when any promoted member's peer has put something, or its end has become known: a survey
-/// before that has not seen it, and a sleep after it would not be told.
+/// Changes when any promoted member's peer has put something that is waited for, or its end has
+/// become known: a survey before that has not seen it, and a sleep after it would not be told.
 fn fingerprint(fds: &[libc::pollfd]) -> u64 {
-    fds.iter().filter_map(|poll| managed(poll.fd)).fold(0, |sum, conn| {
+    fds.iter().filter_map(|poll| Some((poll, managed(poll.fd)?))).fold(0, |sum, (poll, conn)| {
         let told = u64::from(conn.has(flag::PEER_FIN | flag::PEER_HUP));
-        sum.rotate_left(9) ^ Seen::now(conn).sum() ^ told
+        let seen = if poll.events & WRITABLE != 0 { Seen::now(conn) } else { Seen::to_read(conn) };
+        sum.rotate_left(9) ^ seen.sum() ^ told
     })
 }
+
+/// What those ask for who want to write.
+const WRITABLE: i16 = libc::POLLOUT | libc::POLLWRNORM | libc::POLLWRBAND;
 
 /// Tells peers where we wait. Where they do: on this very processor, if one of them does.
 fn meet(fds: &[libc::pollfd]) -> u64 {
@@ -257,17 +261,17 @@ fn fall_asleep(
             continue;
         }
         conn.counters.sleeps.fetch_add(1, Ordering::Relaxed);
-        let interest = if poll.events & libc::POLLOUT != 0 { trip::RX | trip::TX } else { trip::RX };
+        let interest = if poll.events & WRITABLE != 0 { trip::RX | trip::TX } else { trip::RX };
         arm::arm(conn, interest, how);
         // The companion stands for the connection: kicks, its end, and what is still on tcp. Once
         // its end is known it would be readable for ever.
         let on_tcp = matches!(conn.tx.path(), path::TCP | path::LAST);
-        let out = if on_tcp { poll.events & libc::POLLOUT } else { 0 };
+        let out = if on_tcp { poll.events & WRITABLE } else { 0 };
         if conn.tx.path() == path::RESEND {
             // For room in the companion, or for what the peer says, whatever the program waits for:
             // the peer may have to get these bytes before it answers. The next survey sends on.
             limit = Some(RESEND_NS);
-        } else if conn.is_via() && conn.tx.path() == path::SMALL && poll.events & libc::POLLOUT != 0 {
+        } else if conn.is_via() && conn.tx.path() == path::SMALL && poll.events & WRITABLE != 0 {
             // For a window that stays full.
             limit = limit.or(Some(room::STALL_NS));
         }

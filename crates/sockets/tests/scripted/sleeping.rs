@@ -261,19 +261,21 @@ fn a_poll_is_woken_by_the_bell_of_calls() {
 
 #[test]
 fn a_poll_for_room_is_armed_for_that_too() {
-    let (ours, mut peer) = on_rings();
-    while ours.send(&[1; 1000]).is_ok_and(|count| count == 1000) {}
-    let told = asleep(
-        &mut peer,
-        TX,
-        || ours.poll_for(POLLIN | POLLOUT, None),
-        |peer, armed| {
-            assert_eq!(armed & (RX | TX), RX | TX);
-            peer.read();
-            peer.fire();
-        },
-    );
-    assert_eq!(told, POLLOUT);
+    for room in [POLLOUT, libc::POLLWRNORM] {
+        let (ours, mut peer) = on_rings();
+        while ours.send(&[1; 1000]).is_ok_and(|count| count == 1000) {}
+        let told = asleep(
+            &mut peer,
+            TX,
+            || ours.poll_for(POLLIN | room, None),
+            |peer, armed| {
+                assert_eq!(armed & (RX | TX), RX | TX);
+                peer.read();
+                peer.fire();
+            },
+        );
+        assert_eq!(told, room);
+    }
 }
 
 #[test]

@@ -8,7 +8,7 @@ import pytest
 
 MOST = 200  # of one kind, both ends together, more than plain
 # Of each round trip: by TCP, and by memory where both ends sleep. clock_gettime: how busy the process is.
-EACH_TIME = {"recvfrom", "sendto", "ppoll", "clock_gettime", "getsockopt", "write", "preadv2"}
+EACH_TIME = {"recvfrom", "sendto", "ppoll", "clock_gettime", "getsockopt", "write", "preadv2", "futex"}
 
 
 def test_no_call_is_made_over_and_over(r, mode):

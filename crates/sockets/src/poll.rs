@@ -17,7 +17,7 @@ use crate::wake::arm;
 use crate::wake::arm::Seen;
 use crate::wake::sleepers::Waiter;
 use crate::wake::word;
-use crate::{epoll, idle, kicks, next, overdue, process, ready, rendezvous, seen, table, wait};
+use crate::{epoll, events, idle, kicks, next, overdue, process, ready, rendezvous, seen, table, wait};
 
 /// Connections that a poll of the kernel's is waiting on: they are not promoted meanwhile, as
 /// nobody would wake it.
@@ -221,13 +221,15 @@ fn managed(fd: i32) -> Option<&'static Conn> {
 fn fingerprint(fds: &[libc::pollfd]) -> u64 {
     fds.iter().filter_map(|poll| Some((poll, managed(poll.fd)?))).fold(0, |sum, (poll, conn)| {
         let told = u64::from(conn.has(flag::PEER_FIN | flag::PEER_HUP));
-        let seen = if poll.events & WRITABLE != 0 { Seen::now(conn) } else { Seen::to_read(conn) };
+        let seen = if writes(poll) { Seen::now(conn) } else { Seen::to_read(conn) };
         sum.rotate_left(9) ^ seen.sum() ^ told
     })
 }
 
-/// What those ask for who want to write.
-const WRITABLE: i16 = libc::POLLOUT | libc::POLLWRNORM | libc::POLLWRBAND;
+/// Whether it waits for room, too.
+fn writes(poll: &libc::pollfd) -> bool {
+    events::ask_for_room(poll.events as u16 as u32)
+}
 
 /// Tells peers where we wait. Where they do: on this very processor, if one of them does.
 fn meet(fds: &[libc::pollfd]) -> u64 {
@@ -261,17 +263,17 @@ fn fall_asleep(
             continue;
         }
         conn.counters.sleeps.fetch_add(1, Ordering::Relaxed);
-        let interest = if poll.events & WRITABLE != 0 { trip::RX | trip::TX } else { trip::RX };
+        let interest = if writes(poll) { trip::RX | trip::TX } else { trip::RX };
         arm::arm(conn, interest, how);
         // The companion stands for the connection: kicks, its end, and what is still on tcp. Once
         // its end is known it would be readable for ever.
         let on_tcp = matches!(conn.tx.path(), path::TCP | path::LAST);
-        let out = if on_tcp { poll.events & WRITABLE } else { 0 };
+        let out = if on_tcp { poll.events & (libc::POLLOUT | libc::POLLWRNORM) } else { 0 };
         if conn.tx.path() == path::RESEND {
             // For room in the companion, or for what the peer says, whatever the program waits for:
             // the peer may have to get these bytes before it answers. The next survey sends on.
             limit = Some(RESEND_NS);
-        } else if conn.is_via() && conn.tx.path() == path::SMALL && poll.events & WRITABLE != 0 {
+        } else if conn.is_via() && conn.tx.path() == path::SMALL && writes(poll) {
             // For a window that stays full.
             limit = limit.or(Some(room::STALL_NS));
         }

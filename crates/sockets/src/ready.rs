@@ -4,7 +4,7 @@
 use fabric::{Local, sys};
 
 use crate::conn::{Conn, flag, path, state};
-use crate::events::{IN, OUT, RDHUP};
+use crate::events::{self, IN, OUT, RDHUP, WRNORM};
 use crate::kicks::By;
 use crate::layout::{SMALL_AT, TCP_AT, W, note};
 use crate::path::reader;
@@ -23,12 +23,13 @@ pub fn events(conn: &'static Conn, fd: i32, want: u32) -> Option<u32> {
         return None;
     }
     let mut seen = Seen { got: 0, ask: want & libc::EPOLLPRI as u32, ring: false, few: false };
-    seen.look_at_room(conn, fd, want)?;
+    let looked_for = if events::ask_for_room(want) { want | OUT } else { want };
+    seen.look_at_room(conn, fd, looked_for)?;
     seen.look_at_bytes(conn, fd)?;
     if conn.has(flag::PEER_FIN | flag::PEER_HUP) || conn.notes() & (note::CLOSED | note::SHUT_WR) != 0 {
         seen.ask |= IN | RDHUP;
     }
-    if seen.ask & (want | IN | RDHUP) != 0 {
+    if seen.ask & (looked_for | IN | RDHUP) != 0 {
         seen.ask_kernel(conn, fd)?;
         if seen.got & IN != 0 && !seen.ring && has_moved(conn, fd)? {
             // The kernel may have told of a kick: it was asked after the peer had moved.
@@ -165,4 +166,3 @@ pub(crate) fn absorb_by(conn: &'static Conn, fd: i32, by: By) {
 /// Not an event: to be asked again.
 pub(crate) const AGAIN: u32 = 1 << 27;
 const RDNORM: u32 = libc::EPOLLRDNORM as u32;
-const WRNORM: u32 = libc::EPOLLWRNORM as u32;

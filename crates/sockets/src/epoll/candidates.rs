@@ -93,13 +93,13 @@ enum Found {
 /// What an edge-triggered member is ready for, and the peer's write position before that was looked
 /// at. Armed before the look: what comes before is an edge to report now, what comes later fires.
 fn edges_of(conn: &'static Conn, fd: i32, want: u32) -> (Option<u32>, u64) {
-    let room = want & events::OUT != 0 && conn.has(flag::TX_FULL);
+    let room = events::ask_for_room(want) && conn.has(flag::TX_FULL);
     arm_member(conn, if room { trip::RX | trip::TX } else { trip::RX });
     let seen = conn.word(W);
     let got = match ready::events(conn, fd, want) {
         // No room although nobody told us so (filled before it became a member): its edge is
         // awaited, too.
-        Some(got) if want & !got & events::OUT != 0 && !room => {
+        Some(got) if events::ask_for_room(want) && !events::ask_for_room(got) && !room => {
             conn.set(flag::TX_FULL);
             arm_member(conn, trip::RX | trip::TX);
             ready::events(conn, fd, want)
@@ -112,7 +112,7 @@ fn edges_of(conn: &'static Conn, fd: i32, want: u32) -> (Option<u32>, u64) {
 /// What a level-triggered member is ready for. It is armed if that is nothing, or if it is `always`
 /// to be.
 fn level_of(conn: &'static Conn, fd: i32, want: u32, always: bool) -> Option<u32> {
-    let interest = if want & events::OUT != 0 { trip::RX | trip::TX } else { trip::RX };
+    let interest = if events::ask_for_room(want) { trip::RX | trip::TX } else { trip::RX };
     if always {
         arm_member(conn, interest);
     }
@@ -139,7 +139,7 @@ fn is_new_edge(
     let seen = seen | u64::from(conn.rx.path() == path::LAST) << 63;
     // Between hosts a read that finds the end may have to wait for what the link's end says of it.
     let life = conn.flags.load(Ordering::Acquire) & (flag::PEER_FIN | flag::PEER_HUP | flag::CUT);
-    let room = got & events::OUT != 0 && conn.has(flag::TX_FULL);
+    let room = events::ask_for_room(got) && conn.has(flag::TX_FULL);
     let fresh = member.flags & FRESH != 0 || room || seen != member.seen || life != member.life;
     if fresh && told {
         if room {
@@ -259,7 +259,7 @@ impl Set {
             self.move_out(guard, fd);
             return Found::Nothing;
         };
-        if want & !got & events::OUT != 0 && waits_for_window(conn) {
+        if events::ask_for_room(want) && !events::ask_for_room(got) && waits_for_window(conn) {
             self.windows.store(1, Ordering::Release);
         }
         if member.flags & EARLY != 0 && path::is_ring(conn.rx.path()) {

@@ -520,4 +520,4 @@ pub(crate) fn attend_writing(conn: &'static Conn, fd: i32, tx: &mut Held<'_, Tx>
 }
 
 /// How long a peer that was asked to go to tcp may take.
-pub(crate) const END_NS: u64 = 2_000_000_000;
+const END_NS: u64 = 2_000_000_000;

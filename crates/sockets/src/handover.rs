@@ -11,7 +11,7 @@ use fabric::sync::Ordering;
 use fabric::sys::{self};
 
 use crate::conn::{Conn, Held, Rx, flag, path, state};
-use crate::demote::{END_NS, ask_progress_thread, finish, flush, leave};
+use crate::demote::{ask_progress_thread, finish, flush, leave};
 use crate::kicks::{self, By};
 use crate::layout::{self, SMALL_AT, TCP_AT, W, note};
 use crate::path::claim;
@@ -84,7 +84,7 @@ fn await_recalled(conn: &'static Conn, fd: i32) {
         || reader::come_by_tcp(fd, before, false).is_some_and(|come| come >= unread.min(ALWAYS_ROOM));
     let start = sys::now();
     while !has_come() {
-        if sys::now() - start > RECALLED_NS || kicks::ended(conn, fd) {
+        if sys::now() - start > FINISH_NS || kicks::ended(conn, fd) {
             break;
         }
         let _ = sys::ppoll(&mut [], Some(POLL_NS));
@@ -96,19 +96,15 @@ fn await_recalled(conn: &'static Conn, fd: i32) {
     }
 }
 
-/// Between hosts: waits until the peer has found our END, so that no record comes any more and the
-/// connection is the kernel's alone: to a record that comes when nobody reads records the kernel
-/// answers with a reset, at the end. A peer that is stopped holds up one such wait.
+/// Between hosts: waits, not for long, until the peer has found our END, so that no record comes
+/// any more and the connection is the kernel's alone.
 fn await_finish(conn: &'static Conn, fd: i32) {
     if !peering::facts(conn).uses_records {
         return;
     }
     let start = sys::now();
     while conn.state() == state::PROMOTED && !finish(conn) {
-        if sys::now() - start > END_NS {
-            return peering::fell_silent(conn);
-        }
-        if peering::is_silent(conn) || kicks::ended(conn, fd) {
+        if sys::now() - start > FINISH_NS || peering::is_silent(conn) || kicks::ended(conn, fd) {
             return;
         }
         {
@@ -192,8 +188,9 @@ fn give_up_ring(conn: &'static Conn, fd: i32, reason: Reason, may_stay: impl Fn(
     }
 }
 
-/// How long what was recalled may take to come, and how often it is looked.
-const RECALLED_NS: u64 = 200_000_000;
+/// How long it may take until the peer has said that it has found our END, and how often it is
+/// looked.
+const FINISH_NS: u64 = 200_000_000;
 
 const POLL_NS: u64 = 100_000;
 

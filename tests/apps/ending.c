@@ -341,6 +341,40 @@ static void survives_looking(int fd, short events) {
     close(fd);
 }
 
+static void nothing(int number) {
+    (void)number;
+}
+
+/* Told of the end although signals come sooner than anybody would look by itself. */
+static void survives_signals(int fd, int flags, bool polls) {
+    struct sigaction action = {.sa_handler = nothing, .sa_flags = flags};
+    struct itimerval often = {{0, 5000}, {0, 5000}}, off = {{0, 0}, {0, 0}};
+    struct pollfd p = {fd, POLLIN, 0};
+    char byte;
+    ssize_t n;
+    take(fd, 1000);
+    meet();
+    double start = now();
+    CHECK(sigaction(SIGALRM, &action, NULL) == 0 && setitimer(ITIMER_REAL, &often, NULL) == 0);
+    while (polls && poll(&p, 1, -1) < 0) CHECK(errno == EINTR && now() - start < 5);
+    while ((n = recv(fd, &byte, 1, 0)) < 0) CHECK(errno == EINTR && now() - start < 5);
+    CHECK(setitimer(ITIMER_REAL, &off, NULL) == 0);
+    EQUAL(n, 0);
+    close(fd);
+}
+
+static void survives_restarted(int fd) {
+    survives_signals(fd, SA_RESTART, false);
+}
+
+static void survives_interrupted(int fd) {
+    survives_signals(fd, 0, false);
+}
+
+static void survives_poll_interrupted(int fd) {
+    survives_signals(fd, SA_RESTART, true);
+}
+
 static void survives_look(int fd) {
     survives_looking(fd, POLLIN);
 }
@@ -403,6 +437,9 @@ const struct example examples[] = {
     {"peer_killed_looked_at", survives_look, dies, DIES},
     {"peer_killed_looked_at_both", survives_look_both, dies, DIES},
     {"peer_killed_in_set", survives_epoll, dies, DIES},
+    {"peer_killed_restarted", survives_restarted, dies, DIES},
+    {"peer_killed_interrupted", survives_interrupted, dies, DIES},
+    {"peer_killed_poll_interrupted", survives_poll_interrupted, dies, DIES},
     {"peer_exits", survives, exits, 0},
     {"exit_of_many", exit_of_many_server, exit_of_many, RAW},
     {0},

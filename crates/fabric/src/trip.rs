@@ -63,9 +63,10 @@ pub fn wait<M: Mapped>(local: &M, offset: usize, armed: u64, nanos: u64) -> Resu
     sys::futex_wait(low(local, offset), armed as u32, nanos.min(i64::MAX as u64) as i64)
 }
 
-/// Wakes all who sleep on the tripwire at `offset`: after it was fired, or for them to look again.
-pub fn wake<M: Mapped>(remote: &M, offset: usize) {
-    sys::futex_wake(low(remote, offset), i32::MAX as u32);
+/// Wakes up to `most` who sleep on the tripwire at `offset`: after it was fired, or for them to look
+/// again.
+pub fn wake<M: Mapped>(remote: &M, offset: usize, most: u32) {
+    sys::futex_wake(low(remote, offset), most);
 }
 
 /// The address of a tripwire for those who sleep on it.

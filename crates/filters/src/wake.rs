@@ -29,7 +29,7 @@ impl Wake {
     pub fn fire(&self) -> bool {
         let slept = self.memory.map().stimulate(self.offset, trip::RX) != 0;
         if slept {
-            trip::wake(self.memory.map(), self.offset);
+            trip::wake(self.memory.map(), self.offset, 1);
         }
         slept
     }

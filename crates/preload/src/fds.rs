@@ -2,7 +2,6 @@
 //! ioctl.
 
 use core::ffi::{c_int, c_uint, c_ulong, c_void};
-use core::mem::MaybeUninit;
 use fabric::sys;
 use libc::{sockaddr, socklen_t};
 use sockets::conn::{Conn, flag};
@@ -184,8 +183,7 @@ unsafe fn fcntl_with(fd: c_int, command: c_int, arg: usize, next: impl Fn() -> c
     result
 }
 
-/// accept(), and what it has accepted is followed. The peer's address is asked for in any case: to
-/// ask the socket for its family takes one call more.
+/// accept(), and what it has accepted is followed.
 ///
 /// # Safety
 ///
@@ -195,18 +193,15 @@ unsafe fn accepted(
     len: *mut socklen_t,
     accept: impl FnOnce(*mut sockaddr, *mut socklen_t) -> c_int,
 ) -> c_int {
-    let mut own = MaybeUninit::<libc::sockaddr_storage>::zeroed();
-    let mut room = size_of::<libc::sockaddr_storage>() as socklen_t;
-    let (from, len) = if from.is_null() { (own.as_mut_ptr().cast(), &raw mut room) } else { (from, len) };
     // SAFETY: as the caller says, but for addresses of nothing, which the kernel refuses.
-    let has_room =
-        !faults::low(len) && unsafe { len.read_unaligned() } as usize >= size_of::<libc::sa_family_t>();
+    let has_room = !faults::low(from)
+        && !faults::low(len)
+        && unsafe { len.read_unaligned() } as usize >= size_of::<libc::sa_family_t>();
     let got = accept(from, len);
     if got >= 0 {
-        // SAFETY: there was room for the family, and the kernel has written it.
-        let family =
-            has_room.then(|| i32::from(unsafe { from.cast::<libc::sa_family_t>().read_unaligned() }));
-        lifecycle::track(got, false, family);
+        // There was room for the family, and the kernel has written it: to ask for it takes one
+        // call more.
+        lifecycle::track(got, false, if has_room { family(from) } else { None });
     }
     got
 }

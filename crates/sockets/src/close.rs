@@ -136,11 +136,17 @@ pub fn shut(conn: &'static Conn, fd: i32, how: i32) {
 /// The process ends, and the kernel closes what it has: the peer is to ask the kernel from now on.
 /// Not if another thread is in the middle of writing.
 pub fn at_exit(conn: &'static Conn, fd: i32) {
+    // What another process has, too, goes on.
+    let goes_on = conn.has(flag::SHARED) && conn.refs.load(Ordering::Acquire) > 1;
     if conn.state() == state::PROMOTED
+        && !goes_on
         && peering::facts(conn).shares_memory
         && let Some(mut tx) = conn.tx.try_lock()
-        && matches!(conn.tx.path(), path::SMALL | path::BIG)
     {
+        recovery::recover(conn, fd, &mut tx);
+        if !matches!(conn.tx.path(), path::SMALL | path::BIG) {
+            return;
+        }
         conn.tell(note::ENDING);
         fire::wake(conn, fd, &mut tx, trip::RX);
     }

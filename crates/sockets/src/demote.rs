@@ -42,7 +42,7 @@ use crate::path::writing::{self, Anew, Due, Leave, Step, Told, Unsent};
 use crate::path::{reader, writer};
 use crate::peering::{self, cut, wire};
 use crate::reason::Reason;
-use crate::wake::{arm, fire};
+use crate::wake::{arm, fire, word};
 use crate::{kicks, rendezvous, signals};
 use host::diag;
 use stream::spin::{ticks, ticks_of};
@@ -209,6 +209,7 @@ pub(crate) fn leave(conn: &'static Conn, fd: i32, reason: Reason, recall: bool) 
         {
             conn.set(flag::RECALLED);
             arm::disarm_for_all(conn);
+            word::look_again(conn);
             tell_recall(conn, &rx);
         } else {
             carry_out(conn, fd, &mut tx, *step, from);

@@ -356,6 +356,7 @@ fn sleep_on_word(
         || poll.events & (libc::POLLIN | libc::POLLRDNORM) == 0
         || !mask.is_null()
         || deadline.is_some_and(|deadline| deadline < sys::now() + word::SHORT_NS)
+        || conn.waiters.load(Ordering::Acquire) != 0
         || !word::tells_all(conn)
     {
         return None;
@@ -369,7 +370,9 @@ fn sleep_on_word(
     }
     match slept {
         Ok(()) => Some(Ok(false)),
-        Err(Errno::EINTR) => Some(Err(Errno::EINTR)),
+        // Signals may come again and again before the kernel would be asked for the end.
+        Err(Errno::EINTR) if !kicks::ended(conn, poll.fd) => Some(Err(Errno::EINTR)),
+        Err(Errno::EINTR) => Some(Ok(false)),
         Err(_) => None,
     }
 }

@@ -248,7 +248,11 @@ fn sleep_readable(conn: &'static Conn, number: &mut Number, seen: Seen) -> Resul
 /// Sleeps on the tripwire itself. `None` if something else than the peer's words may end the wait,
 /// as far as is known, or if it has lasted for long.
 fn sleep_on_word(conn: &'static Conn, number: &mut Number, seen: Seen) -> Option<Result<(), Errno>> {
-    if !word::tells_all(conn) || !signals::are_alike() || !is_unlimited(conn, number.fd) {
+    if conn.waiters.load(Ordering::Acquire) != 0
+        || !word::tells_all(conn)
+        || !signals::are_alike()
+        || !is_unlimited(conn, number.fd)
+    {
         return None;
     }
     next::test_cancel();
@@ -260,8 +264,10 @@ fn sleep_on_word(conn: &'static Conn, number: &mut Number, seen: Seen) -> Option
     }
     match slept {
         Ok(()) => Some(Ok(())),
-        Err(Errno::EINTR) if signals::restarts() => Some(Ok(())),
-        Err(Errno::EINTR) => Some(Err(Errno::EINTR)),
+        // Signals may come again and again before the kernel would be asked for the end.
+        Err(Errno::EINTR) if !signals::restarts() && !kicks::ended(conn, number.fd) => {
+            Some(Err(Errno::EINTR))
+        }
         // One that has been closed meanwhile is nobody's to sleep on.
         Err(_) => number.check(conn).is_err().then_some(Ok(())),
     }
@@ -270,8 +276,12 @@ fn sleep_on_word(conn: &'static Conn, number: &mut Number, seen: Seen) -> Option
 /// Whether its reads have no time limit. The kernel is asked once, and again when the program has
 /// set one.
 fn is_unlimited(conn: &Conn, fd: i32) -> bool {
-    if !conn.has(flag::UNLIMITED) && deadline(fd, libc::SO_RCVTIMEO).is_none() {
+    if !conn.has(flag::UNLIMITED) {
+        // First: the program may set one just now.
         conn.set(flag::UNLIMITED);
+        if deadline(fd, libc::SO_RCVTIMEO).is_some() {
+            conn.clear(flag::UNLIMITED);
+        }
     }
     conn.has(flag::UNLIMITED)
 }

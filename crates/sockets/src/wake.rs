@@ -5,10 +5,10 @@
 //! publishing, fences, and if it finds the word armed swaps it to zero and wakes:
 //!
 //! * `WORD`: the sleeper is in futex(2) on the tripwire itself ([`word`]): nothing is cheaper to
-//!   sleep in, to be woken by, and there is nothing to take out; for any number of threads, and for
-//!   peers of other users. Only for a while: no futex tells of the end of a connection whose
-//!   process was killed. The others are for who sleeps longer, or waits for more than one
-//!   connection.
+//!   sleep in and to be woken by, and there is nothing to take out; also for peers of other users.
+//!   Beside a mode, if others wait, too. Only by who is alone, and only for a while: no futex tells
+//!   of the end of a connection whose process was killed. The others are for who sleeps longer, or
+//!   waits for more than one connection.
 //! * `KICK`: one byte on the companion, in the direction of the sleeper. It wakes any waiter in any
 //!   process by any call. Kicks are counted (KICKS), so the sleeper knows exactly how many bytes in
 //!   the companion are not data. Firings that have been carried out are counted, too (FIRED), so

@@ -150,7 +150,7 @@ pub fn fire(map: &Map, at: usize) -> u64 {
 /// Wakes all threads that sleep on the word at `at`.
 #[cold]
 pub fn wake_sleepers(map: &Map, at: usize) {
-    trip::wake(map, at);
+    trip::wake(map, at, u32::MAX >> 1);
 }
 
 impl Drop for Segment {

@@ -53,8 +53,9 @@ pub(crate) fn arm(conn: &Conn, interest: u64, how: u64) {
     let kick = mode == trip::KICK || others || member || conn.has(flag::SHARED) || unheard();
     let was = trip::arm(&conn.mine(), conn.at(TRIP), |other| {
         let how = if kick || other & trip::MODE == trip::KICK { trip::KICK } else { how };
-        let asleep = if others { other & trip::ASLEEP } else { 0 };
-        interest | other & INTEREST | asleep | how
+        // Whether somebody still sleeps on the word is not known here: a stale mark costs the peer
+        // one call.
+        interest | other & (INTEREST | trip::ASLEEP) | how
     });
     count(conn, was);
 }

@@ -16,6 +16,10 @@ use crate::{idle, overdue, peering};
 /// make the timer the next that goes off, which the kernel sets its clock for each time.
 pub(crate) const SHORT_NS: u64 = 20_000_000;
 
+/// So many are woken. One sleeps so, as a rule; a hostile peer could have any number of threads
+/// sleep on its word, for us to wake with each write.
+pub(crate) const SLEEPERS: u32 = 16;
+
 /// What may change a connection without a word in memory from the peer.
 const ELSEWHERE: u32 = flag::SHARED
     | flag::PEER_FIN
@@ -48,7 +52,7 @@ pub(crate) fn tells_all(conn: &Conn) -> bool {
 pub(crate) fn sleep(conn: &Conn, fd: i32, call: &str, unchanged: impl Fn() -> bool) -> Result<(), Errno> {
     let turn = conn.counters.sleeps.fetch_add(1, Ordering::Relaxed);
     let armed = arm_word(conn, turn);
-    if !unchanged() {
+    if !unchanged() || conn.has(ELSEWHERE) {
         // Left armed, which costs one wake-up for nothing.
         return Ok(());
     }
@@ -65,6 +69,6 @@ pub(crate) fn sleep(conn: &Conn, fd: i32, call: &str, unchanged: impl Fn() -> bo
 /// Those who sleep on the word are to look again: something happened on this side.
 pub(crate) fn look_again(conn: &Conn) {
     if conn.waiters.load(Ordering::Acquire) != 0 && conn.slot_taken() {
-        trip::wake(&conn.mine(), conn.at(TRIP));
+        trip::wake(&conn.mine(), conn.at(TRIP), SLEEPERS);
     }
 }

@@ -316,7 +316,7 @@ impl Peer {
         let mut how = self.theirs.stimulate(self.at(layout::TRIP), trip::RX | trip::TX);
         assert_ne!(how, 0, "it is armed");
         if how & trip::WORD != 0 {
-            trip::wake(&self.theirs, self.at(layout::TRIP));
+            trip::wake(&self.theirs, self.at(layout::TRIP), 1);
         }
         if how & trip::MODE == trip::QUEUE {
             how = self.hint(trip::id(how));

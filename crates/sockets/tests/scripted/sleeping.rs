@@ -87,7 +87,7 @@ fn who_begins_to_wait_sleeps_on_the_word() {
 }
 
 #[test]
-fn two_that_sleep_on_the_word_are_woken_together() {
+fn one_that_sleeps_on_the_word_and_one_beside_it_are_woken_together() {
     let (ours, mut peer) = on_rings();
     for _ in 0..50 {
         let got = asleep_by(

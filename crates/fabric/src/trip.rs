@@ -63,8 +63,8 @@ pub fn wait<M: Mapped>(local: &M, offset: usize, armed: u64, nanos: u64) -> Resu
     sys::futex_wait(low(local, offset), armed as u32, nanos.min(i64::MAX as u64) as i64)
 }
 
-/// Wakes up to `most` who sleep on the tripwire at `offset`: after it was fired, or for them to look
-/// again.
+/// Wakes up to `most` who sleep on the tripwire at `offset`: after it was fired, or for them to
+/// look again.
 pub fn wake<M: Mapped>(remote: &M, offset: usize, most: u32) {
     sys::futex_wake(low(remote, offset), most);
 }

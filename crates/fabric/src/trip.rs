@@ -76,7 +76,7 @@ pub fn place<M: Mapped>(local: &M, offset: usize) -> usize {
 
 /// The half of the word that has all that matters: a futex has 32 bits.
 fn low<M: Mapped>(map: &M, offset: usize) -> *const u32 {
-    let word = map.atomic(offset).as_ptr().cast::<u32>();
+    let word = core::ptr::from_ref(map.atomic(offset)).cast::<u32>();
     if cfg!(target_endian = "big") { word.wrapping_add(1) } else { word }
 }
 

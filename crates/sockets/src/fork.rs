@@ -79,7 +79,16 @@ pub fn prepare() {
     if PARTED.load(Ordering::Relaxed) && !process::is_guest() {
         part();
     }
-    let states = LOCKS[STATES].0();
+    let mut states = LOCKS[STATES].0();
+    for _ in 0..OFFERS_MOST {
+        if !(states && progress::has_moved_since()) {
+            break;
+        }
+        // The answer to an offer came meanwhile.
+        LOCKS[STATES].1();
+        progress::before_fork();
+        states = LOCKS[STATES].0();
+    }
     // Under that lock: another thread may be at this, too.
     FROZEN.store(u32::from(states) << STATES, Ordering::Relaxed);
     if states {
@@ -100,6 +109,9 @@ pub fn prepare() {
     freeze(LINKS);
     freeze(LIMIT);
 }
+
+/// So often connections may move to memory just before a fork() until it goes on with them.
+const OFFERS_MOST: usize = 3;
 
 fn freeze(which: usize) {
     let frozen = LOCKS[which].0();

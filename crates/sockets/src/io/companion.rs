@@ -10,6 +10,7 @@ use crate::path::reader::{died_unread, learn_boundary, take_turn, turn};
 use crate::path::reading::Turn;
 use crate::path::steps;
 use crate::peering::{self, Next};
+use crate::wake::arm::Seen;
 use crate::{demote, next, signals};
 
 pub(super) const SIOCATMARK: u64 = 0x8905;
@@ -142,9 +143,14 @@ fn told(conn: &Conn, rx: &mut Held<'_, Rx>, got: Result<usize, Errno>) -> Attemp
             return Attempt::Error(Errno::ECONNRESET);
         }
         None => {
-            errno.inspect(|&errno| rx.keep_error(errno));
-            sys::yield_now();
-            return Attempt::WouldBlock;
+            let before = Seen::to_read(conn);
+            // All that the peer's process had put before the end is here when it has answered.
+            peering::settle(conn);
+            if peering::died_untold(conn).is_some() || Seen::to_read(conn) != before {
+                errno.inspect(|&errno| rx.keep_error(errno));
+                return Attempt::WouldBlock;
+            }
+            // It was a child's, say, which had no link to tell it by.
         }
         Some(_) => {}
     }

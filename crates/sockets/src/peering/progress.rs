@@ -48,6 +48,16 @@ pub fn before_fork() {
     });
 }
 
+/// Whether a connection between hosts has moved to memory since [`before_fork`], which its offer's
+/// answer may do until the states are locked.
+pub fn has_moved_since() -> bool {
+    let mut moved = false;
+    if desk::is_started() && !process::is_guest() {
+        for_each_promoted(|conn, _| moved |= !conn.is_demoted() && !conn.has(flag::NEVER));
+    }
+    moved
+}
+
 /// The process ends: waits until all that it has put is there. What is still to be written, by what
 /// else runs at its end, goes by tcp.
 pub fn leave() {
@@ -74,7 +84,7 @@ pub fn leave() {
 }
 
 /// All connections of this process that go between hosts.
-fn for_each_promoted(what: impl Fn(&'static Conn, i32)) {
+fn for_each_promoted(mut what: impl FnMut(&'static Conn, i32)) {
     table::for_each(|fd, entry| {
         if let table::Entry::Conn(conn) = entry
             && !peering::facts(conn).kept_by_children

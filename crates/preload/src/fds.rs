@@ -193,10 +193,13 @@ unsafe fn accepted(
     len: *mut socklen_t,
     accept: impl FnOnce(*mut sockaddr, *mut socklen_t) -> c_int,
 ) -> c_int {
-    // SAFETY: as the caller says, but for addresses of nothing, which the kernel refuses.
-    let has_room = !faults::low(from)
-        && !faults::low(len)
-        && unsafe { len.read_unaligned() } as usize >= size_of::<libc::sa_family_t>();
+    let room = if faults::low(from) || faults::low(len) {
+        0
+    } else {
+        // SAFETY: as the caller says; addresses of nothing, which the kernel refuses, are not read.
+        unsafe { len.read_unaligned() }
+    };
+    let has_room = room as usize >= size_of::<libc::sa_family_t>();
     let got = accept(from, len);
     if got >= 0 {
         // There was room for the family, and the kernel has written it: to ask for it takes one

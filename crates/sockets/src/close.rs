@@ -233,9 +233,9 @@ const END_NS: u64 = 100_000_000;
 
 /// Takes the last kicks out of the companion, and waits for those that are on the way.
 fn last_kicks(conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>) {
-    arm::disarm_for_all(conn);
     let start = sys::now();
     loop {
+        arm::disarm_for_all(conn);
         // Asked before: what the end of the connection brought with it is there.
         let ended = conn.has(flag::PEER_FIN | flag::PEER_HUP);
         let quiet = arm::quiet(conn);

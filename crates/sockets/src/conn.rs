@@ -119,6 +119,8 @@ pub mod flag {
     pub const LOUD: u32 = 1 << 29;
     /// The next write on tcp comes late, once ([`crate::rendezvous::nap`]).
     pub const NAP: u32 = 1 << 30;
+    /// Its tripwire is not armed any more, whoever sleeps.
+    pub const DISARMED: u32 = 1 << 31;
 }
 
 /// Counters that `shunt stat` shows.

@@ -130,6 +130,10 @@ fn give_up_ring(conn: &'static Conn, fd: i32, reason: Reason, may_stay: impl Fn(
         reader::progress(conn, fd, &mut rx);
         // Asked before: what the end brought with it is there.
         let ended = kicks::ended(conn, fd) || conn.notes() & note::CLOSED != 0;
+        if conn.has(flag::RECALLED) {
+            // Again: another thread may have been allowed to arm before.
+            arm::disarm_for_all(conn);
+        }
         let quiet = arm::quiet(conn);
         let look = |rx: &Rx, waited| Recall {
             reads: reader::reads(conn),
@@ -156,12 +160,13 @@ fn give_up_ring(conn: &'static Conn, fd: i32, reason: Reason, may_stay: impl Fn(
             look(&rx, seen.waited).next()
         });
         if next == Next::SendForPeer {
-            tried = true;
             if seen.reads == Reads::Ring && send_for_peer(conn, &rx) {
                 next = Next::ByTcp;
             } else if may_stay() && keep_rest(conn) {
                 return Handed::Left;
             }
+            // A writer that has claimed them is in a call, and sends them.
+            tried = conn.mine().word(conn.at(layout::CLAIM)) & claim::BY_WRITER == 0;
         }
         match next {
             Next::ByTcp | Next::Free { .. } => {

@@ -6,7 +6,8 @@
 //! never call again.
 //!
 //! The reader looks in the shell's order: whether it is quiet, then at the words, then it takes
-//! kicks, then at the words once more.
+//! kicks, then at the words once more. Another thread of its process is about to sleep meanwhile,
+//! and arms the tripwire, as `sockets/src/wake/arm.rs` does.
 
 use stateright::{Model, Property};
 
@@ -68,13 +69,38 @@ enum Reader {
     Dead,
 }
 
+/// Another thread that goes to sleep, once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Sleeper {
+    Awake,
+    /// Has counted that it arms; has asked whether it may.
+    Counted,
+    MayArm,
+    Asleep,
+}
+
+/// What mutations leave out: a rule of the library's, or what its shell does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Broken {
+    Rule(Rule),
+    /// Whoever is about to sleep asks whether it may arm.
+    Ask,
+    /// It counts that it arms before it asks.
+    CountFirst,
+    /// The reader disarms again with each look.
+    DisarmAgain,
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct State {
     writer: Writer,
     reader: Reader,
+    sleeper: Sleeper,
     written: u8,
     given: u8,
     armed: bool,
+    /// Nobody is to arm any more.
+    disarmed: bool,
     /// How often it was armed, less what was taken back; how often the peer has carried out.
     arms: u8,
     fired: u8,
@@ -100,6 +126,7 @@ enum Step {
     Write,
     Call,
     Reader,
+    Sleeper,
     /// Time passes for the reader.
     Wait,
     /// As [`Step::Reader`], where others are asleep, or it may not send in the writer's stead.
@@ -110,7 +137,14 @@ enum Step {
 
 /// Without one rule, or with all.
 struct Handover {
-    broken: Option<Rule>,
+    broken: Option<Broken>,
+}
+
+fn switch_off(broken: Option<Broken>) {
+    rules::switch_off(match broken {
+        Some(Broken::Rule(rule)) => Some(rule),
+        _ => None,
+    });
 }
 
 impl State {
@@ -139,21 +173,31 @@ impl State {
         Reader::Left
     }
 
+    fn disarm(&mut self) {
+        self.disarmed = true;
+        if std::mem::take(&mut self.armed) {
+            self.arms -= 1;
+        }
+    }
+
     /// `others`: where it takes kicks others are asleep; where it is to send in the writer's stead,
     /// it may not.
-    fn reader(&mut self, others: bool) {
+    fn reader(&mut self, others: bool, broken: Option<Broken>) {
         self.reader = match self.reader {
             Reader::Begins => {
-                if std::mem::take(&mut self.armed) {
-                    self.arms -= 1;
-                }
+                self.disarm();
                 Reader::Disarmed
             }
             Reader::Disarmed => {
                 self.recalled = true;
                 Reader::Asks
             }
-            Reader::Asks => Reader::Looks { quiet: self.fired == self.arms },
+            Reader::Asks => {
+                if broken != Some(Broken::DisarmAgain) {
+                    self.disarm();
+                }
+                Reader::Looks { quiet: self.fired == self.arms }
+            }
             Reader::Looks { quiet } => match self.look(quiet).free() {
                 Some(_) => self.leave(),
                 None => Reader::Takes { quiet },
@@ -170,7 +214,7 @@ impl State {
             Reader::Decides { quiet } => match self.look(quiet).next() {
                 Next::ByTcp => self.leave(),
                 Next::SendForPeer => {
-                    self.tried = true;
+                    self.tried = !self.claimed_by_writer;
                     if !others && !self.claimed_by_writer {
                         self.claimed_by_reader = true;
                         Reader::Sending(0)
@@ -190,6 +234,31 @@ impl State {
                 self.leave()
             }
             other => other,
+        };
+    }
+
+    fn sleeper(&mut self, broken: Option<Broken>) {
+        let counts_late = broken == Some(Broken::CountFirst);
+        self.sleeper = match self.sleeper {
+            Sleeper::Awake => {
+                self.arms += u8::from(!counts_late);
+                Sleeper::Counted
+            }
+            Sleeper::Counted if self.disarmed && broken != Some(Broken::Ask) => {
+                self.arms -= u8::from(!counts_late);
+                Sleeper::Asleep
+            }
+            Sleeper::Counted => Sleeper::MayArm,
+            Sleeper::MayArm => {
+                let was = std::mem::replace(&mut self.armed, true);
+                if counts_late {
+                    self.arms += u8::from(!was);
+                } else {
+                    self.arms -= u8::from(was);
+                }
+                Sleeper::Asleep
+            }
+            Sleeper::Asleep => Sleeper::Asleep,
         };
     }
 
@@ -245,9 +314,11 @@ impl Model for Handover {
         let with = |written, armed| State {
             writer: Writer::Idle,
             reader: Reader::Begins,
+            sleeper: Sleeper::Awake,
             written,
             given: written,
             armed,
+            disarmed: false,
             arms: u8::from(armed),
             fired: 0,
             kicks: 0,
@@ -290,7 +361,12 @@ impl Model for Handover {
             Reader::Takes { .. } | Reader::Decides { .. } => steps.extend([Step::Reader, Step::Others]),
             _ => steps.push(Step::Reader),
         }
-        if usize::from(s.waited) + 1 < WAITED.len() && s.reader == Reader::Asks {
+        if s.sleeper != Sleeper::Asleep {
+            steps.push(Step::Sleeper);
+        }
+        // Nobody takes so long to fall asleep.
+        let falls_asleep = matches!(s.sleeper, Sleeper::Counted | Sleeper::MayArm);
+        if usize::from(s.waited) + 1 < WAITED.len() && s.reader == Reader::Asks && !falls_asleep {
             steps.push(Step::Wait);
         }
         if s.writer != Writer::Dead {
@@ -302,7 +378,7 @@ impl Model for Handover {
     }
 
     fn next_state(&self, state: &State, step: Step) -> Option<State> {
-        rules::switch_off(self.broken);
+        switch_off(self.broken);
         let mut s = state.clone();
         match step {
             Step::Write if s.writer == Writer::Idle => {
@@ -316,8 +392,9 @@ impl Model for Handover {
             }
             Step::Call => s.writer = Writer::Leaving,
             Step::Writer => s.writer(),
-            Step::Reader => s.reader(false),
-            Step::Others => s.reader(true),
+            Step::Reader => s.reader(false, self.broken),
+            Step::Sleeper => s.sleeper(self.broken),
+            Step::Others => s.reader(true, self.broken),
             Step::Wait => s.waited += 1,
             Step::WriterDies => s.writer = Writer::Dead,
             Step::ReaderDies => s.reader = Reader::Dead,
@@ -344,11 +421,15 @@ impl Model for Handover {
                 !s.left_unsent
             }),
             Property::always("nobody waits for ever", |model: &Handover, s: &State| {
-                rules::switch_off(model.broken);
+                switch_off(model.broken);
                 // Who has waited longer than for anybody ends with its next decision, unless a kick
                 // or the writer is just coming.
                 let over = usize::from(s.waited) + 1 == WAITED.len();
                 !over || !matches!(s.reader, Reader::Decides { quiet } if s.look(quiet).next() == Next::Wait)
+            }),
+            Property::always("whoever sleeps takes nothing from who hands over", |_, s: &State| {
+                let can_send = s.writer == Writer::Idle && s.kicks == s.kicks_taken && !s.tried;
+                s.reader != Reader::GaveUp || s.sleeper != Sleeper::Asleep || !can_send || s.fired == s.arms
             }),
             Property::sometimes("reached: the writer sent it", |_, s: &State| {
                 s.reader == Reader::Left && s.companion == [0, 1, 2] && s.resent_to == 0
@@ -369,21 +450,29 @@ fn a_ring_is_handed_over_whole_and_without_kicks() {
     sound(Handover { broken: None });
 }
 
-fn caught(rule: Rule, property: &str) {
-    super::caught(rule, Handover { broken: Some(rule) }, property);
+fn caught(broken: Broken, property: &str) {
+    super::caught(broken, Handover { broken: Some(broken) }, property);
 }
 
 #[test]
 fn a_ring_is_left_only_when_no_kick_is_on_the_way() {
-    caught(Rule::Quiet, "nobody who knows nothing of rings reads a kick");
+    caught(Broken::Rule(Rule::Quiet), "nobody who knows nothing of rings reads a kick");
 }
 
 #[test]
 fn a_ring_is_left_only_when_kicks_are_taken() {
-    caught(Rule::KicksTaken, "nobody who knows nothing of rings reads a kick");
+    caught(Broken::Rule(Rule::KicksTaken), "nobody who knows nothing of rings reads a kick");
 }
 
 #[test]
 fn a_ring_is_left_only_when_nothing_is_unread_or_its_writer_sends_it() {
-    caught(Rule::NothingUnread, "what was there comes without");
+    caught(Broken::Rule(Rule::NothingUnread), "what was there comes without");
+}
+
+#[test]
+fn nobody_arms_behind_who_has_disarmed() {
+    let kick = "nobody who knows nothing of rings reads a kick";
+    caught(Broken::Ask, kick);
+    caught(Broken::CountFirst, kick);
+    caught(Broken::DisarmAgain, "whoever sleeps takes nothing from who hands over");
 }

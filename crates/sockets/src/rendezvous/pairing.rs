@@ -366,6 +366,7 @@ fn settle(conn: &'static Conn, link: &'static Link, slot: usize, read: u64) {
     conn.link.store(link.index(), Ordering::Relaxed);
     conn.peer_pid.store(link.peer_pid.load(Ordering::Relaxed), Ordering::Relaxed);
     conn.arms.store(0, Ordering::Relaxed);
+    conn.clear(flag::DISARMED);
     conn.recalled_from.store(0, Ordering::Relaxed);
     conn.mark(flag::NO_BELLS, !link.rings());
     conn.mark(flag::LOUD, link.rings_loud());

@@ -1,7 +1,7 @@
 //! Tripwires of connections: armed by who is going to sleep, and what of a connection they are
 //! armed for.
 
-use fabric::sync::Ordering;
+use fabric::sync::{Ordering, fence};
 use fabric::{Local, Remote, trip};
 use stream::spin::{NO_CPU, cpu};
 
@@ -51,13 +51,12 @@ pub(crate) fn arm(conn: &Conn, interest: u64, how: u64) {
     // Kicks wake everybody, epoll sets that it is in included; a bell or a queue only its owner.
     let member = mode != trip::QUEUE && conn.epolls.load(Ordering::Acquire) != 0;
     let kick = mode == trip::KICK || others || member || conn.has(flag::SHARED) || unheard();
-    let was = trip::arm(&conn.mine(), conn.at(TRIP), |other| {
+    arm_counted(conn, |other| {
         let how = if kick || other & trip::MODE == trip::KICK { trip::KICK } else { how };
         // Whether somebody still sleeps on the word is not known here: a stale mark costs the peer
         // one call.
         interest | other & (INTEREST | trip::ASLEEP) | how
     });
-    count(conn, was);
 }
 
 /// Arms for reading, to sleep on the word itself; others stay armed as they are. Returns the word.
@@ -66,28 +65,37 @@ pub(crate) fn arm_word(conn: &Conn, turn: u64) -> u64 {
         let asleep = if other & trip::WORD == 0 { trip::asleep(turn) } else { other };
         other | trip::RX | asleep
     };
-    let was = trip::arm(&conn.mine(), conn.at(TRIP), compose);
-    count(conn, was);
-    compose(was)
+    compose(arm_counted(conn, compose))
 }
 
-fn count(conn: &Conn, was: u64) {
-    if was & INTEREST == 0 {
-        conn.arms.fetch_add(1, Ordering::AcqRel);
+/// Arms, unless nobody is to be armed any more: whoever sleeps then is woken by what comes by tcp.
+/// Returns the word that was there.
+fn arm_counted(conn: &Conn, compose: impl Fn(u64) -> u64) -> u64 {
+    // Counted before it is asked: either we find that it was disarmed for all, or whoever did that
+    // finds that it is not quiet yet.
+    conn.arms.fetch_add(1, Ordering::AcqRel);
+    fence(Ordering::SeqCst);
+    let refused = conn.has(flag::DISARMED);
+    let was = if refused { 0 } else { trip::arm(&conn.mine(), conn.at(TRIP), compose) };
+    if refused || was & INTEREST != 0 {
+        conn.arms.fetch_sub(1, Ordering::AcqRel);
     }
+    was
 }
 
 pub(crate) const INTEREST: u64 = trip::RX | trip::TX;
 
-/// Disarms, whoever else may be armed: when nobody is to wait any more.
+/// Disarms, whoever else is armed or about to be: nobody is to wait for the ring any more.
 pub(crate) fn disarm_for_all(conn: &Conn) {
+    conn.set(flag::DISARMED);
+    fence(Ordering::SeqCst);
     if trip::disarm(&conn.mine(), conn.at(TRIP)) & INTEREST != 0 {
         conn.arms.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
-/// Whether the peer has carried out all that it fired, so that, disarmed, no kick is on the way
-/// that it has not counted.
+/// Whether the peer has carried out all that it fired, so that, disarmed for all, no kick is on the
+/// way that it has not counted.
 pub(crate) fn quiet(conn: &Conn) -> bool {
     conn.word(FIRED) == conn.arms.load(Ordering::Acquire)
 }

@@ -4,7 +4,7 @@
 //! when something like that may be near.
 
 use fabric::sync::Ordering;
-use fabric::sys::Errno;
+use fabric::sys::{self, Errno};
 use fabric::{Local, trip};
 
 use super::arm::arm_word;
@@ -26,6 +26,7 @@ const ELSEWHERE: u32 = flag::SHARED
     | flag::PEER_HUP
     | flag::SHUT_RD
     | flag::RECALLED
+    | flag::DISARMED
     | flag::REST
     | flag::UNSENT
     | flag::BROKEN
@@ -60,7 +61,9 @@ pub(crate) fn sleep(conn: &Conn, fd: i32, call: &str, unchanged: impl Fn() -> bo
     let (mine, at) = (conn.mine(), conn.at(TRIP));
     let slept = trip::wait(&mine, at, armed, SHORT_NS);
     if slept == Err(Errno::ETIMEDOUT) && overdue::looks() {
-        let owed = || (!unchanged() && mine.word(at) == armed).then_some(fd);
+        // Of a peer that was killed before it woke us the kernel tells; it is seen next.
+        let lives = || sys::ready_for(fd, libc::POLLRDHUP) == 0;
+        let owed = || (!unchanged() && mine.word(at) == armed && lives()).then_some(fd);
         overdue::check(call, owed, |nanos| trip::wait(&mine, at, armed, nanos) != Err(Errno::ETIMEDOUT));
     }
     if slept == Err(Errno::EAGAIN) { Ok(()) } else { slept }

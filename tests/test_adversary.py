@@ -274,6 +274,12 @@ def test_a_tripwire_that_asks_for_a_bell_holds_nobody_up(r, scene):
     attack.kill()
 
 
+def test_a_write_wakes_16_at_most_of_those_who_sleep_on_a_tripwire(r, scene):
+    only_in(r, "shunt")
+    scene.serve(ALICE)
+    assert seen(scene.attack("crowd"))[-1] == {"asleep": 64, "woken": 16}
+
+
 @pytest.mark.parametrize("uid", [0, ALICE], ids=["root", "user"])
 def test_a_descriptor_of_ones_own_file_does_not_end_ones_locks(r, scene, uid):
     only_in(r, "shunt")

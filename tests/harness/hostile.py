@@ -14,6 +14,7 @@ import re
 import socket
 import struct
 import sys
+import threading
 import time
 
 libc = ctypes.CDLL(None, use_errno=True)
@@ -22,10 +23,12 @@ libc = ctypes.CDLL(None, use_errno=True)
 VERSION, SEGMENT = 13, 0xa1d000
 CTL, SLOT, SLOT_BYTES, DATA, SLOT_DATA = 0, 20480, 256, 0x21d000, 0x4000
 W, TRIP, STATE = 0, 128, 216
+RX, WORD = 1, 16
 HELLO = "<IIQQIIQQQQ"
 MAGIC, POST = 0x53484C4B, 0x53420001
 SO_COOKIE, F_ADD_SEALS, SEALS = 57, 1033, 7
 BELLS = 9
+SYS_FUTEX, FUTEX_WAIT = (98 if os.uname().machine == "aarch64" else 202), 0
 
 
 def say(**what):
@@ -194,6 +197,28 @@ def armed(port, *_):
     time.sleep(0.5)
     say(written=word(mine, SLOT + W))
     time.sleep(600)
+
+
+def crowd(port, count="64"):
+    """As let_in, and then so many threads sleep on its tripwire: says how many of them one write of the victim's wakes."""
+    c, s, mine, theirs = let_in(port)
+    armed, woken = RX | WORD, []
+    put(mine, SLOT + TRIP, armed)
+    place = ctypes.addressof(ctypes.c_uint32.from_buffer(mine, SLOT + TRIP))
+    asleep = lambda: woken.append(libc.syscall(SYS_FUTEX, ctypes.c_void_p(place), FUTEX_WAIT, armed, None, None, 0))
+    threads = [threading.Thread(target=asleep, daemon=True) for _ in range(int(count))]
+    for thread in threads:
+        thread.start()
+    while sum(call.startswith(f"{SYS_FUTEX} {place:#x} ") for call in calls([thread.native_id for thread in threads])) < len(threads):
+        time.sleep(0.01)
+    c.socket.sendall(b"last" * 4)
+    time.sleep(1)
+    say(asleep=len(threads), woken=len(woken))
+
+
+def calls(threads):
+    """The system calls in which they are, each with its arguments."""
+    return [open(f"/proc/self/task/{thread}/syscall").read() for thread in threads]
 
 
 def with_bells(port, *_):

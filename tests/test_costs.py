@@ -1,5 +1,6 @@
 """How many system calls the library makes for a call of a program's that waits or moves bytes, for each outcome, with one connection and with other
-descriptors beside it. By TCP one: the program's own. tests/apps/costs.c makes the calls, strace counts."""
+descriptors beside it, and for each call of a connection that is over before it could move. By TCP one: the program's own. tests/apps/costs.c makes the
+calls, strace counts."""
 
 import re
 from collections import Counter, defaultdict
@@ -36,6 +37,13 @@ def costs():
     for call in "recv", "read", "recvmsg":
         # SO_RCVTIMEO; the sleep; the ring of the bell
         cost[call, None, "woken"] = at_first(Counter(getsockopt=1, ppoll=1, preadv2=1))
+    for call, own in {"socket": "socket", "accept": "accept", "send": "sendto", "recv": "recvfrom", "shutdown": "shutdown"}.items():
+        cost[call, None, "short"] = Counter({own: 1})
+    # Which protocol the socket is of; whether the one that closes is a child of vfork().
+    cost["connect", None, "short"] = Counter(connect=1, getsockopt=1)
+    cost["close", None, "short"] = Counter(close=1, getpid=1)
+    # The family, of a program that wants no address.
+    cost["accept", None, "unnamed"] = Counter(accept=1, getsockopt=1)
     return cost
 
 
@@ -60,16 +68,21 @@ def counted(text):
     return found
 
 
-@pytest.mark.parametrize("example", ["waits", "moves"])
+def example_of(key):
+    _, members, outcome = key
+    return "shorts" if outcome in ("short", "unnamed") else "waits" if members else "moves"
+
+
+@pytest.mark.parametrize("example", ["waits", "moves", "shorts"])
 def test_costs(r, mode, example):
     log = r.tmp / "calls"
     moved = {"WARM": 400, "WARM_MOVED": 1} if mode == "shunt" else {}
     report = r.new_report()
     # The sleeper's check gets up now and then to look.
     r.run(["strace", "-f", "-qq", "-s", "64", "-o", log, r.apps / "costs", example],
-          env={"SHUNT_PROFILE": "safe", "SHUNT_CHECK_SLEEPERS": "off", **moved}, timeout=100)
+          env={"SHUNT_PROFILE": "safe", "SHUNT_CHECK_SLEEPERS": "off", "SHUNT_PROMOTE_AFTER": "4", **moved}, timeout=100)
     found = counted(log.read_text())
-    wanted = {key: cost for key, cost in costs().items() if (key[1] is None) == (example == "moves")}
+    wanted = {key: cost for key, cost in costs().items() if example_of(key) == example}
     assert found.keys() == wanted.keys()
     if mode == "shunt":
         r.accelerated(report)

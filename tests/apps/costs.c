@@ -201,8 +201,49 @@ static void moves(int fd) {
     leave(fd);
 }
 
+/* A connection of two messages: it is over before it could move. */
+static void shorts(int fd) {
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)}, from;
+    socklen_t length = sizeof at;
+    int listener = socket(AF_INET, SOCK_STREAM, 0);
+    EQUAL(bind(listener, (void *)&at, length), 0);
+    EQUAL(listen(listener, 8), 0);
+    EQUAL(getsockname(listener, (void *)&at, &length), 0);
+    for (int i = 0; i < ROUNDS; i++) {
+        mark("socket, short");
+        int client = socket(AF_INET, SOCK_STREAM, 0);
+        mark("");
+        mark("connect, short");
+        EQUAL(connect(client, (void *)&at, length), 0);
+        mark("");
+        mark(i % 2 ? "accept, unnamed" : "accept, short");
+        int server = accept(listener, i % 2 ? NULL : (void *)&from, i % 2 ? NULL : &length);
+        mark("");
+        int ends[] = {client, server, client};
+        for (int e = 0; e < 2; e++) {
+            mark("send, short");
+            EQUAL(send(ends[e], data, sizeof data, 0), sizeof data);
+            mark("");
+            mark("recv, short");
+            EQUAL(recv(ends[e + 1], data, sizeof data, 0), sizeof data);
+            mark("");
+        }
+        mark("shutdown, short");
+        EQUAL(shutdown(server, SHUT_WR), 0);
+        mark("");
+        for (int e = 0; e < 2; e++) {
+            mark("close, short");
+            EQUAL(close(ends[e]), 0);
+            mark("");
+        }
+    }
+    close(listener);
+    leave(fd);
+}
+
 const struct example examples[] = {
     {"waits", puppet, waits, SLOW},
     {"moves", puppet, moves, SLOW},
+    {"shorts", puppet, shorts, SLOW},
     {0},
 };

@@ -17,9 +17,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "moving.h"
+
 #define CHECK(cond) ((cond) ? (void)0 : (fprintf(stderr, "last.c:%d: %s: %s\n", __LINE__, #cond, strerror(errno)), _exit(1)))
 
-__attribute__((weak)) int shunt_path(int fd);
 
 enum wait { RECV, POLL, SELECT, LEVEL, EDGE, WAITS };
 enum end { EXIT, CLOSE, SHUT, KILLED, ENDS };
@@ -49,7 +50,7 @@ static void client(int port, enum stage stage, enum end how) {
     CHECK(setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one) == 0);
     CHECK(connect(fd, (void *)&to, sizeof to) == 0);
     for (int i = rounds_of[stage], tries = 0; i > 0; i--) {
-        if (i == 1 && stage >= MOVED && shunt_path && shunt_path(fd) != 3 && ++tries < 2000) i = 10;
+        if (i == 1 && stage >= MOVED && yet_to_move(fd) && ++tries < 2000) i = 10;
         data[63] = i > 1;
         CHECK(send(fd, data, sizeof data, 0) == sizeof data);
         whole(fd, data, sizeof data);

@@ -1,5 +1,6 @@
 /* The two processes of an example, their connection, and the puppet. pair.h says what it is for. */
 #include "pair.h"
+#include "moving.h"
 #include <libgen.h>
 #include <sched.h>
 #include <spawn.h>
@@ -252,9 +253,6 @@ static int warm_rounds(void) {
     return text ? atoi(text) : 400;
 }
 
-/* Which ways a connection goes: 3 is both by memory. Only Shunt's library has it. */
-__attribute__((weak)) int shunt_path(int fd);
-
 static int64_t seconds(void) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
@@ -276,7 +274,7 @@ void warm_client(int fd) {
     int64_t end = seconds() + 15;
     for (int i = 0, more = rounds > 0; more; i++) {
         char out[64], in[64];
-        more = i + 1 < rounds || (moved && shunt_path && shunt_path(fd) != 3 && seconds() < end);
+        more = i + 1 < rounds || (moved && yet_to_move(fd) && seconds() < end);
         fill(7, i * 64, out, sizeof out);
         out[sizeof out - 1] = more;
         send_all(fd, out, sizeof out);

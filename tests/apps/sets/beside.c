@@ -68,7 +68,7 @@ void concurrently(void) {
         double end = now() + 2;
         begin('e', c, 0);
         for (int i = warm ? 50 : 2; i >= 0; i--) {
-            if (i == 0 && warm && shunt_path && shunt_path(busy[c].fd) != 3 && now() < end) i = 5;
+            if (i == 0 && warm && yet_to_move(busy[c].fd) && now() < end) i = 5;
             data[0] = i > 0;
             CHECK(send(busy[c].fd, data, sizeof data, MSG_NOSIGNAL) == sizeof data);
             take(busy[c].fd, sizeof data);

@@ -213,7 +213,7 @@ static void t_warm(void) {
     char data[64];
     begin('e', c, 0);
     for (int i = moved ? 50 : (int[]){3, 10, 30}[dice(3)]; i >= 0; i--) {
-        if (i == 0 && moved && shunt_path && shunt_path(fd) != 3 && now() < end) i = 5;
+        if (i == 0 && moved && yet_to_move(fd) && now() < end) i = 5;
         data[0] = i > 0;
         CHECK(send(fd, data, sizeof data, MSG_NOSIGNAL) == sizeof data);
         take(fd, sizeof data);

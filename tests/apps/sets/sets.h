@@ -25,13 +25,12 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "../moving.h"
+
 #define CHECK(cond) ((cond) ? (void)0 : broken(__FILE__, __LINE__, #cond))
 enum { CONNS = 4, CHANNEL = 3 };
 /* The data of a member that ends every wait. */
 #define BELL 0xffu
-
-/* Only Shunt's library has it: which ways a connection goes; 3 is both by memory. */
-__attribute__((weak)) int shunt_path(int fd);
 
 /* tools.c */
 extern int seed, step;

@@ -33,7 +33,7 @@ unitdir   := $(DESTDIR)$(PREFIX)/lib/systemd/system
 usersdir  := $(DESTDIR)$(PREFIX)/lib/sysusers.d
 docdir    := $(DESTDIR)$(PREFIX)/share/doc/shunt
 
-.PHONY: help build programs demo quick test bench wheel install uninstall models sim mends fuzz soak ether-soak conformance qemu perturb switched-off checked far check fmt fresh dist clean
+.PHONY: help build programs demo quick test bench wheel install uninstall models sim mends fuzz soak ether-soak conformance qemu plain perturb switched-off checked far check fmt fresh dist clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -111,6 +111,10 @@ qemu: build ## two guests under QEMU with TIPC, bonds and `shunt ether`, all of 
 perturb: build ## all black-box tests and PERTURB_SECONDS of soak, with threads held up at random between steps on shared memory
 	@scripts/bootstrap.sh test
 	@PERTURB_SECONDS=$(PERTURB_SECONDS) DEATHS=$(or $(DEATHS),200) PERTURB_TESTS= PERTURB_FAR_TESTS= TEST_ONLY=perturb scripts/test.sh
+
+plain: build ## all black-box tests without Shunt: whether the tests themselves are right
+	@scripts/bootstrap.sh test
+	@TEST_ONLY=plain scripts/test.sh
 
 switched-off: ## switches one mechanism after the other off, and holds its tests to failing (MECHANISMS="exec fork" for some)
 	@scripts/bootstrap.sh test

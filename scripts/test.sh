@@ -70,7 +70,8 @@ everything() {
     stage install "make install into a folder" install_check
     stage unit "cargo test" unit
     stage filters "wheel, types, filter streams from Python" filters
-    stage blackbox "pytest tests" blackbox
+    stage blackbox "pytest tests, in modes shunt and tcp" blackbox
+    asked plain && stage plain "pytest tests without Shunt: the tests themselves" side_by_side --modes plain
     stage adversary "attacks by other users, in and out of user namespaces" adversary
     stage over-vipl "sockets and programs by Virtual Interfaces" over_vipl
     stage filtered "sockets where a system call that a service may not make kills" filtered
@@ -175,8 +176,9 @@ filters() {
 }
 
 # The soak and the deaths run here, too, in their short form.
+# What is compared with a plain run makes that itself.
 blackbox() {
-    side_by_side
+    side_by_side --modes shunt,tcp
 }
 
 # Each behaviour of sockets once, exec, sets of descriptors, and one server as people run it; without what measures, or takes long for its kind.

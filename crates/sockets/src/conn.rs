@@ -88,7 +88,7 @@ pub mod flag {
     /// We had recalled what is unread in the ring, and read it there after all: up to TCP_AT,
     /// whatever has been written behind that.
     pub const REST: u32 = 1 << 24;
-    /// Its reads have no time limit (SO_RCVTIMEO).
+    /// Its reads have no time limit (SO_RCVTIMEO), or a long one.
     pub const UNLIMITED: u32 = 1 << 12;
     /// What was recalled comes by tcp, and some of it has not come yet.
     pub const UNSENT: u32 = 1 << 13;

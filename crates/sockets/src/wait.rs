@@ -251,7 +251,7 @@ fn sleep_on_word(conn: &'static Conn, number: &mut Number, seen: Seen) -> Option
     if conn.waiters.load(Ordering::Acquire) != 0
         || !word::tells_all(conn)
         || !signals::are_alike()
-        || !is_unlimited(conn, number.fd)
+        || !waits_for_long(conn, number.fd)
     {
         return None;
     }
@@ -265,7 +265,7 @@ fn sleep_on_word(conn: &'static Conn, number: &mut Number, seen: Seen) -> Option
     match slept {
         Ok(()) => Some(Ok(())),
         // Signals may come again and again before the kernel would be asked for the end.
-        Err(Errno::EINTR) if !signals::restarts() && !kicks::ended(conn, number.fd) => {
+        Err(Errno::EINTR) if interrupts(number.fd) && !kicks::ended(conn, number.fd) => {
             Some(Err(Errno::EINTR))
         }
         // One that has been closed meanwhile is nobody's to sleep on.
@@ -273,18 +273,28 @@ fn sleep_on_word(conn: &'static Conn, number: &mut Number, seen: Seen) -> Option
     }
 }
 
-/// Whether its reads have no time limit. The kernel is asked once, and again when the program has
-/// set one.
-fn is_unlimited(conn: &Conn, fd: i32) -> bool {
+/// Whether a handler that has run ends a read: with a time limit any does, SA_RESTART or not
+/// (signal(7)).
+fn interrupts(fd: i32) -> bool {
+    !signals::restarts() || deadline(fd, libc::SO_RCVTIMEO).is_some()
+}
+
+/// Whether its reads have no time limit, or one that is long beside a sleep on the word. The kernel
+/// is asked once, and again when the program has set one.
+fn waits_for_long(conn: &Conn, fd: i32) -> bool {
     if !conn.has(flag::UNLIMITED) {
         // First: the program may set one just now.
         conn.set(flag::UNLIMITED);
-        if deadline(fd, libc::SO_RCVTIMEO).is_some() {
+        let long = ticks() + ticks_of(LONG * word::SHORT_NS);
+        if deadline(fd, libc::SO_RCVTIMEO).is_some_and(|deadline| deadline < long) {
             conn.clear(flag::UNLIMITED);
         }
     }
     conn.has(flag::UNLIMITED)
 }
+
+/// So many sleeps on the word make a limit long: it ends by one of them late.
+const LONG: u64 = 50;
 
 /// Sleeps in poll(), until the peer rings the bell of single calls, which is cheaper than a kick to
 /// send and to take; between hosts our own progress thread rings it. `None` if the bell is taken,

@@ -31,9 +31,7 @@ pub(crate) fn reads(conn: &Conn, fd: i32, flags: i32) {
 #[cold]
 fn look(conn: &Conn, fd: i32, flags: i32) {
     conn.set(flag::READ);
-    let (calls, after) = (conn.ops.load(Ordering::Relaxed), process::options().promote_after);
-    let settled = calls > after + OFTEN && !calls.is_multiple_of(SELDOM);
-    if calls + LAST < after || settled {
+    if conn.ops.load(Ordering::Relaxed) + LAST < process::options().promote_after {
         return;
     }
     if flags & libc::MSG_DONTWAIT == 0 && blocks(fd) && sys::ioctl_int(fd, libc::FIONREAD) == Ok(0) {
@@ -43,9 +41,6 @@ fn look(conn: &Conn, fd: i32, flags: i32) {
 
 /// So many calls before a connection may move its reads are looked at.
 const LAST: u32 = 2;
-/// After so many more, each so many of them: the program most likely waits elsewhere.
-const OFTEN: u32 = 64;
-const SELDOM: u32 = 16;
 
 /// Whether the program has been seen to wait for it.
 pub(crate) fn waits(conn: &'static Conn, fd: i32) -> bool {

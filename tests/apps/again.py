@@ -119,6 +119,12 @@ def ahead(connection, stages):
             sent += 1
         assert recv_all(connection, SIZE) == block(got)
         got += 1
+        if got % TURNS == TURNS // 2:
+            # On a busy machine an image of the server may find the next message there each time. It is to be seen to wait: once it has none.
+            while got < sent:
+                assert recv_all(connection, SIZE) == block(got)
+                got += 1
+            time.sleep(0.05)
 
 
 def threads(connection, stages):

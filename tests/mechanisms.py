@@ -206,13 +206,18 @@ MECHANISMS = {
         "adversary and has_no_end"),
     "bells_of_others": Mechanism(
         "bells of other users are taken", "sockets/src/rendezvous/hello.rs",
-        "let most = if User::own() == Some(user) { fds.len() } else { 1 };",
-        "let most = fds.len();",
+        "let most = if User::own() == Some(user) { 1 + FIRST_BELLS } else { 1 };",
+        "let most = 1 + FIRST_BELLS;",
         "adversary and bells_of_another"),
+    "late_bells_of_others": Mechanism(
+        "bells of other users are taken after the hand-shake", "sockets/src/link/passing.rs",
+        "let own = User::own().filter(|user| user.number() == self.peer_uid.load(Ordering::Relaxed));",
+        "let own = User::of(self.peer_uid.load(Ordering::Relaxed));",
+        "adversary and passed_later"),
     "foreign_descriptors": Mechanism(
-        "whatever descriptor a peer sends is closed", "sockets/src/rendezvous/hello.rs",
-        "fd >= 0 && !if index == 0 {",
-        "fd >= 0 && index > BELLS && !if index == 0 {",
+        "whatever descriptor a peer sends is closed", "sockets/src/link/passing.rs",
+        "fd >= 0 && !is_right(index, fd);",
+        "fd >= 0 && false && !is_right(index, fd);",
         "adversary and ones_own_file"),
     "setuid_programs": Mechanism(
         "the library works in setuid programs", "preload/src/start.rs",

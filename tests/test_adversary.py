@@ -274,6 +274,16 @@ def test_a_tripwire_that_asks_for_a_bell_holds_nobody_up(r, scene):
     attack.kill()
 
 
+def test_bells_of_another_user_that_are_passed_later_are_not_taken(r, scene):
+    only_in(r, "shunt")
+    server = scene.serve(ALICE)
+    attack = scene.attack("armed", "12", "passed", wait=False)
+    assert until_said(attack, 3)[2]["written"] > 0, "the ring was not used"
+    assert scene.ping(BOB, 200) < 2
+    assert server.alive()
+    attack.kill()
+
+
 def test_a_write_wakes_16_at_most_of_those_who_sleep_on_a_tripwire(r, scene):
     only_in(r, "shunt")
     scene.serve(ALICE)

@@ -95,3 +95,16 @@ def test_costs(r, mode, example):
         if len(within) * 3 < len(rounds) * 2 or not first:
             over[key] = [dict(calls) for calls in rounds]
     assert not over
+
+
+@pytest.mark.parametrize("how", ["poll", "epoll"])
+def test_threads_wake_without_tcp(r, mode, how):
+    """Each of several threads of a process sleeps by a bell of its own, and each of their sets, also those that came after the processes met."""
+    log = r.tmp / "calls"
+    report = r.new_report()
+    r.run(["strace", "-f", "-qq", "-e", "trace=sendto", "-o", log, r.apps / "polling", f"threads_{how}"],
+          env={"SHUNT_PROFILE": "safe", "SHUNT_CHECK_SLEEPERS": "off"}, timeout=100)
+    if mode == "shunt":
+        r.accelerated(report)
+    # Of 5,000 messages; the program itself writes by write().
+    assert log.read_text().count(" sendto(") < 250

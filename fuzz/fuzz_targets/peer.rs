@@ -70,7 +70,7 @@ fn one(listener: &TcpListener, input: &[u8]) {
         let arg = input.next().unwrap_or(0);
         let len = usize::from(arg) * 156;
         let mut iov = [libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: len }];
-        match op % 12 {
+        match op % 13 {
             0 => enemy.offer(conn, arg, &mut input),
             1 => tick(conn, fd),
             2..=4 => enemy.scribble(conn, arg, &mut input),
@@ -92,6 +92,7 @@ fn one(listener: &TcpListener, input: &[u8]) {
             8 => drop((io::unread(conn, fd), io::unsent(conn, fd), io::before_mark(conn, fd))),
             9 => drop(peer.write(&buffer[..len])),
             10 => drop(peer.read(&mut buffer[..len])),
+            11 => enemy.pass(arg),
             _ if arg < 16 => demote::now(conn, fd, Reason::Option),
             _ if arg < 24 => close::shut(conn, fd, libc::SHUT_RD),
             _ => ready::absorb(conn, fd),
@@ -119,6 +120,8 @@ struct Enemy {
     producer: Producer,
     cookie: u64,
 }
+
+static BELL: LazyLock<i32> = LazyLock::new(|| sys::eventfd().expect("descriptors are left"));
 
 /// Bytes of a HELLO.
 const HELLO: usize = 64;
@@ -155,7 +158,6 @@ impl Enemy {
         if how & 0xf0 == 0xf0 {
             hello[usize::from(arg) % HELLO] ^= how;
         }
-        static BELL: LazyLock<i32> = LazyLock::new(|| sys::eventfd().expect("descriptors are left"));
         let bell = *BELL;
         let fds: &[i32] = match how & 15 {
             15 => &[],
@@ -170,6 +172,17 @@ impl Enemy {
         sys::close(memfd);
         tick(conn, fd);
         Enemy { socket, mine, theirs: hear(socket), producer: Producer::default(), cookie }
+    }
+
+    /// Passes a bell, or what is none.
+    fn pass(&self, how: u8) {
+        let fds: &[i32] = match how >> 6 {
+            0 => &[],
+            1 => &[2],
+            2 => &[*BELL, 2],
+            _ => &[*BELL],
+        };
+        say(self.socket, &[how & 63; 2][..if how & 63 == 63 { 2 } else { 1 }], fds);
     }
 
     /// An offer, whose fields are right unless the input has it otherwise.

@@ -271,6 +271,62 @@ static void ppoll_mask(int fd) {
     leave(fd);
 }
 
+/* Several threads, each with a connection of its own, for which it waits beside a pipe, as servers with a thread for each client do. The others begin when
+ * the first has been at it for a while: whatever the two processes agreed on by then must do for them, too. */
+enum { TALKERS = 4, ROUNDS = 500 };
+
+struct talk {
+    int fd;
+    bool speaks_first, by_set;
+};
+
+static void wait_beside_pipe(int fd, int pipe_end, int set) {
+    struct pollfd polls[] = {{fd, POLLIN, 0}, {pipe_end, POLLIN, 0}};
+    struct epoll_event event;
+    EQUAL(set < 0 ? poll(polls, 2, 20000) : epoll_wait(set, &event, 1, 20000), 1);
+}
+
+static void *talk(void *argument) {
+    struct talk with = *(struct talk *)argument;
+    int ends[2], set = with.by_set ? epoll_create1(0) : -1;
+    char byte = 0;
+    EQUAL(pipe(ends), 0);
+    for (int i = 0; with.by_set && i < 2; i++) {
+        struct epoll_event event = {.events = EPOLLIN};
+        EQUAL(epoll_ctl(set, EPOLL_CTL_ADD, i ? ends[0] : with.fd, &event), 0);
+    }
+    for (int i = 0; i < 2 * ROUNDS; i++) {
+        if (with.speaks_first == (i % 2 == 0)) {
+            byte = i;
+            EQUAL(write(with.fd, &byte, 1), 1);
+            continue;
+        }
+        wait_beside_pipe(with.fd, ends[0], set);
+        EQUAL(read(with.fd, &byte, 1), 1);
+        EQUAL(byte, (char)i);
+    }
+    close(ends[0]), close(ends[1]);
+    if (with.by_set) close(set);
+    return NULL;
+}
+
+static void talk_all(int listener, bool by_set) {
+    pthread_t threads[TALKERS];
+    struct talk talks[TALKERS];
+    for (int i = 0; i < TALKERS; i++) {
+        talks[i] = (struct talk){is_server ? answer(listener) : dial(), !is_server, by_set};
+        if (i == 0) talk(&talks[0]);
+    }
+    for (int i = 0; i < TALKERS; i++) CHECK(pthread_create(&threads[i], NULL, talk, &talks[i]) == 0);
+    for (int i = 0; i < TALKERS; i++) {
+        CHECK(pthread_join(threads[i], NULL) == 0);
+        close(talks[i].fd);
+    }
+}
+
+static void threads_poll(int listener) { talk_all(listener, false); }
+static void threads_epoll(int listener) { talk_all(listener, true); }
+
 const struct example examples[] = {
     {"poll_wakes", puppet, poll_wakes, 0},
     {"ppoll_wakes", puppet, ppoll_wakes, 0},
@@ -305,5 +361,7 @@ const struct example examples[] = {
     {"poll_odd_entries", puppet, poll_odd_entries, 0},
     {"poll_two_threads", puppet, poll_two_threads, 0},
     {"ppoll_mask", puppet, ppoll_mask, 0},
+    {"threads_poll", threads_poll, threads_poll, RAW},
+    {"threads_epoll", threads_epoll, threads_epoll, RAW},
     {0},
 };

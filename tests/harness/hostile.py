@@ -20,7 +20,7 @@ import time
 libc = ctypes.CDLL(None, use_errno=True)
 
 # crates/sockets/src/layout.rs. Where this is out of date, test_one_with_a_connection_is_let_in fails.
-VERSION, SEGMENT = 13, 0xa1d000
+VERSION, SEGMENT = 14, 0xa1d000
 CTL, SLOT, SLOT_BYTES, DATA, SLOT_DATA = 0, 20480, 256, 0x21d000, 0x4000
 W, TRIP, STATE = 0, 128, 216
 RX, WORD = 1, 16
@@ -189,10 +189,12 @@ def let_in(port, *_):
     return c, s, mine, theirs
 
 
-def armed(port, *_):
-    """As let_in, and then its tripwire asks to be rung by bell 0: it has given none."""
+def armed(port, bell="0", passed=""):
+    """As let_in, and then its tripwire asks to be rung by a bell: it has given none, or passes a full one, that blocks, which is not taken from another user."""
     c, s, mine, theirs = let_in(port)
-    put(mine, SLOT + TRIP, 1 | 8)
+    if passed:
+        socket.send_fds(s, [bytes([int(bell)])], [eventfd(full=True)])
+    put(mine, SLOT + TRIP, 1 | 8 | int(bell) << 8)
     c.socket.sendall(b"last" * 4)
     time.sleep(0.5)
     say(written=word(mine, SLOT + W))

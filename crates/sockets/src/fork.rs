@@ -21,7 +21,7 @@ use crate::peering::{desk, progress};
 use crate::reason::Reason;
 use crate::relay;
 use crate::table::{self, Entry};
-use crate::wake::arm;
+use crate::wake::{arm, call_bell};
 use crate::{bells, close, descriptors, epoll, home, idle, link, process, rendezvous, thread};
 
 type FreezeThaw = (fn() -> bool, fn());
@@ -143,6 +143,7 @@ pub fn child() {
     descriptors::forked();
     process::forked();
     bells::forked();
+    call_bell::forked();
     rendezvous::forked();
     link::forked();
     rendezvous::send_all_away();

@@ -16,16 +16,20 @@ use fabric::{hints, queue};
 use stream::sovia;
 
 /// Version of the layout and of the hand-shake.
-pub const VERSION: u32 = 13;
+pub const VERSION: u32 = 14;
 /// Connections that fit in one link; a pair of processes may have many links.
 pub const SLOTS: usize = hints::SLOTS;
 /// Event queues of a process (one for each epoll set that has promoted members).
 pub const QUEUES: usize = 8;
-/// Bells that a process may pass with a link to one of its own user: bell n is event queue n's, the
-/// last one is for single calls. It passes that one, and those of as many event queues as it has
-/// sets.
-pub const BELLS: usize = QUEUES + 1;
+/// Bells for single calls: so many threads may sleep by one each.
+pub const CALL_BELLS: usize = 24;
+/// Bells of a process, which it passes to processes of its own user: bell n is event queue n's, and
+/// those from [`CALL_BELL`] on are for single calls.
+pub const BELLS: usize = QUEUES + CALL_BELLS;
 pub const CALL_BELL: usize = QUEUES;
+/// Bells that are passed with the hand-shake, at most: the first for single calls, and those of as
+/// many event queues as there are sets. The others follow when they are needed.
+pub const FIRST_BELLS: usize = 1 + QUEUES;
 /// Capacity of the ring that a connection starts with.
 pub const SMALL: usize = 16 << 10;
 /// Capacity of the ring that it grows to.

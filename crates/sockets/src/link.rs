@@ -12,8 +12,9 @@
 //! needed; a home takes at most a 32nd of the limit (`layout::entries_within`), so that the
 //! program's own allocations do not fail because of Shunt.
 //!
-//! Peers of the same user pass bells with the link: for single calls, and for as many event queues
-//! as the process has sets. Members of further sets are armed for kicks.
+//! Peers of the same user pass bells with the link: the first of those for single calls, and those
+//! of as many event queues as the process has sets; the others when somebody is first to be woken
+//! by them ([`passing`]).
 //!
 //! **Leaving a slot.** An end tells CLOSED, and GONE when it will not touch the slot again. The
 //! side that owns the slot (even numbers the one that opened the link, odd numbers the other) gives
@@ -22,6 +23,7 @@
 mod entry;
 mod former;
 mod message;
+pub(crate) mod passing;
 mod registry;
 mod scan;
 

@@ -9,12 +9,12 @@ use fabric::sys::{self, Errno};
 use fabric::trip;
 use stream::spin::{Learned, NO_CPU, cpu, ticks, ticks_of};
 
-use crate::bells::CallBell;
 use crate::conn::{Conn, flag, path};
 use crate::path::room;
 use crate::spare::Spare;
 use crate::wake::arm;
 use crate::wake::arm::Seen;
+use crate::wake::call_bell::CallBell;
 use crate::wake::sleepers::Waiter;
 use crate::wake::word;
 use crate::{epoll, events, idle, kicks, next, overdue, process, ready, rendezvous, seen, table, wait};
@@ -251,7 +251,7 @@ fn fall_asleep(
     fds: &[libc::pollfd],
     polls: &mut [libc::pollfd],
     watches: &mut [Watch],
-    how: u64,
+    bell: &CallBell,
 ) -> Option<u64> {
     let mut limit = None;
     for ((place, watch), poll) in polls.iter_mut().zip(&mut *watches).zip(fds) {
@@ -264,7 +264,7 @@ fn fall_asleep(
         }
         conn.counters.sleeps.fetch_add(1, Ordering::Relaxed);
         let interest = if writes(poll) { trip::RX | trip::TX } else { trip::RX };
-        arm::arm(conn, interest, how);
+        arm::arm(conn, interest, bell.how(conn));
         // The companion stands for the connection: kicks, its end, and what is still on tcp. Once
         // its end is known it would be readable for ever.
         let on_tcp = matches!(conn.tx.path(), path::TCP | path::LAST);
@@ -299,7 +299,7 @@ fn sleep(
     let bell = CallBell::claim_if(fds.iter().any(|poll| managed(poll.fd).is_some_and(rung)));
     let count = fds.len();
     let (polls, watches) = scratch.both();
-    let limit = fall_asleep(fds, polls, watches, bell.how());
+    let limit = fall_asleep(fds, polls, watches, &bell);
     polls[count] = bell.polled();
     let mut result = Ok(false);
     if fingerprint(fds) == seen {

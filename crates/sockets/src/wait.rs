@@ -2,7 +2,7 @@
 //! the kernel on the companion.
 //!
 //! A reader sleeps on the tripwire first ([`crate::wake::word`]), if nothing else can end its wait.
-//! Those who wait longer, and writers, sleep in poll, until the bell of single calls is rung or the
+//! Those who wait longer, and writers, sleep in poll, until its bell is rung or the
 //! companion tells of the end. A reader who has no bell sleeps in recv(MSG_PEEK) on the companion,
 //! until it is kicked: the kernel then does for us what it does for tcp, be it SO_RCVTIMEO, EINTR
 //! and SA_RESTART, or cancellation.
@@ -12,7 +12,6 @@ use fabric::sys::{self, Errno};
 use fabric::{Local, trip};
 use stream::spin::{Learned, NO_CPU, Spun, cpu, is_realtime, nanos_of, ticks, ticks_of};
 
-use crate::bells::CallBell;
 use crate::conn::{Conn, flag, path, state};
 use crate::layout::{R, SMALL_AT, TCP_AT, TRIP};
 use crate::path::reading;
@@ -21,6 +20,7 @@ use crate::path::room::stall_ns;
 use crate::path::writer;
 use crate::reason::Reason;
 use crate::wake::arm::{Seen, arm, meet};
+use crate::wake::call_bell::CallBell;
 use crate::wake::sleepers::Waiter;
 use crate::wake::word;
 
@@ -296,9 +296,9 @@ fn waits_for_long(conn: &Conn, fd: i32) -> bool {
 /// So many sleeps on the word make a limit long: it ends by one of them late.
 const LONG: u64 = 50;
 
-/// Sleeps in poll(), until the peer rings the bell of single calls, which is cheaper than a kick to
-/// send and to take; between hosts our own progress thread rings it. `None` if the bell is taken,
-/// if others sleep on the connection, or if it is not known whether a signal is to end the call.
+/// Sleeps in poll(), until the peer rings this thread's bell, which is cheaper than a kick to
+/// send and to take; between hosts our own progress thread rings it. `None` if all bells are
+/// taken, if others sleep on the connection, or if it is not known whether a signal is to end the call.
 fn sleep_by_bell(conn: &'static Conn, number: &mut Number, seen: Seen) -> Option<Result<(), Errno>> {
     if conn.waiters.load(Ordering::Acquire) != 0
         || conn.has(flag::SHARED | flag::NO_BELLS)
@@ -306,14 +306,14 @@ fn sleep_by_bell(conn: &'static Conn, number: &mut Number, seen: Seen) -> Option
     {
         return None;
     }
-    let bell = CallBell::claim_if(true);
+    let bell = CallBell::claim_for(conn, true);
     if !bell.is_had() {
         return None;
     }
     let deadline = deadline(number.fd, libc::SO_RCVTIMEO);
     let waiter = Waiter::reading(conn);
     let (mut result, mut companion) = (Ok(()), 0);
-    arm(conn, trip::RX, bell.how());
+    arm(conn, trip::RX, bell.how(conn));
     if Seen::to_read(conn) == seen {
         conn.counters.sleeps.fetch_add(1, Ordering::Relaxed);
         idle::look_if_due();
@@ -378,9 +378,9 @@ fn sleep_writable(conn: &'static Conn, fd: i32, seen: Seen) -> Result<(), Errno>
     let alone = conn.waiters.load(Ordering::Acquire) == 1
         && conn.epolls.load(Ordering::Acquire) == 0
         && !conn.has(flag::SHARED | flag::NO_BELLS);
-    let bell = CallBell::claim_if(alone);
+    let bell = CallBell::claim_for(conn, alone);
     loop {
-        arm(conn, trip::TX, bell.how());
+        arm(conn, trip::TX, bell.how(conn));
         if Seen::now(conn) != seen {
             return Ok(());
         }

@@ -14,8 +14,9 @@
 //!   the companion are not data. Firings that have been carried out are counted, too (FIRED), so
 //!   close() and recalls know that none is on the way: a kick that came after close() would reset
 //!   the connection.
-//! * `BELL`: a write to an eventfd that the process passed with the link. Cheaper; only if there is
-//!   a single waiter. Peers of other users have none, as a process that has one can silence it or
+//! * `BELL`: a write to an eventfd that the process has passed by the link. Cheaper; only if there
+//!   is a single waiter on the connection. Each thread that sleeps has one of its own
+//!   ([`call_bell`]). Peers of other users have none, as a process that has one can silence it or
 //!   make it block: they ring the bells of event queues by datagrams ([`fabric::bell::Loud`]),
 //!   which takes 1.1 us more, and kick sleepers of single calls.
 //! * `QUEUE`: for epoll: sets the slot's bit in the queue's hint bitmap, then rings the queue's
@@ -41,6 +42,7 @@
 //!   else as an end, as with tcp.
 
 pub(crate) mod arm;
+pub(crate) mod call_bell;
 pub(crate) mod fire;
 pub(crate) mod sleepers;
 pub(crate) mod word;

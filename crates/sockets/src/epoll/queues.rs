@@ -40,7 +40,7 @@ pub(super) fn heard(conn: &Conn, queue: u32) -> bool {
     if conn.has(flag::NO_BELLS) {
         return conn.has(flag::LOUD) && bells::loud_fd(queue).is_some();
     }
-    link::link(conn.link.load(Ordering::Relaxed)).rings_queue(queue)
+    conn.link().gives(queue)
 }
 
 /// How many sets the program has.

@@ -6,7 +6,7 @@ use fabric::lock::Lock;
 use fabric::queue::{Consumer, Producer};
 use fabric::shm::Map;
 use fabric::sync::{AtomicU32, AtomicU64, Ordering};
-use fabric::sys::{self, Errno};
+use fabric::sys;
 use fabric::words::bits;
 use fabric::{Local, Plain, Remote};
 use stream::spin::{ticks, ticks_of};
@@ -64,9 +64,8 @@ pub struct Link {
     /// How the peer can ring ours: not at all, by bells that it has got, or, of another user, by
     /// datagrams.
     pub(crate) rings: AtomicU32,
-    /// So many of our event queues it can ring: those that it can not have their members on the
-    /// link armed for kicks.
-    pub(crate) heard: AtomicU32,
+    /// Which of our bells it can ring, as bits: whoever it can not wake so is kicked.
+    pub(crate) given: AtomicU32,
     /// How the bells of a peer of another user are rung, and by which socket.
     pub(crate) loud: [AtomicU64; 2],
     pub(crate) speaker: Kept,
@@ -358,11 +357,6 @@ impl Link {
         self.rings.load(Ordering::Relaxed) == BY_BELL
     }
 
-    /// Whether it can ring the bell of this event queue.
-    pub fn rings_queue(&self, queue: usize) -> bool {
-        queue < self.heard.load(Ordering::Relaxed) as usize
-    }
-
     /// Whether it can ring those of event queues by datagrams.
     pub fn rings_loud(&self) -> bool {
         self.rings.load(Ordering::Relaxed) == LOUD
@@ -380,11 +374,6 @@ impl Link {
         known
     }
 
-    /// The peer's bell with this number.
-    pub fn bell(&self, index: usize) -> Option<i32> {
-        self.bells.get(index)?.get()
-    }
-
     /// Whether something waits in the control queue; without waiting for the lock.
     pub(crate) fn has_message(&self) -> bool {
         self.state() == state::READY
@@ -394,11 +383,10 @@ impl Link {
 
     /// Whether the peer's process is gone.
     pub(crate) fn is_dead(&self) -> bool {
-        let mut byte = 0;
-        let (socket, flags) = (self.socket(), libc::MSG_PEEK | libc::MSG_DONTWAIT);
+        // Whatever it has passed may still be unread.
+        let socket = self.socket();
         !peering::is_whole(self, socket)
-            || peering::facts(self).shares_memory
-                && !matches!(sys::recv(socket, &mut byte, 1, flags), Err(Errno::EAGAIN) | Ok(1..))
+            || peering::facts(self).shares_memory && sys::ready_for(socket, libc::POLLRDHUP) & ENDS != 0
     }
 
     /// All descriptors that it has.
@@ -411,6 +399,9 @@ impl Link {
         self.socket.get().unwrap_or(NO_SOCKET)
     }
 }
+
+/// What poll() tells of a socket whose other end is gone, or which is none.
+const ENDS: i16 = libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR | libc::POLLNVAL;
 
 impl Peered for Link {
     fn peering(&self) -> Peering {

@@ -12,7 +12,7 @@ use stream::spin::{ticks, ticks_of};
 use super::entry::{BY_BELL, Inner, Link, slots, state};
 use crate::conn::Conn;
 use crate::descriptors::{Hidden, Kept};
-use crate::layout::{self, BELLS, LINKS, SLOTS};
+use crate::layout::{self, FIRST_BELLS, LINKS, SLOTS};
 use crate::peering::peer::Peer;
 use crate::peering::{self, desk};
 use crate::process;
@@ -239,7 +239,7 @@ pub(crate) fn add(token: u64, ours: u64, peer: (u32, u32), mine: Map) -> Result<
     link.peer_uid.store(peer.0, Ordering::Relaxed);
     link.peer_pid.store(peer.1, Ordering::Relaxed);
     link.owner.store(process::pid(), Ordering::Relaxed);
-    zero!(link: peering live armed full rings proof);
+    zero!(link: peering live armed full rings given proof);
     link.loud.iter().for_each(|word| word.store(0, Ordering::Relaxed));
     link.bigs.iter().for_each(|big| big.store(0, Ordering::Relaxed));
     link.index.store(index, Ordering::Relaxed);
@@ -248,7 +248,7 @@ pub(crate) fn add(token: u64, ours: u64, peer: (u32, u32), mine: Map) -> Result<
     Ok(link)
 }
 
-pub(crate) fn ready(link: &Link, theirs: Peer, bells: [Option<Hidden>; BELLS]) {
+pub(crate) fn ready(link: &Link, theirs: Peer, bells: [Option<Hidden>; FIRST_BELLS]) {
     // In the order in which they are sent.
     let order = core::iter::once(layout::CALL_BELL).chain(0..layout::QUEUES);
     for (index, bell) in order.zip(bells) {
@@ -278,9 +278,9 @@ pub(crate) fn add_remote(
     link.number.store(number, Ordering::Relaxed);
     // Its progress thread does.
     link.rings.store(BY_BELL, Ordering::Relaxed);
-    link.heard.store(layout::QUEUES as u32, Ordering::Relaxed);
+    link.given.store(u32::MAX, Ordering::Relaxed);
     link.peering.store(theirs.peering().word(), Ordering::Release);
-    ready(link, theirs, [const { None }; BELLS]);
+    ready(link, theirs, [const { None }; FIRST_BELLS]);
     Ok(link.index())
 }
 

@@ -17,7 +17,7 @@ use crate::layout::{self, FIRED, TRIP};
 use crate::link::{self, Link};
 use crate::path::{reader, writer};
 use crate::reason::Reason;
-use crate::wake::fire;
+use crate::wake::{call_bell, fire};
 use crate::{bells, demote, epoll, kicks, log, peering, process, rendezvous, table};
 use host::addr::Addr;
 
@@ -276,7 +276,7 @@ fn sleeps(conn: &Conn) -> bool {
 fn wake_sleepers(conn: &Conn) {
     fence(Ordering::SeqCst);
     if sleeps(conn) {
-        ring_own(trip::armed(trip::RX, trip::BELL, layout::CALL_BELL as u8));
+        call_bell::ring_all();
     }
 }
 

@@ -23,7 +23,8 @@ use super::posted::{address, other_end, own_token, posted_conn};
 use crate::board::Post;
 use crate::conn::Conn;
 use crate::descriptors::{self, Hidden, Kept};
-use crate::layout::{self, BELLS};
+use crate::layout::{self, CALL_BELL, FIRST_BELLS, QUEUES};
+use crate::link::passing::{self, is_shut_out};
 use crate::link::{self, BY_BELL, Guard, LOUD, Link, slots, state};
 use crate::peering::peer::Peer;
 use crate::reason::Reason;
@@ -328,7 +329,7 @@ fn start(socket: Hidden, ours: u64, proved: Proved) -> Result<&'static Link, Rea
     if loud.is_some() {
         epoll::hear_others();
     }
-    let queues = epoll::sets_in_use().clamp(1, layout::QUEUES);
+    let queues = epoll::sets_in_use().clamp(1, QUEUES);
     let sent = send(socket.fd(), &Hello::new(claim, loud), memfd, if kin { queues } else { 0 });
     sys::close(memfd);
     let rings = if sent? { BY_BELL } else { loud.map_or(0, |_| LOUD) };
@@ -337,20 +338,21 @@ fn start(socket: Hidden, ours: u64, proved: Proved) -> Result<&'static Link, Rea
     mine.keep();
     link.socket.set(socket.keep());
     link.rings.store(rings, Ordering::Relaxed);
-    link.heard.store(if rings == LOUD { layout::QUEUES } else { queues } as u32, Ordering::Relaxed);
+    let given = if rings == LOUD { (1 << QUEUES) - 1 } else { (1 << queues) - 1 | 1 << CALL_BELL };
+    link.given.store(given, Ordering::Relaxed);
     link.proof.store(claim.mine, Ordering::Relaxed);
     Ok(link)
 }
 
-/// Sends HELLO with our segment and, to a process of our user, our bells: the one of single calls
+/// Sends HELLO with our segment and, to a process of our user, our bells: the first of single calls
 /// and those of `queues` event queues, as many as there are sets (each is a descriptor, here and
 /// there); whether these.
 fn send(socket: i32, hello: &Hello, memfd: i32, queues: usize) -> Result<bool, Reason> {
-    let mut fds = [memfd; 1 + BELLS];
+    let mut fds = [memfd; 1 + FIRST_BELLS];
     let mut count = 1;
     let rings = queues > 0 && bells::has_bells();
     if rings {
-        for (index, place) in core::iter::once(layout::CALL_BELL).chain(0..queues).zip(&mut fds[1..]) {
+        for (index, place) in core::iter::once(CALL_BELL).chain(0..queues).zip(&mut fds[1..]) {
             *place = bells::bell_fd(index).ok_or(Reason::NoDescriptors)?;
         }
         count += 1 + queues;
@@ -358,85 +360,32 @@ fn send(socket: i32, hello: &Hello, memfd: i32, queues: usize) -> Result<bool, R
     sys::send_with(socket, hello.bytes(), &fds[..count]).map(|_| rings).map_err(|_| Reason::Unpaired)
 }
 
-/// A HELLO that has come, with the segment and the bells that came with it: that of single calls
+/// A HELLO that has come, with the segment and the bells that came with it: of single calls
 /// first.
 struct Arrived {
     hello: Hello,
     theirs: Unseen,
-    bells: [Option<Hidden>; BELLS],
+    bells: [Option<Hidden>; FIRST_BELLS],
 }
 
 /// Receives HELLO with its descriptors: the memfd, then, of a process of our user, bells.
 /// `Err(Linking)`: not there yet.
 fn receive(socket: i32, user: User) -> Result<Arrived, Reason> {
     let mut hello = Hello::default();
-    let mut fds = [-1; 1 + BELLS];
-    let most = if User::own() == Some(user) { fds.len() } else { 1 };
-    if !sys::readable(socket) {
-        return Err(Reason::Linking);
-    }
-    // A descriptor that finds no number is lost: there must be room for them from the start.
-    let raised = descriptors::Raised::new();
-    let (got, cut) = match sys::receive_with(socket, hello.bytes_mut(), &mut fds[..most]) {
-        Ok(got) => got,
-        Err(Errno::EAGAIN | Errno::EINTR) => return Err(Reason::Linking),
-        Err(_) => return Err(Reason::PeerGone),
-    };
-    let foreign = |(index, &fd): (usize, &i32)| {
-        fd >= 0 && !if index == 0 { Map::is_segment(fd) } else { bell::is_bell(fd) }
-    };
-    if fds.iter().enumerate().any(foreign) {
-        drop(raised);
-        // The fuzzer sends its own again and again, and counts descriptors after each input.
-        if !cfg!(fuzzing) {
-            shut_out(user);
-        }
-        for (index, fd) in fds.into_iter().enumerate().filter(|&(_, fd)| fd >= 0) {
-            if foreign((index, &fd)) && !cfg!(fuzzing) {
-                // It may be of a file on which the program has locks, which would end if we closed
-                // it. It stays, and is the last one from there.
-                descriptors::hide_unclosed(fd);
-            } else {
-                sys::close(fd);
-            }
-        }
-        return Err(Reason::Broken);
-    }
-    let bells = core::array::from_fn(|index| (fds[1 + index] >= 0).then(|| Hidden::new(fds[1 + index])));
-    drop(raised);
-    let theirs = match got {
-        0 => Err(Reason::PeerGone),
-        _ if cut => Err(Reason::NoDescriptors),
+    let most = if User::own() == Some(user) { 1 + FIRST_BELLS } else { 1 };
+    let is_right = |place, fd| if place == 0 { Map::is_segment(fd) } else { bell::is_bell(fd) };
+    let passed = passing::receive::<{ 1 + FIRST_BELLS }>(socket, user, hello.bytes_mut(), most, is_right)?;
+    let [memfd, bells @ ..] = passed.fds;
+    match (passed.len, memfd) {
+        (0, _) => Err(Reason::PeerGone),
+        _ if passed.cut => Err(Reason::NoDescriptors),
         // Who misses a bell could not wake the peer's epoll sets: one alone is none of theirs.
-        _ if got != size_of::<Hello>() || fds[0] < 0 || bells.iter().flatten().count() == 1 => {
-            Err(Reason::OtherVersion)
-        }
-        _ => hello.check().and_then(|()| {
+        (len, Some(memfd)) if len == size_of::<Hello>() && bells.iter().flatten().count() != 1 => {
+            hello.check()?;
             let length = hello.segment as usize;
-            let map = link::room().and_then(|room| Map::open_part(fds[0], length, room.min(length)));
-            map.map(Unseen::new).map_err(|_| Reason::NoMemory)
-        }),
-    };
-    if fds[0] >= 0 {
-        sys::close(fds[0]);
+            let map = link::room().and_then(|room| Map::open_part(memfd.fd(), length, room.min(length)));
+            Ok(Arrived { hello, theirs: map.map(Unseen::new).map_err(|_| Reason::NoMemory)?, bells })
+        }
+        _ => Err(Reason::OtherVersion),
     }
-    Ok(Arrived { hello, theirs: theirs?, bells })
-}
-
-/// Users, +1, that have sent a descriptor of something else than memory and bells: from them none
-/// is taken any more. With no place left, from nobody.
-static SHUT_OUT: [AtomicU32; 8] = [const { AtomicU32::new(0) }; 8];
-
-fn shut_out(user: User) {
-    let mark = user.number().wrapping_add(1);
-    let _ = SHUT_OUT.iter().any(|place| {
-        let found = place.compare_exchange(0, mark, Ordering::AcqRel, Ordering::Acquire);
-        found.is_ok() || found == Err(mark)
-    });
-}
-
-fn is_shut_out(user: User) -> bool {
-    let mark = user.number().wrapping_add(1);
-    SHUT_OUT.iter().any(|place| place.load(Ordering::Acquire) == mark)
-        || SHUT_OUT.iter().all(|place| place.load(Ordering::Acquire) != 0)
 }

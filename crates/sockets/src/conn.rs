@@ -190,6 +190,8 @@ pub struct Conn {
     pub arming: AtomicU64,
     /// How often its promotion was put off (see [`crate::epoll::untimely`]).
     pub put_off: AtomicU32,
+    /// So many reads more that are not asked whether they wait ([`crate::seen`]).
+    pub unasked: AtomicU32,
     /// A descriptor, for `shunt stat` and housekeeping.
     pub fd: AtomicU32,
     /// Process that made it.
@@ -250,7 +252,7 @@ unsafe impl Sync for Conn {}
 impl Conn {
     /// As new, for another connection.
     pub fn reset(&self) {
-        zero!(self: flags reason ops users managed waiters epolls queue put_off sleepers orphans manner low_water);
+        zero!(self: flags reason ops users managed waiters epolls queue put_off unasked sleepers orphans manner low_water);
         zero!(self: pending pending_cookie posted_at posted_index cookie arming arms due agreement recalled_from);
         self.asleep.iter().for_each(|place| place.store(0, Ordering::Relaxed));
         self.slot.store(layout::SLOTS as u32, Ordering::Relaxed);

@@ -34,10 +34,21 @@ fn look(conn: &Conn, fd: i32, flags: i32) {
     if conn.ops.load(Ordering::Relaxed) + LAST < process::options().promote_after {
         return;
     }
-    if flags & libc::MSG_DONTWAIT == 0 && blocks(fd) && sys::ioctl_int(fd, libc::FIONREAD) == Ok(0) {
+    let unasked = conn.unasked.load(Ordering::Relaxed);
+    if flags & libc::MSG_DONTWAIT != 0 {
+        return;
+    }
+    if unasked > 0 {
+        conn.unasked.store(unasked - 1, Ordering::Relaxed);
+    } else if !blocks(fd) {
+        conn.unasked.store(UNASKED, Ordering::Relaxed);
+    } else if sys::ioctl_int(fd, libc::FIONREAD) == Ok(0) {
         conn.set(flag::SEEN);
     }
 }
+
+/// After one by a descriptor that does not block, which a program does not change often.
+const UNASKED: u32 = 15;
 
 /// So many calls before a connection may move its reads are looked at.
 const LAST: u32 = 2;

@@ -1,6 +1,6 @@
 //! The sleeper's check, in tests only (SHUNT_CHECK_SLEEPERS): before a thread sleeps, all that it
 //! waits for has been looked at after its tripwire was armed, so none is ever owed anything.
-//! Whoever has slept for a second in poll(), select() or epoll_wait(), or in a read by a bell,
+//! Whoever has slept for a while in poll(), select() or epoll_wait(), or in a read by a bell,
 //! looks whether something that it waits for is there; if so, and nobody wakes it within two more,
 //! a wake-up is lost: it says so on standard error and ends the program. A writer looks each
 //! millisecond in any case: with the check it must have been woken if there is room. Readers that
@@ -13,7 +13,8 @@ use fabric::text::Text;
 
 use crate::process;
 
-const AFTER_NS: u64 = 1_000_000_000;
+/// No whole second, when alarms go off: a signal that comes between two sleeps interrupts neither.
+const AFTER_NS: u64 = 1_370_000_000;
 /// How long one who has begun to wake it may take: it may have no processor.
 const GRACE_NS: u64 = 2_000_000_000;
 /// The status with which the program ends: EX_SOFTWARE.

@@ -4,7 +4,7 @@ use core::cell::UnsafeCell;
 use fabric::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use fabric::sys;
 use options::{Options, PathMode};
-use stream::spin::{nanos_of, ticks, ticks_of};
+use stream::spin::{begin, nanos_of, ticks, ticks_of};
 
 use crate::reason::Reason;
 
@@ -18,8 +18,10 @@ static STARTED: AtomicU32 = AtomicU32::new(0);
 const BEGUN: u32 = 1;
 const ENDED: u32 = 2;
 static PID: AtomicU32 = AtomicU32::new(0);
-static SPIN_TICKS: AtomicU64 = AtomicU64::new(0);
-static GATHER_TICKS: AtomicU64 = AtomicU64::new(0);
+/// Or [`UNKNOWN`], until they are first needed: most processes have no connection.
+static SPIN_TICKS: AtomicU64 = AtomicU64::new(UNKNOWN);
+static GATHER_TICKS: AtomicU64 = AtomicU64::new(UNKNOWN);
+const UNKNOWN: u64 = u64::MAX;
 /// Why nothing in this process is to be promoted: a [`Reason`], or 0.
 static BARRED: AtomicU32 = AtomicU32::new(0);
 
@@ -44,8 +46,7 @@ pub fn start(options: Options) {
     PID.store(sys::getpid(), Ordering::Relaxed);
     // SAFETY: called once, from the library's constructor, before STARTED.
     unsafe { *OPTIONS.0.get() = options };
-    SPIN_TICKS.store(if one_cpu() { 0 } else { ticks_of(options.spin_ns()) }, Ordering::Relaxed);
-    GATHER_TICKS.store(ticks_of(GATHER_NS), Ordering::Relaxed);
+    begin();
     STARTED.store(BEGUN, Ordering::Release);
 }
 
@@ -93,13 +94,28 @@ pub fn options() -> &'static Options {
 /// How long to spin at most, in ticks.
 #[inline(always)]
 pub fn spin_ticks() -> u64 {
-    SPIN_TICKS.load(Ordering::Relaxed)
+    known(&SPIN_TICKS, || if one_cpu() { 0 } else { ticks_of(options().spin_ns()) })
+}
+
+#[inline(always)]
+fn known(ticks: &AtomicU64, find: impl FnOnce() -> u64) -> u64 {
+    match ticks.load(Ordering::Relaxed) {
+        UNKNOWN => found(ticks, find),
+        known => known,
+    }
+}
+
+#[cold]
+fn found(ticks: &AtomicU64, find: impl FnOnce() -> u64) -> u64 {
+    let found = find();
+    ticks.store(found, Ordering::Relaxed);
+    found
 }
 
 /// How long a stream of small messages is let gather (see `gather` in `io/recv.rs`), in ticks.
 #[inline(always)]
 pub fn gather_ticks() -> u64 {
-    GATHER_TICKS.load(Ordering::Relaxed)
+    known(&GATHER_TICKS, || ticks_of(GATHER_NS))
 }
 
 const GATHER_NS: u64 = 500;

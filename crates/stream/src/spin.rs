@@ -59,10 +59,31 @@ pub fn ticks_per_ms() -> u64 {
     if known != 0 {
         return known;
     }
-    let rate = measure(sys::now, ticks);
+    let begun = (BEGUN_TICKS.load(Ordering::Relaxed), BEGUN.load(Ordering::Relaxed));
+    let rate = between(begun, both(&mut sys::now, &mut ticks)).unwrap_or_else(|| measure(sys::now, ticks));
     TICKS_PER_MS.store(rate, Ordering::Relaxed);
     rate
 }
+
+/// Reads both clocks, so that a program that first asks for the rate a moment later need not wait
+/// for the measurement. Most never ask.
+pub fn begin() {
+    let (count, now) = both(&mut sys::now, &mut ticks);
+    BEGUN_TICKS.store(count, Ordering::Relaxed);
+    BEGUN.store(now, Ordering::Relaxed);
+}
+
+static BEGUN_TICKS: AtomicU64 = AtomicU64::new(0);
+static BEGUN: AtomicU64 = AtomicU64::new(0);
+
+/// The rate between two looks at both clocks, if they are long enough apart, and not so long that
+/// the machine may have been suspended in between, for which one of the clocks stands still.
+fn between((t0, n0): (u64, u64), (t, n): (u64, u64)) -> Option<u64> {
+    let known = n0 != 0 && (MEASURED_NS..=BEGUN_NS).contains(&n.saturating_sub(n0));
+    known.then(|| rate(t.wrapping_sub(t0), n - n0))
+}
+
+const BEGUN_NS: u64 = 1_000_000_000;
 
 /// How long the measurement takes.
 const MEASURED_NS: u64 = 200_000;
@@ -74,27 +95,33 @@ const READINGS: usize = 32;
 
 /// Ticks per millisecond of the kernel's clock.
 fn measure(mut now: impl FnMut() -> u64, mut ticks: impl FnMut() -> u64) -> u64 {
-    let mut read = || {
-        let mut best = (u64::MAX, 0, 0);
-        for _ in 0..READINGS {
-            let (before, count, after) = (now(), ticks(), now());
-            let took = after - before;
-            if took < best.0 {
-                best = (took, count, before + took / 2);
-            }
-            if took <= AT_ONCE_NS {
-                break;
-            }
-        }
-        (best.1, best.2)
-    };
-    let (t0, n0) = read();
+    let (t0, n0) = both(&mut now, &mut ticks);
     loop {
-        let (t, n) = read();
+        let (t, n) = both(&mut now, &mut ticks);
         if n - n0 > MEASURED_NS {
-            return (u128::from(t - t0) * 1_000_000 / u128::from(n - n0)).max(1) as u64;
+            return rate(t - t0, n - n0);
         }
     }
+}
+
+fn rate(ticks: u64, nanos: u64) -> u64 {
+    (u128::from(ticks) * 1_000_000 / u128::from(nanos)).max(1) as u64
+}
+
+/// Reads both clocks at once, as far as can be: ticks, nanoseconds.
+fn both(now: &mut impl FnMut() -> u64, ticks: &mut impl FnMut() -> u64) -> (u64, u64) {
+    let mut best = (u64::MAX, 0, 0);
+    for _ in 0..READINGS {
+        let (before, count, after) = (now(), ticks(), now());
+        let took = after - before;
+        if took < best.0 {
+            best = (took, count, before + took / 2);
+        }
+        if took <= AT_ONCE_NS {
+            break;
+        }
+    }
+    (best.1, best.2)
 }
 
 /// Nanoseconds as ticks.
@@ -246,6 +273,17 @@ mod tests {
     use super::*;
 
     const LIMIT: u64 = 1000;
+
+    #[test]
+    fn the_rate_is_known_from_two_looks_a_moment_apart() {
+        let begun = (7_000, 5_000);
+        let after = |nanos: u64| (7_000 + 3 * nanos, 5_000 + nanos);
+        assert_eq!(between(begun, after(MEASURED_NS)), Some(3_000_000));
+        assert_eq!(between(begun, after(BEGUN_NS)), Some(3_000_000));
+        assert_eq!(between(begun, after(MEASURED_NS - 1)), None, "the looks take too long beside that");
+        assert_eq!(between(begun, after(BEGUN_NS + 1)), None, "it may have been suspended");
+        assert_eq!(between((0, 0), after(MEASURED_NS)), None, "there was no first look");
+    }
 
     #[test]
     fn the_rate_is_right_although_the_thread_loses_its_processor_while_it_is_measured() {

@@ -82,7 +82,7 @@ everything() {
     # Seeds that are known to pass: one in some ten thousand still fails.
     stage hosts "the same on two hosts" scripts/sim.sh --hosts --seeds 2401-4800
     asked rules && stage rules "the simulator with each rule switched off" scripts/sim.sh rules
-    stage fuzz "fuzzers, short form" scripts/fuzz.sh "${FUZZ_SHORT_SECONDS:-5}"
+    stage fuzz "fuzzers, short form" scripts/fuzz.sh "${FUZZ_SHORT_SECONDS:-3}"
     asked soak && stage soak "soak for ${SOAK_SECONDS:-600} s" soak
     asked checked && stage checked "VIPL under valgrind and AddressSanitizer, all of it" checked
     asked far && stage far "connections between hosts, programs as well" far
@@ -222,7 +222,7 @@ checked() {
 
 # Each process on a host of its own: introduced by agents, and by libfabric's tcp provider; tests/apps in two network namespaces. More hosts than two are in blackbox.
 between() {
-    PYTEST_PATHS="tests/test_sockets.py tests/test_forking.py tests/test_exec.py tests/test_death.py tests/test_dice.py" side_by_side --modes far
+    PYTEST_PATHS="tests/test_sockets.py tests/test_forking.py tests/test_exec.py tests/test_death.py tests/test_dice.py" side_by_side --modes far -k "$LIGHT"
 }
 
 # As much of it as there is; FAR_TESTS= for a choice (-k).

@@ -18,18 +18,21 @@ pub(crate) struct CallBell(Option<Claimed>);
 struct Claimed {
     place: usize,
     fd: i32,
+    /// This thread had it before: it is in a handler that has interrupted its sleep, which goes on
+    /// with the bell, or has jumped out of that.
+    kept: bool,
 }
 
 impl CallBell {
     /// Claims one, if that is `wanted` and one is free.
     pub(crate) fn claim_if(wanted: bool) -> CallBell {
         let place = if wanted { claim() } else { None };
-        CallBell(place.and_then(|place| {
+        CallBell(place.and_then(|(place, kept)| {
             let fd = bells::bell_fd(CALL_BELL + place);
-            if fd.is_none() {
+            if fd.is_none() && !kept {
                 give_back(place);
             }
-            Some(Claimed { place, fd: fd? })
+            Some(Claimed { place, fd: fd?, kept })
         }))
     }
 
@@ -69,28 +72,26 @@ impl CallBell {
 
 impl Drop for CallBell {
     fn drop(&mut self) {
-        if let Some(claimed) = &self.0 {
+        if let Some(claimed) = self.0.as_ref().filter(|claimed| !claimed.kept) {
             give_back(claimed.place);
         }
     }
 }
 
 /// Takes one: the first, which every peer has from the start, then from a place of the thread's own
-/// on, so that it finds one again that its peers have got before.
-fn claim() -> Option<usize> {
+/// on, so that it finds one again that its peers have got before. And whether it had it already.
+fn claim() -> Option<(usize, bool)> {
     let me = thread::tid();
-    let places = || core::iter::once(0).chain((0..CALL_BELLS).map(|next| (me as usize + next) % CALL_BELLS));
-    // If this thread has it, it has jumped out of its sleep, or is in a handler that has
-    // interrupted it: then both have the bell, and what was interrupted does not sleep on.
-    let free = |&place: &usize| {
+    let mut places = core::iter::once(0).chain((0..CALL_BELLS).map(|next| (me as usize + next) % CALL_BELLS));
+    let free = |place: usize| {
         let owner = TAKEN[place].load(Ordering::Relaxed);
-        (owner == 0 || owner == me) && take(place, owner, me)
+        (owner == me || owner == 0 && take(place, owner, me)).then_some((place, owner == me))
     };
-    places().find(free).or_else(|| {
+    places.find_map(free).or_else(|| {
         // All are taken: one of their owners may have been cancelled.
         let place = ticks() as usize % CALL_BELLS;
         let owner = TAKEN[place].load(Ordering::Relaxed);
-        (!sys::thread_lives(owner) && take(place, owner, me)).then_some(place)
+        (!sys::thread_lives(owner) && take(place, owner, me)).then_some((place, false))
     })
 }
 
@@ -152,6 +153,10 @@ mod tests {
             std::thread::yield_now(); // joined a moment before the kernel has it no more
         }
         // Jumped out of its sleep.
-        assert!(claimed().is_some() && claimed() == claimed(), "its own is found again");
+        let own = claimed();
+        assert!(own.is_some() && own == claimed(), "its own is found again");
+        drop(CallBell::claim_if(true));
+        let taken = TAKEN[own.unwrap()].load(Ordering::Relaxed);
+        assert_eq!(taken, thread::tid(), "a handler leaves it to the sleep that it has interrupted");
     }
 }

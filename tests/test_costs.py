@@ -2,8 +2,11 @@
 descriptors beside it, and for each call of a connection that is over before it could move. By TCP one: the program's own. tests/apps/costs.c makes the
 calls, strace counts."""
 
+import os
 import re
+import subprocess
 from collections import Counter, defaultdict
+from pathlib import Path
 
 import pytest
 
@@ -110,3 +113,14 @@ def test_threads_wake_without_tcp(r, mode, how):
         r.accelerated(report)
     # Of 5,000 messages; the program itself writes by write().
     assert log.read_text().count(" sendto(") < 250
+
+
+def test_a_program_without_connections_opens_no_more_than_its_settings(r, mode):
+    """No library beside ours is loaded, and nothing is measured or looked up that only a connection needs."""
+    opened = []
+    for env in os.environ | {"LD_PRELOAD": ""}, r.environment() | {"SHUNT_REPORT": ""}:
+        log = r.tmp / f"opened.{len(opened)}"
+        subprocess.run(["strace", "-qq", "-e", "trace=openat,open", "-o", log, "/bin/true"], env=env, check=True, timeout=60)
+        opened.append(set(re.findall(r'"(.*?)"', log.read_text())))
+    ours = [path for path in opened[1] - opened[0] if not path.endswith((".conf", ".rules"))]
+    assert [Path(path).name for path in ours] == ([] if mode == "plain" else ["libshunt.so"])

@@ -1,4 +1,5 @@
-//! Compiles the hooks that stable Rust cannot define: variadic functions.
+//! Compiles the hooks that stable Rust cannot define, variadic functions, and what stands in the
+//! unwinder's place until it is needed.
 //!
 //! And binds what the library calls of itself to itself: where it is loaded by dlopen (`native`),
 //! libc comes before it in the order in which names are looked up, and one hook that calls another
@@ -6,6 +7,9 @@
 
 fn main() {
     println!("cargo::rustc-cdylib-link-arg=-Wl,-Bsymbolic-functions");
-    println!("cargo::rerun-if-changed=src/variadic.c");
-    cc::Build::new().file("src/variadic.c").flag("-fexceptions").flag("-Wall").compile("variadic");
+    let files = ["src/variadic.c", "src/unwinding.c"];
+    for file in files {
+        println!("cargo::rerun-if-changed={file}");
+    }
+    cc::Build::new().files(files).flag("-fexceptions").flag("-Wall").compile("hooks");
 }

@@ -1,0 +1,40 @@
+/* The unwinder is libgcc's. To load its library takes a process longer than to load ours, and hardly any has anything to unwind: so it is loaded when a
+ * thread is cancelled in a call of ours, or a call of ours panics. These stand in its functions' place, for us alone. */
+#include <dlfcn.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#pragma GCC visibility push(hidden)
+
+/* By then libc has loaded it, if it is a cancellation. */
+static void *function(const char *name) {
+    void *library = dlopen("libgcc_s.so.1", RTLD_NOW | RTLD_LOCAL);
+    void *found = library ? dlsym(library, name) : NULL;
+    if (!found) abort();
+    return found;
+}
+
+/* Of several threads that look for one, each finds the same. */
+#define UNWINDS(result, name, parameters, ...)                                                    \
+    result name parameters {                                                                      \
+        static void *known;                                                                       \
+        void *it = __atomic_load_n(&known, __ATOMIC_ACQUIRE);                                     \
+        if (!it) __atomic_store_n(&known, it = function(#name), __ATOMIC_RELEASE);                \
+        return ((result(*) parameters)it)(__VA_ARGS__);                                           \
+    }
+
+UNWINDS(int, _Unwind_Backtrace, (void *trace, void *argument), trace, argument)
+UNWINDS(void, _Unwind_DeleteException, (void *exception), exception)
+UNWINDS(uintptr_t, _Unwind_GetCFA, (void *context), context)
+UNWINDS(uintptr_t, _Unwind_GetDataRelBase, (void *context), context)
+UNWINDS(uintptr_t, _Unwind_GetIP, (void *context), context)
+UNWINDS(uintptr_t, _Unwind_GetIPInfo, (void *context, int *before), context, before)
+UNWINDS(uintptr_t, _Unwind_GetLanguageSpecificData, (void *context), context)
+UNWINDS(uintptr_t, _Unwind_GetRegionStart, (void *context), context)
+UNWINDS(uintptr_t, _Unwind_GetTextRelBase, (void *context), context)
+UNWINDS(int, _Unwind_RaiseException, (void *exception), exception)
+UNWINDS(void, _Unwind_Resume, (void *exception), exception)
+UNWINDS(void, _Unwind_SetGR, (void *context, int index, uintptr_t value), context, index, value)
+UNWINDS(void, _Unwind_SetIP, (void *context, uintptr_t value), context, value)
+
+#pragma GCC visibility pop

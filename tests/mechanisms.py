@@ -211,8 +211,8 @@ MECHANISMS = {
         "adversary and bells_of_another"),
     "late_bells_of_others": Mechanism(
         "bells of other users are taken after the hand-shake", "sockets/src/link/passing.rs",
-        "let own = User::own().filter(|user| user.number() == self.peer_uid.load(Ordering::Relaxed));",
-        "let own = User::of(self.peer_uid.load(Ordering::Relaxed));",
+        "user.filter(|&user| User::own() == Some(user) && self.serves())",
+        "user.filter(|_| self.serves())",
         "adversary and passed_later"),
     "foreign_descriptors": Mechanism(
         "whatever descriptor a peer sends is closed", "sockets/src/link/passing.rs",

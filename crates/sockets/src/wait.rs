@@ -296,9 +296,9 @@ fn waits_for_long(conn: &Conn, fd: i32) -> bool {
 /// So many sleeps on the word make a limit long: it ends by one of them late.
 const LONG: u64 = 50;
 
-/// Sleeps in poll(), until the peer rings this thread's bell, which is cheaper than a kick to
-/// send and to take; between hosts our own progress thread rings it. `None` if all bells are
-/// taken, if others sleep on the connection, or if it is not known whether a signal is to end the call.
+/// Sleeps in poll(), until the peer rings this thread's bell, which is cheaper than a kick to send
+/// and to take; between hosts our own progress thread rings it. `None` if all bells are taken, if
+/// others sleep on the connection, or if it is not known whether a signal is to end the call.
 fn sleep_by_bell(conn: &'static Conn, number: &mut Number, seen: Seen) -> Option<Result<(), Errno>> {
     if conn.waiters.load(Ordering::Acquire) != 0
         || conn.has(flag::SHARED | flag::NO_BELLS)

@@ -50,8 +50,8 @@ impl Link {
     /// no number for it, is not rung: its owner is kicked.
     #[cold]
     fn hear_bells(&self) {
-        let own = User::own().filter(|user| user.number() == self.peer_uid.load(Ordering::Relaxed));
-        let Some(user) = own.filter(|_| self.serves()) else { return };
+        let user = User::of(self.peer_uid.load(Ordering::Relaxed));
+        let Some(user) = user.filter(|&user| User::own() == Some(user) && self.serves()) else { return };
         // A handler that has interrupted the one who has the lock does without.
         if !thread::try_lock(&self.lock, Place::Link) {
             return;

@@ -61,7 +61,8 @@ pub(crate) fn arm(conn: &Conn, interest: u64, how: u64) {
 
 /// Arms for reading, to sleep on the word itself; others stay armed as they are. Returns the word.
 pub(crate) fn arm_word(conn: &Conn, turn: u64) -> u64 {
-    // Nobody sleeps by a bell that was armed then, and its ring would be in the way of a later sleep.
+    // Nobody sleeps by a bell that was armed then, and its ring would be in the way of a later
+    // sleep.
     let alone = conn.waiters.load(Ordering::Acquire) == 1 && conn.epolls.load(Ordering::Acquire) == 0;
     let compose = |other: u64| {
         let asleep = if other & trip::WORD == 0 { trip::asleep(turn) } else { other & trip::ASLEEP };

@@ -36,7 +36,8 @@ impl CallBell {
         }))
     }
 
-    /// As [`CallBell::claim_if`], to sleep on one connection: none, too, if its peer does not get it.
+    /// As [`CallBell::claim_if`], to sleep on one connection: none, too, if its peer does not get
+    /// it.
     pub(crate) fn claim_for(conn: &Conn, wanted: bool) -> CallBell {
         let bell = CallBell::claim_if(wanted);
         if bell.how(conn) == trip::KICK { CallBell(None) } else { bell }

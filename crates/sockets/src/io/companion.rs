@@ -161,7 +161,8 @@ fn told(conn: &Conn, rx: &mut Held<'_, Rx>, got: Result<usize, Errno>) -> Attemp
     // if, and only if, bytes of ours were unread; here it looks at kicks instead.
     match died_unread(conn) {
         Some(true) if errno.is_none() => Attempt::Error(Errno::ECONNRESET),
-        Some(false) if errno.is_some() => Attempt::End,
+        // Of what the peer has sent by tcp a reset may have taken the rest.
+        Some(false) if errno.is_some() && path::is_ring(conn.rx.path()) => Attempt::End,
         _ => Attempt::of(got),
     }
 }

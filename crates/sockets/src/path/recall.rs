@@ -117,7 +117,10 @@ impl Recall {
         if settled && nothing && silent && !self.records || sends || self.reads == Reads::Last {
             return Next::ByTcp;
         }
-        if quiet && (settled || ahead) && silent && !self.ended && !self.tried && self.waited > PEER_NS {
+        // Not for ever: a writer that sends it itself may have been stopped. Between hosts nobody
+        // does in the other's stead.
+        let may_send = !self.tried && !self.records && (PEER_NS + 1..=PATIENCE_NS).contains(&self.waited);
+        if quiet && (settled || ahead) && silent && !self.ended && may_send {
             return Next::SendForPeer;
         }
         if self.records && on_ring && !self.ended && silent {
@@ -183,7 +186,7 @@ mod tests {
     fn nobody_waits_for_ever() {
         all(|seen| {
             if seen.free().is_none() && seen.waited > FAR_NS {
-                assert_ne!(seen.next(), Next::Wait, "{seen:?}");
+                assert!(!matches!(seen.next(), Next::Wait | Next::SendForPeer), "{seen:?}");
             }
         });
     }

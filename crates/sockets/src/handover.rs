@@ -148,6 +148,7 @@ fn give_up_ring(conn: &'static Conn, fd: i32, reason: Reason, may_stay: impl Fn(
             kicks: kicks::counted(conn, rx),
             kicks_taken: rx.kicks_drained,
             by_tcp: conn.word(TCP_AT).checked_sub(1),
+            claimed: conn.mine().word(conn.at(layout::CLAIM)) & claim::BY_WRITER != 0,
             tried,
         };
         let seen = look(&rx, sys::now() - start);
@@ -165,8 +166,7 @@ fn give_up_ring(conn: &'static Conn, fd: i32, reason: Reason, may_stay: impl Fn(
             } else if may_stay() && keep_rest(conn) {
                 return Handed::Left;
             }
-            // A writer that has claimed them is in a call, and sends them.
-            tried = conn.mine().word(conn.at(layout::CLAIM)) & claim::BY_WRITER == 0;
+            tried = true;
         }
         match next {
             Next::ByTcp | Next::Free { .. } => {

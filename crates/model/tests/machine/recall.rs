@@ -163,6 +163,7 @@ impl State {
             kicks: self.kicks.into(),
             kicks_taken: self.kicks_taken.into(),
             by_tcp: self.tcp_at.checked_sub(1).map(u64::from),
+            claimed: self.claimed_by_writer,
             tried: self.tried,
         }
     }
@@ -214,7 +215,7 @@ impl State {
             Reader::Decides { quiet } => match self.look(quiet).next() {
                 Next::ByTcp => self.leave(),
                 Next::SendForPeer => {
-                    self.tried = !self.claimed_by_writer;
+                    self.tried = true;
                     if !others && !self.claimed_by_writer {
                         self.claimed_by_reader = true;
                         Reader::Sending(0)

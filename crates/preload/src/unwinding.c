@@ -25,7 +25,6 @@ static void *function(const char *name) {
 
 UNWINDS(int, _Unwind_Backtrace, (void *trace, void *argument), trace, argument)
 UNWINDS(void, _Unwind_DeleteException, (void *exception), exception)
-UNWINDS(uintptr_t, _Unwind_GetCFA, (void *context), context)
 UNWINDS(uintptr_t, _Unwind_GetDataRelBase, (void *context), context)
 UNWINDS(uintptr_t, _Unwind_GetIP, (void *context), context)
 UNWINDS(uintptr_t, _Unwind_GetIPInfo, (void *context, int *before), context, before)

@@ -112,6 +112,9 @@ fn start() {
     let blocked = sys::block_signals(u64::MAX);
     let started = Builder::new().name("shunt-progress".into()).spawn(|| {
         progress::note("opens libfabric");
+        // The unwinder, for a panic: the program may take another root later.
+        // SAFETY: a library that is made to be loaded by anybody.
+        unsafe { libc::dlopen(c"libgcc_s.so.1".as_ptr(), libc::RTLD_NOW) };
         // The panic hook has logged a panic.
         let done = std::panic::catch_unwind(open).unwrap_or_else(|_| Err("see above".into()));
         if let Err(why) = done {

@@ -34,10 +34,10 @@ fn look(conn: &Conn, fd: i32, flags: i32) {
     if conn.ops.load(Ordering::Relaxed) + LAST < process::options().promote_after {
         return;
     }
-    let unasked = conn.unasked.load(Ordering::Relaxed);
     if flags & libc::MSG_DONTWAIT != 0 {
         return;
     }
+    let unasked = conn.unasked.load(Ordering::Relaxed);
     if unasked > 0 {
         conn.unasked.store(unasked - 1, Ordering::Relaxed);
     } else if !blocks(fd) {

@@ -2,7 +2,7 @@
 //! the kernel on the companion.
 //!
 //! A reader sleeps on the tripwire first ([`crate::wake::word`]), if nothing else can end its wait.
-//! Those who wait longer, and writers, sleep in poll, until its bell is rung or the
+//! Those who wait longer, and writers, sleep in poll, until their thread's bell is rung or the
 //! companion tells of the end. A reader who has no bell sleeps in recv(MSG_PEEK) on the companion,
 //! until it is kicked: the kernel then does for us what it does for tcp, be it SO_RCVTIMEO, EINTR
 //! and SA_RESTART, or cancellation.

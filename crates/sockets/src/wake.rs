@@ -39,7 +39,8 @@
 //!   that are gone (killed, or jumped out of by a signal handler) are found by their thread ids.
 //!   Epoll sets get another edge instead.
 //! * A killed peer tells nothing. It counts as a reset if bytes of ours are unread in its ring,
-//!   else as an end, as with tcp.
+//!   else as an end, as with tcp; but where it went by tcp, the reset that a kick of ours brings
+//!   about is told, as the kernel drops with it what had not been sent yet.
 
 pub(crate) mod arm;
 pub(crate) mod call_bell;

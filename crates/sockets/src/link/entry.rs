@@ -386,7 +386,7 @@ impl Link {
         // Whatever it has passed may still be unread.
         let socket = self.socket();
         !peering::is_whole(self, socket)
-            || peering::facts(self).shares_memory && sys::ready_for(socket, libc::POLLRDHUP) & ENDS != 0
+            || peering::facts(self).shares_memory && sys::ready_for(socket, libc::POLLRDHUP) != 0
     }
 
     /// All descriptors that it has.
@@ -399,9 +399,6 @@ impl Link {
         self.socket.get().unwrap_or(NO_SOCKET)
     }
 }
-
-/// What poll() tells of a socket whose other end is gone, or which is none.
-const ENDS: i16 = libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR | libc::POLLNVAL;
 
 impl Peered for Link {
     fn peering(&self) -> Peering {

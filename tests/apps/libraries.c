@@ -71,10 +71,9 @@ static void opened_global(int fd) { loaded(fd, RTLD_NOW | RTLD_GLOBAL); }
 static void opened_deep(int fd) { loaded(fd, RTLD_NOW | RTLD_DEEPBIND); }
 static void opened_deep_lazily(int fd) { loaded(fd, RTLD_LAZY | RTLD_DEEPBIND); }
 
-/* The library is there before the connection, and calls by functions that it bound deeply. */
-static void deep_before(int unused) {
-    (void)unused;
-    void *handle = dlopen(library(), RTLD_NOW | RTLD_DEEPBIND);
+/* The library is there before the connection, and calls by functions that it bound deeply, when it was loaded or when it first calls. */
+static void deep_first(int flags) {
+    void *handle = dlopen(library(), flags | RTLD_DEEPBIND);
     CHECK(handle != NULL);
     use = (void (*)(int, int))dlsym(handle, "library_use");
     int fd = dial();
@@ -84,6 +83,16 @@ static void deep_before(int unused) {
         talk(fd, 10);
     }
     exit(0);
+}
+
+static void deep_before(int unused) {
+    (void)unused;
+    deep_first(RTLD_NOW);
+}
+
+static void deep_before_lazily(int unused) {
+    (void)unused;
+    deep_first(RTLD_LAZY);
 }
 
 static void deep_before_server(int listener) {
@@ -143,7 +152,8 @@ const struct example examples[] = {
     {"opened_global", returns, opened_global, 0},
     {"opened_deep", returns, opened_deep, 0},
     {"opened_deep_lazily", returns, opened_deep_lazily, 0},
-    {"deep_before", deep_before_server, deep_before, RAW | TCP_OK},
+    {"deep_before", deep_before_server, deep_before, RAW},
+    {"deep_before_lazily", deep_before_server, deep_before_lazily, RAW},
     {"at_start", at_start_server, at_start, RAW | TCP_OK},
     {"by_address", returns, by_address, 0},
     {0},

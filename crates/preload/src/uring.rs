@@ -96,11 +96,17 @@ pub fn past_us() {
 /// them go back to tcp, for good.
 #[cold]
 pub fn step_aside(reason: Reason) {
+    process::bar(reason);
+    give_back(reason);
+}
+
+/// Takes all connections back to tcp.
+#[cold]
+pub fn give_back(reason: Reason) {
     if !process::active() {
         return;
     }
     let errno = errno::get();
-    process::bar(reason);
     table::for_each(|fd, entry| {
         if let Entry::Conn(conn) = entry {
             relay::hand_over(conn, fd, reason, false);

@@ -24,6 +24,7 @@ static GATHER_TICKS: AtomicU64 = AtomicU64::new(UNKNOWN);
 const UNKNOWN: u64 = u64::MAX;
 /// Why nothing in this process is to be promoted: a [`Reason`], or 0.
 static BARRED: AtomicU32 = AtomicU32::new(0);
+static BARRED_FOR_NOW: AtomicU32 = AtomicU32::new(0);
 
 /// Whether we are a guest: see [`is_guest`].
 static GUEST: AtomicBool = AtomicBool::new(false);
@@ -163,7 +164,18 @@ pub fn bar(reason: Reason) {
     BARRED.store(reason as u32, Ordering::Relaxed);
 }
 
+/// Bars promotion until [`unbar`]: while a library is loaded that takes libc's functions before ours.
+pub fn bar_for_now() {
+    BARRED_FOR_NOW.fetch_add(1, Ordering::AcqRel);
+}
+
+/// Ends what [`bar_for_now`] began.
+pub fn unbar() {
+    BARRED_FOR_NOW.fetch_sub(1, Ordering::AcqRel);
+}
+
 /// Why promotion is barred, if it is.
 pub fn barred() -> Option<Reason> {
-    Reason::of(BARRED.load(Ordering::Relaxed))
+    let loading = BARRED_FOR_NOW.load(Ordering::Acquire) != 0;
+    Reason::of(BARRED.load(Ordering::Relaxed)).or(loading.then_some(Reason::DeepBind))
 }

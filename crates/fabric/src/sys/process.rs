@@ -17,6 +17,17 @@ pub fn getpid() -> u32 {
     call!(getpid).unwrap_or(0) as u32
 }
 
+/// How many threads the process has, if that can be known.
+pub fn threads() -> Option<u64> {
+    let tasks = open(c"/proc/self/task", libc::O_PATH | libc::O_CLOEXEC, 0).ok()?;
+    // SAFETY: all zeroes is a valid stat.
+    let mut about: libc::stat = unsafe { core::mem::zeroed() };
+    let known = call!(fstat, tasks, &raw mut about);
+    close(tasks);
+    // A link for each, beside the two that each directory has.
+    known.ok().map(|_| about.st_nlink as u64)
+}
+
 /// The kernel's version: its first two numbers, if they can be read.
 pub fn kernel_version() -> (u32, u32) {
     // SAFETY: all zeroes is a valid utsname.

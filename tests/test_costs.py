@@ -115,6 +115,18 @@ def test_threads_wake_without_tcp(r, mode, how):
     assert log.read_text().count(" sendto(") < 250
 
 
+def test_what_holds_for_all_connections_is_looked_up_once(r, mode):
+    """Users, who are compared for each connection, are told by the namespace that they are in."""
+    log = r.tmp / "opened"
+    report = r.new_report()
+    r.run(["strace", "-f", "-qq", "-e", "trace=openat,clone,clone3", "-o", log, r.apps / "echo", "many_connections"], timeout=100)
+    if mode == "shunt":
+        r.accelerated(report)
+    opened = Counter(re.findall(r'openat\(.*"(/proc/(?:self|sys)/.*?)"', log.read_text()))
+    # By two processes, for each of their threads at most.
+    assert not {path: count for path, count in opened.items() if count > 10}
+
+
 def test_a_program_without_connections_opens_no_more_than_its_settings(r, mode):
     """No library beside ours is loaded, and nothing is measured or looked up that only a connection needs."""
     opened = []

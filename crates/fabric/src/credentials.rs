@@ -10,14 +10,15 @@
 //! In a user namespace that does not map all users to themselves, only one's own user is known.
 //! Root is a user as any other: nobody is exempt from proof.
 
+use core::sync::atomic::{AtomicU64, Ordering};
+
 use crate::sys;
 
 /// A user that is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct User(u32);
 
-/// The user namespace of this process, as far as it matters here. Read anew each time, as a process
-/// may change it.
+/// The user namespace of this process, as far as it matters here.
 #[derive(Debug, Clone, Copy)]
 struct Space {
     /// The user that stands for all that are not mapped.
@@ -26,20 +27,40 @@ struct Space {
     identity: bool,
 }
 
+/// The overflow uid and one, once this process was found in a namespace that maps all users to
+/// themselves, as most are: that takes two files to read, and a map is written once.
+static EVERYBODY: AtomicU64 = AtomicU64::new(0);
+
+/// The process is in another user namespace.
+///
+/// If it gets there unseen (by a system call of its own), what is kept is out of date, and does no
+/// harm: in any namespace a number stands for one user alone, but for the overflow uid, which is
+/// nobody.
+pub fn forget() {
+    EVERYBODY.store(0, Ordering::Relaxed);
+}
+
 /// The overflow uid, unless the machine's settings say otherwise.
 const OVERFLOW: u32 = 65534;
 const NO_USER: u32 = u32::MAX;
 
 impl Space {
     fn now() -> Space {
+        let everybody = EVERYBODY.load(Ordering::Relaxed);
+        if everybody != 0 {
+            return Space { overflow: (everybody - 1) as u32, identity: true };
+        }
         let mut text = [0; 128];
         let overflow = read(c"/proc/sys/kernel/overflowuid", &mut text).and_then(number).unwrap_or(OVERFLOW);
         let identity = read(c"/proc/self/uid_map", &mut text).is_some_and(maps_all);
+        if identity {
+            EVERYBODY.store(u64::from(overflow) + 1, Ordering::Relaxed);
+        }
         Space { overflow, identity }
     }
 
-    fn user(self, uid: u32, own: u32) -> Option<User> {
-        let known = uid != NO_USER && uid != self.overflow && (self.identity || uid == own);
+    fn user(self, uid: u32, own: impl FnOnce() -> u32) -> Option<User> {
+        let known = uid != NO_USER && uid != self.overflow && (self.identity || uid == own());
         known.then_some(User(uid))
     }
 }
@@ -47,7 +68,7 @@ impl Space {
 impl User {
     /// The user with this number, if that means one user alone.
     pub fn of(uid: u32) -> Option<User> {
-        Space::now().user(uid, sys::geteuid())
+        Space::now().user(uid, sys::geteuid)
     }
 
     /// The user of this process. `None` if it has several at once (as setuid programs have), or one
@@ -135,16 +156,16 @@ mod tests {
     #[test]
     fn who_is_not_mapped_is_nobody() {
         let all = Space { overflow: 65534, identity: true };
-        assert_eq!(all.user(0, 1000), Some(User(0)));
-        assert_eq!(all.user(33, 1000), Some(User(33)));
-        assert_eq!(all.user(65534, 1000), None);
-        assert_eq!(all.user(65534, 65534), None, "nor is one's own user, if it is that");
-        assert_eq!(all.user(u32::MAX, 1000), None);
+        assert_eq!(all.user(0, || 1000), Some(User(0)));
+        assert_eq!(all.user(33, || 1000), Some(User(33)));
+        assert_eq!(all.user(65534, || 1000), None);
+        assert_eq!(all.user(65534, || 65534), None, "nor is one's own user, if it is that");
+        assert_eq!(all.user(u32::MAX, || 1000), None);
         let inside = Space { overflow: 99, identity: false };
-        assert_eq!(inside.user(1000, 1000), Some(User(1000)));
-        assert_eq!(inside.user(0, 1000), None);
-        assert_eq!(inside.user(33, 0), None);
-        assert_eq!(inside.user(99, 99), None);
+        assert_eq!(inside.user(1000, || 1000), Some(User(1000)));
+        assert_eq!(inside.user(0, || 1000), None);
+        assert_eq!(inside.user(33, || 0), None);
+        assert_eq!(inside.user(99, || 99), None);
     }
 
     #[test]

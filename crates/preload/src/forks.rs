@@ -3,6 +3,7 @@
 //! runs the handlers (see `start`), and ends in none of these symbols.
 
 use core::ffi::{c_int, c_long, c_void};
+use fabric::credentials;
 use sockets::{errno, fork, process};
 
 use crate::next::hooks;
@@ -36,10 +37,16 @@ pub fn copies(flags: usize) -> bool {
 /// After unshare() or setns() with these flags: children may be in another PID namespace from now
 /// on. A process does not enter one itself. For setns() no flags leave it to the descriptor.
 pub fn entered(result: c_long, flags: c_int) {
+    if rights::new_users(flags) {
+        credentials::forget();
+    }
     if result == 0 && flags & libc::CLONE_NEWPID != 0 && !process::ended() && !process::borrowed() {
         fork::children_part();
     }
 }
+
+/// What setns() may mean if it has no flags, as far as it concerns us.
+pub const ANY: c_int = libc::CLONE_NEWPID | libc::CLONE_NEWUSER;
 
 type Body = unsafe extern "C-unwind" fn(*mut c_void) -> c_int;
 
@@ -58,9 +65,7 @@ unsafe extern "C-unwind" fn begin(start: *mut c_void) -> c_int {
     // SAFETY: the parent's `Start`, of which the child has a copy at the same address.
     unsafe {
         let start = &*start.cast::<Start>();
-        if rights::new_users(start.flags) {
-            rights::changing();
-        }
+        rights::born(start.flags);
         (start.body)(start.arg)
     }
 }
@@ -79,7 +84,7 @@ hooks! {
             rights::changing();
         }
         let result = next(fd, flags);
-        entered(result.into(), if flags == 0 { libc::CLONE_NEWPID } else { flags });
+        entered(result.into(), if flags == 0 { ANY } else { flags });
         result
     }
     fn _Fork(next;) -> c_int {

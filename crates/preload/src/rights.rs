@@ -6,7 +6,7 @@
 //! on.
 
 use core::ffi::{c_char, c_int, c_long};
-use fabric::sys;
+use fabric::{credentials, sys};
 use sockets::reason::Reason;
 use sockets::{process, renounce};
 
@@ -48,6 +48,14 @@ fn ids(now: [u32; 3], new: &[u32]) {
 /// takes any namespace if there are none.
 pub fn new_users(flags: c_int) -> bool {
     flags & libc::CLONE_NEWUSER != 0
+}
+
+/// In a child that clone() has made with these flags.
+pub fn born(flags: c_int) {
+    if new_users(flags) {
+        credentials::forget();
+        changing();
+    }
 }
 
 hooks! {

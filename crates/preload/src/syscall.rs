@@ -116,22 +116,22 @@ hooks! {
             libc::SYS_fork => forks::around(0, || next(number, a, b, c, d, e, f)),
             libc::SYS_clone if forks::copies(a) => {
                 let pid = forks::around(a, || next(number, a, b, c, d, e, f));
-                if pid == 0 && rights::new_users(a as c_int) {
-                    rights::changing();
+                if pid == 0 {
+                    rights::born(a as c_int);
                 }
                 pid
             }
             libc::SYS_clone3 if !faults::low(a as *const u64) && forks::copies(*(a as *const usize)) => {
                 let pid = forks::around(*(a as *const usize), || next(number, a, b, c, d, e, f));
-                if pid == 0 && rights::new_users(*(a as *const c_int)) {
-                    rights::changing();
+                if pid == 0 {
+                    rights::born(*(a as *const c_int));
                 }
                 pid
             }
             libc::SYS_unshare | libc::SYS_setns => {
                 let result = next(number, a, b, c, d, e, f);
                 let flags = if number == libc::SYS_unshare { a } else { b };
-                forks::entered(result, if flags == 0 { libc::CLONE_NEWPID } else { flags as c_int });
+                forks::entered(result, if flags == 0 { forks::ANY } else { flags as c_int });
                 result
             }
             libc::SYS_mlockall => locking::mlockall(a as c_int).into(),

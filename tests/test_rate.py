@@ -1,5 +1,5 @@
-"""Which connections are worth moving: those that are used often, or by a busy program (promote-rate), and not at once (promote-after).
-The other tests have both set so that everything is moved."""
+"""Which connections are worth moving: those that are used often, or by a busy program (promote-rate), and that live long enough to pay for
+it (promote-after). The other tests have both set so that everything is moved."""
 
 import socket
 import sys
@@ -38,6 +38,29 @@ os._exit(0)
 """
 YOUNG, UNPAIRED, RARE = 1, 2, 34
 DEFAULTS = {"SHUNT_PROMOTE_AFTER": 4, "SHUNT_PROMOTE_RATE": "auto"}
+
+# Connections one after the other to one listener: steps like 40x20x64 are 40 connections with 20 exchanges of 64 bytes each.
+SEVERAL = """
+import os, socket, sys
+
+listener = socket.create_server(("127.0.0.1", 0))
+child = os.fork()
+for step in sys.argv[1:]:
+    connections, count, size = map(int, step.split("x"))
+    for _ in range(connections):
+        if child:
+            peer = listener.accept()[0]
+            while data := peer.recv(size, socket.MSG_WAITALL):
+                peer.sendall(data)
+        else:
+            peer = socket.create_connection(listener.getsockname())
+            for i in range(count):
+                peer.sendall(bytes(size))
+                assert len(peer.recv(size, socket.MSG_WAITALL)) == size
+        peer.close()
+os._exit(os.waitpid(child, 0)[1] if child else 0)
+"""
+LEARNT = {"SHUNT_PROMOTE_AFTER": "auto", "SHUNT_PROMOTE_RATE": 0}
 
 
 def exchange(r, *args, **env):
@@ -94,3 +117,29 @@ for i in range(50):
     r.not_accelerated()
     if r.mode == "shunt":
         assert r.report.reasons() == {UNPAIRED: 1}
+
+
+def moved(r, *steps):
+    """How many connections moved, with promote-after as it is by default."""
+    before = r.report.promoted
+    r.run([sys.executable, "-c", SEVERAL, *steps], env=LEARNT)
+    return (r.report.promoted - before) / 2
+
+
+def test_short_ones_do_not_pay_for_a_move(r):
+    assert moved(r, "50x20x64") == 0
+
+
+def test_long_ones_and_those_that_carry_much_move(r):
+    count = moved(r, "1x1000x64") + moved(r, "1x30x200000")
+    assert count == (2 if r.mode == "shunt" else 0)
+
+
+def test_where_moves_have_not_paid_there_are_few(r):
+    assert moved(r, "50x40x64") <= 2
+
+
+def test_where_they_have_they_come_earlier(r):
+    """Of the second kind, none would move without those before, and few do then, as it does not pay."""
+    count = moved(r, "8x1000x64", "20x30x64")
+    assert 9 <= count <= 12 if r.mode == "shunt" else count == 0

@@ -25,7 +25,7 @@ static LISTENER: LazyLock<TcpListener> = LazyLock::new(|| {
     let board = format!("/tmp/shunt-fuzz-board.{}", std::process::id());
     process::start(Options {
         board: Text::new(board.as_bytes()).expect("short enough"),
-        promote_after: 0,
+        promote_after: Some(0),
         promote_rate: Some(0),
         spin_us: Some(0),
         ..Options::DEFAULT

@@ -93,6 +93,12 @@ pub fn written(fd: i32, client: bool) -> Result<u64, Errno> {
     Ok(written)
 }
 
+/// Bytes that a connection has carried, in both directions, as far as they were acknowledged.
+pub fn carried(fd: i32) -> Result<u64, Errno> {
+    let info = TcpInfo::of(fd)?;
+    Ok(info.word(120).wrapping_add(info.word(128)))
+}
+
 /// How much the program has read of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Received {

@@ -25,7 +25,7 @@ pub struct Options {
     /// The connections that may be promoted.
     pub rules: RuleSource,
     /// Socket calls on a connection before it is posted.
-    pub promote_after: u32,
+    pub promote_after: Option<u32>,
     /// Calls a second that make a connection worth moving. `None`: the profile decides.
     pub promote_rate: Option<u32>,
     /// The longest spin in microseconds. `None`: the profile decides.
@@ -71,7 +71,7 @@ impl Options {
         via_piggyback: true,
         via_combine: true,
         rules: RuleSource::Usual,
-        promote_after: 4,
+        promote_after: None,
         promote_rate: None,
         spin_us: None,
         bells: true,
@@ -303,17 +303,19 @@ shunt.rules(5) say more; shunt doctor --rules PROGRAM ADDR says which rule decid
     Opt {
         name: "promote-after",
         env: "SHUNT_PROMOTE_AFTER",
-        kind: Kind::Number { min: 0, max: 1_000_000, unit: "socket calls", auto: false },
-        default: "4",
+        kind: Kind::Number { min: 0, max: 1_000_000, unit: "socket calls", auto: true },
+        default: "auto",
         scope: Scope::Anywhere,
         short: "Socket calls on a connection before it may move to memory",
         long: "A connection is left alone until the program has made this many calls that send or receive on it, so that \
-short ones (connect, one request, one answer, close) do not pay for a move from which they would not profit. 0 moves \
-connections as soon as they are used. Counted at each end for itself.",
-        set: |options, value| {
-            if let Value::Number(n) = value {
-                options.promote_after = n;
-            }
+short ones do not pay for a move from which they would not profit: it costs about as much as fifty round trips. auto \
+begins with 64 calls, or 256 KB, and learns from the connections of the same listener, or to the same address: between 16 \
+calls, where they live long, and 1024, where they end soon after a move. 0 moves connections as soon as they are used. \
+Counted at each end for itself.",
+        set: |options, value| match value {
+            Value::Number(n) => options.promote_after = Some(n),
+            Value::Auto => options.promote_after = None,
+            _ => {}
         },
     },
     Opt {

@@ -72,7 +72,10 @@ fn every_kind_is_read() {
     );
     assert!(problems.is_empty(), "{problems:?}");
     assert_eq!((options.profile, options.path), (Profile::Latency, PathMode::Tcp));
-    assert_eq!((options.promote_after, options.promote_rate, options.spin_us), (1_000_000, Some(0), Some(7)));
+    assert_eq!(
+        (options.promote_after, options.promote_rate, options.spin_us),
+        (Some(1_000_000), Some(0), Some(7))
+    );
     assert_eq!((options.bells, options.grow), (false, false));
     assert_eq!(options.board.as_c_str(), c"/tmp/b");
     assert_eq!(options.log, LogTarget::File(Text::new(b"/tmp/log").unwrap()));
@@ -99,13 +102,13 @@ fn environment_beats_user_beats_system() {
     let user = "promote-after = 6\nspin-us = 10";
     let (options, problems) = read(&["SHUNT_SPIN_US=11"], &[system, user]);
     assert!(problems.is_empty(), "{problems:?}");
-    assert_eq!((options.profile, options.promote_after, options.spin_us), (Profile::Safe, 6, Some(11)));
+    assert_eq!((options.profile, options.promote_after, options.spin_us), (Profile::Safe, Some(6), Some(11)));
 }
 
 #[test]
 fn a_bad_value_leaves_the_weaker_one() {
     let (options, problems) = read(&["SHUNT_PROMOTE_AFTER=lots"], &["promote-after = 6"]);
-    assert_eq!((options.promote_after, problems.len()), (6, 1));
+    assert_eq!((options.promote_after, problems.len()), (Some(6), 1));
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //! ioctl.
 
 use core::ffi::{c_int, c_uint, c_ulong, c_void};
+use core::mem::offset_of;
 use fabric::sys;
 use libc::{sockaddr, socklen_t};
 use sockets::conn::{Conn, flag};
@@ -12,7 +13,7 @@ use sockets::table::{self, Entry};
 use sockets::taken::{self, Taken};
 use sockets::{
     close as ending, demote, descriptors, epoll, errno, faults, fork, handover, io, lifecycle, low_water,
-    process, relay, rendezvous, small_buffers, thread,
+    process, relay, rendezvous, small_buffers, thread, worth,
 };
 
 use crate::next::hooks;
@@ -38,6 +39,17 @@ pub fn closing(fd: c_int) -> bool {
 fn family(address: *const sockaddr) -> Option<c_int> {
     // SAFETY: not null, and the kernel found its family to be there.
     (!address.is_null()).then(|| unsafe { (&raw const (*address).sa_family).read_unaligned() }.into())
+}
+
+/// The service at an address.
+fn at(address: *const sockaddr) -> u32 {
+    let len = match family(address) {
+        Some(libc::AF_INET) => offset_of!(libc::sockaddr_in, sin_zero),
+        Some(libc::AF_INET6) => offset_of!(libc::sockaddr_in6, sin6_scope_id),
+        _ => return 0,
+    };
+    // SAFETY: the kernel has taken an address of this family, which is no shorter.
+    worth::service(unsafe { core::slice::from_raw_parts(address.cast(), len) })
 }
 
 /// After a descriptor was duplicated.
@@ -189,6 +201,7 @@ unsafe fn fcntl_with(fd: c_int, command: c_int, arg: usize, next: impl Fn() -> c
 ///
 /// `from` and `len` are as accept() takes them.
 unsafe fn accepted(
+    listener: c_int,
     from: *mut sockaddr,
     len: *mut socklen_t,
     accept: impl FnOnce(*mut sockaddr, *mut socklen_t) -> c_int,
@@ -204,7 +217,8 @@ unsafe fn accepted(
     if got >= 0 {
         // There was room for the family, and the kernel has written it: to ask for it takes one
         // call more.
-        lifecycle::track(got, false, if has_room { family(from) } else { None });
+        let family = if has_room { family(from) } else { None };
+        lifecycle::track(got, false, family, worth::service(&listener.to_ne_bytes()));
     }
     got
 }
@@ -219,7 +233,7 @@ hooks! {
         let begun = result == 0 || matches!(errno::get(), libc::EINPROGRESS | libc::EINTR);
         if begun && known.is_none() && process::active() {
             let errno = errno::get();
-            lifecycle::track(fd, true, family(to));
+            lifecycle::track(fd, true, family(to), at(to));
             errno::set(errno);
         }
         if let Some(conn) = known
@@ -245,13 +259,13 @@ hooks! {
         if thread::is_ours() {
             return descriptors::for_library(|| next(fd, from, len));
         }
-        accepted(from, len, |from, len| next(fd, from, len))
+        accepted(fd, from, len, |from, len| next(fd, from, len))
     }
     fn accept4(next; fd: c_int, from: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> c_int {
         if thread::is_ours() {
             return descriptors::for_library(|| next(fd, from, len, flags));
         }
-        accepted(from, len, |from, len| next(fd, from, len, flags))
+        accepted(fd, from, len, |from, len| next(fd, from, len, flags))
     }
     fn close(next; fd: c_int) -> c_int {
         if thread::is_ours() && table::is_own(fd) {

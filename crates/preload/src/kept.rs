@@ -137,7 +137,7 @@ impl Kept {
         let name = text.iter().position(|&byte| byte == b'/').map_or(&[][..], |slash| &text[slash + 1..]);
         for kept in connections(text, process::pid(), name) {
             if !kept.in_set && matches!(table::entry(kept.fd), Entry::None) {
-                lifecycle::track(kept.fd, kept.client, None);
+                lifecycle::track(kept.fd, kept.client, None, 0);
             }
         }
     }
@@ -225,7 +225,7 @@ pub unsafe fn take_out(env: *const *const c_char, name: &[u8]) -> Option<&'stati
 /// told ([`libc::AT_EXECFN`]).
 pub fn follow(variable: &[u8], program: &[u8]) {
     for kept in connections(variable, process::pid(), program) {
-        lifecycle::track(kept.fd, kept.client, None);
+        lifecycle::track(kept.fd, kept.client, None, 0);
     }
 }
 

@@ -15,7 +15,7 @@ use crate::peering::cut;
 use crate::reason::Reason;
 use crate::table::{self, Entry};
 use crate::wake::{arm, fire, sleepers, word};
-use crate::{demote, descriptors, epoll, home, kicks, link, peering, rendezvous};
+use crate::{demote, descriptors, epoll, home, kicks, link, peering, rendezvous, worth};
 
 /// A descriptor is about to be closed: takes it out of the table, and tells what it stood for.
 pub fn closing(fd: i32) {
@@ -169,6 +169,7 @@ fn teardown(conn: &'static Conn, fd: Option<i32>) {
                 recovery::recover(conn, fd, &mut tx);
                 recovery::recover_reading(conn, fd, &mut rx);
                 if conn.state() == state::PROMOTED {
+                    worth::ended(conn);
                     reader::progress(conn, fd, &mut rx);
                     let seen = Closing {
                         reads: reader::reads(conn),

@@ -188,6 +188,8 @@ pub struct Conn {
     /// The thread that arms it as a one-shot member, and the set's descriptor (upper and lower
     /// half).
     pub arming: AtomicU64,
+    /// Of which service it is ([`crate::worth`]).
+    pub service: AtomicU32,
     /// How often its promotion was put off (see [`crate::epoll::untimely`]).
     pub put_off: AtomicU32,
     /// So many reads more that are not asked whether they wait ([`crate::seen`]).
@@ -252,7 +254,7 @@ unsafe impl Sync for Conn {}
 impl Conn {
     /// As new, for another connection.
     pub fn reset(&self) {
-        zero!(self: flags reason ops users managed waiters epolls queue put_off unasked sleepers orphans manner low_water);
+        zero!(self: flags reason ops service users managed waiters epolls queue put_off unasked sleepers orphans manner low_water);
         zero!(self: pending pending_cookie posted_at posted_index cookie arming arms due agreement recalled_from);
         self.asleep.iter().for_each(|place| place.store(0, Ordering::Relaxed));
         self.slot.store(layout::SLOTS as u32, Ordering::Relaxed);

@@ -62,3 +62,4 @@ pub mod taken;
 pub mod thread;
 pub mod wait;
 mod wake;
+pub mod worth;

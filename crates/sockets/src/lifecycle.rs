@@ -14,8 +14,8 @@ use crate::{close, home, process, report};
 
 /// Begins to follow a connection that the program has just made (`client`) or accepted. `family`:
 /// of the peer's address, if it is known; what need not be asked for makes short connections
-/// cheaper.
-pub fn track(fd: i32, client: bool, family: Option<i32>) {
+/// cheaper. `service`: which one it is of ([`crate::worth::service`]).
+pub fn track(fd: i32, client: bool, family: Option<i32>, service: u32) {
     if !process::active() || wire::is_progress_thread() {
         return;
     }
@@ -35,6 +35,7 @@ pub fn track(fd: i32, client: bool, family: Option<i32>) {
     conn.fd.store(fd as u32, Ordering::Relaxed);
     conn.pid.store(process::pid(), Ordering::Relaxed);
     conn.flags.store(if client { flag::CLIENT } else { 0 }, Ordering::Relaxed);
+    conn.service.store(service, Ordering::Relaxed);
     conn.set_reason(Reason::Young);
     conn.state.store(state::NEW, Ordering::Release);
     report::add(report::at::TRACKED, 1);
@@ -59,6 +60,6 @@ pub fn track_unconnected(fd: i32) {
         && matches!(sys::getpeername(fd), Err(sys::Errno::ENOTCONN))
         && sys::getsockopt::<i32>(fd, libc::SOL_SOCKET, libc::SO_ACCEPTCONN) == Ok(0);
     if fresh {
-        track(fd, true, None);
+        track(fd, true, None, 0);
     }
 }

@@ -62,7 +62,7 @@ reasons! {
     Rare = 34, "used too seldom to gain by it";
     Rule = 35, "a rule says tcp";
     BadRules = 36, "the rules are wrong (shunt doctor says where)";
-    DeepBind = 37, "a library was loaded with RTLD_DEEPBIND, or with a libc of its own";
+    DeepBind = 37, "a library takes libc's functions past us: loaded with RTLD_DEEPBIND, or with a libc of its own";
     Sandboxed = 38, "the process has locked itself in (seccomp)";
     Forked = 39, "between hosts, and its process has forked";
     LinkOver = 40, "the link between the hosts is over";

@@ -8,7 +8,7 @@ use fabric::sync::Ordering;
 use fabric::sys;
 
 use crate::conn::{Conn, flag};
-use crate::{epoll, process};
+use crate::{epoll, worth};
 
 /// The connection is among those that poll() or select() waits for.
 #[inline]
@@ -31,7 +31,7 @@ pub(crate) fn reads(conn: &Conn, fd: i32, flags: i32) {
 #[cold]
 fn look(conn: &Conn, fd: i32, flags: i32) {
     conn.set(flag::READ);
-    if conn.ops.load(Ordering::Relaxed) + LAST < process::options().promote_after {
+    if conn.ops.load(Ordering::Relaxed) + LAST < worth::calls(conn) {
         return;
     }
     if flags & libc::MSG_DONTWAIT != 0 {

@@ -10,14 +10,14 @@ use super::posting::{check, post};
 use crate::conn::{Conn, flag, state};
 use crate::peering::desk;
 use crate::reason::Reason;
-use crate::{process, seen};
+use crate::{process, seen, worth};
 
 /// Housekeeping, on the way into a call on a connection that is still on tcp. True if the call,
 /// should it be a write, is to be late ([`nap`]).
 #[inline]
 pub fn tick(conn: &'static Conn, fd: i32) -> bool {
     match conn.state() {
-        state::NEW if worthwhile(conn) => {
+        state::NEW if worthwhile(conn, fd) => {
             let seen = seen::waits(conn, fd);
             if !seen && !tell_unseen(conn, fd) {
                 return false;
@@ -41,15 +41,18 @@ pub fn tick(conn: &'static Conn, fd: i32) -> bool {
 
 /// Counts a call on a connection in state NEW: whether it has been used enough, and not too seldom,
 /// to gain by memory.
-fn worthwhile(conn: &Conn) -> bool {
-    let (after, rate) = (process::options().promote_after, process::options().calls_per_second());
+fn worthwhile(conn: &Conn, fd: i32) -> bool {
+    let (after, rate) = (worth::calls(conn), process::options().calls_per_second());
     let calls = conn.ops.fetch_add(1, Ordering::Relaxed);
     if calls == 0 {
         // Not in use before it is posted: when the count began.
         conn.due.store(ticks(), Ordering::Relaxed);
     }
     if calls < after {
-        return false;
+        if !worth::carries_much(fd, calls) {
+            return false;
+        }
+        conn.ops.store(after, Ordering::Relaxed);
     }
     if rate == 0 || process::busy() {
         return true;

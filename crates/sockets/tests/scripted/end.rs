@@ -25,7 +25,7 @@ static LISTENER: LazyLock<TcpListener> = LazyLock::new(|| {
     process::start(Options {
         // The script knows who we are, and is not looked for.
         board: Text::new(b"/dev/null").unwrap(),
-        promote_after: 0,
+        promote_after: Some(0),
         promote_rate: Some(0),
         spin_us: Some(0),
         ..Options::DEFAULT
@@ -54,7 +54,7 @@ impl End {
     fn with(turn: Option<MutexGuard<'static, ()>>) -> (End, TcpStream) {
         let tcp = TcpStream::connect(LISTENER.local_addr().unwrap()).unwrap();
         let fd = LISTENER.accept().unwrap().0.into_raw_fd();
-        lifecycle::track(fd, false, None);
+        lifecycle::track(fd, false, None, 0);
         let conn = table::conn(fd).expect("it is followed");
         seen::waited_for(conn);
         let end = End { fd, conn, closed: AtomicBool::new(false), _turn: turn };

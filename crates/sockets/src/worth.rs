@@ -1,0 +1,85 @@
+//! After how many calls a connection is worth a move to memory. A move costs both ends about as
+//! much as fifty round trips by tcp, so one that ends soon afterwards has lost by it, and one that
+//! lives on loses nothing by having begun on tcp.
+//!
+//! Unless the option `promote-after` says it, it is learnt, for each *service*: the connections that
+//! were accepted from one listener, or that were made to one address. Where those that have moved
+//! end before it has paid, the next ones move later; where they live on, earlier.
+
+use fabric::sync::{AtomicU32, Ordering};
+use host::diag;
+
+use crate::conn::Conn;
+use crate::process;
+
+/// What is learnt of each service: the calls, 0 if nothing is. Services may share a place.
+static LEARNT: [AtomicU32; SERVICES] = [const { AtomicU32::new(0) }; SERVICES];
+const SERVICES: usize = 64;
+
+/// Socket calls at one end: at first; at least and at most.
+const FIRST: u32 = 64;
+const LEAST: u32 = 16;
+const MOST: u32 = 1024;
+
+/// So many waits of a connection in memory, or so many times 4 KB, pay for its move.
+const PAYS: u64 = 48;
+
+/// So many bytes by tcp are worth a move, however few the calls.
+const BYTES: u64 = 256 << 10;
+
+/// The place of the service that listens on a descriptor, or is at an address.
+pub fn service(words: &[u8]) -> u32 {
+    let hash = words.iter().fold(0u32, |hash, &byte| hash.wrapping_mul(31).wrapping_add(u32::from(byte)));
+    (hash.wrapping_mul(0x9e37_79b9) >> 26) % SERVICES as u32
+}
+
+fn learnt(conn: &Conn) -> &'static AtomicU32 {
+    &LEARNT[conn.service.load(Ordering::Relaxed) as usize % SERVICES]
+}
+
+/// After how many calls a connection may move.
+#[inline]
+pub fn calls(conn: &Conn) -> u32 {
+    if let Some(calls) = process::options().promote_after {
+        return calls;
+    }
+    match learnt(conn).load(Ordering::Relaxed) {
+        0 => FIRST,
+        calls => calls,
+    }
+}
+
+/// Whether a connection that has made fewer calls has carried much by them: asked at the fourth, the
+/// eighth, the sixteenth, ...
+pub fn carries_much(fd: i32, calls: u32) -> bool {
+    calls >= 4
+        && calls.is_power_of_two()
+        && process::options().promote_after.is_none()
+        && diag::carried(fd).is_ok_and(|bytes| bytes >= BYTES)
+}
+
+/// A connection in memory ends: whether its move has paid.
+pub fn ended(conn: &Conn) {
+    if process::options().promote_after.is_some() {
+        return;
+    }
+    let count = |counter: &fabric::sync::AtomicU64| counter.load(Ordering::Relaxed);
+    let counters = &conn.counters;
+    let waits = count(&counters.sleeps) + count(&counters.spins_won) + count(&conn.arms);
+    let bytes = count(&counters.ring_in) + count(&counters.ring_out);
+    let now = calls(conn);
+    let next = if waits + bytes / 4096 < PAYS { now * 2 } else { now / 2 };
+    learnt(conn).store(next.clamp(LEAST, MOST), Ordering::Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn services_are_spread() {
+        let mut places = [false; SERVICES];
+        (0..100u32).for_each(|fd| places[service(&fd.to_ne_bytes()) as usize] = true);
+        assert!(places.iter().filter(|&&used| used).count() > SERVICES / 2);
+    }
+}

@@ -74,7 +74,7 @@ fn wrong_flags_end_with_125() {
     for (flag, said) in [
         ("--spin-us=100001", "must be auto, or 0 to 100000 microseconds"),
         ("--profile=fast", "[possible values: safe, balanced, latency]"),
-        ("--promote-after=-1", "must be 0 to 1000000 socket calls"),
+        ("--promote-after=-1", "must be auto, or 0 to 1000000 socket calls"),
         ("--log=file", "must be none, stderr, syslog or the absolute path of a file"),
         ("--rules=use tcp * * *:80; use udp", "rule 2: expected shunt or tcp; got \"udp\""),
         ("--report=/x", "unexpected argument"),

@@ -191,8 +191,8 @@ MECHANISMS = {
     # The doors of docs/security.md, which test_adversary.py tries: as root.
     "overflow_users": Mechanism(
         "users that are not mapped are taken for known ones", "fabric/src/credentials.rs",
-        "let known = uid != NO_USER && uid != self.overflow && (self.identity || uid == own);",
-        "let known = uid != NO_USER || self.overflow == own && self.identity;",
+        "let known = uid != NO_USER && uid != self.overflow && (self.identity || uid == own());",
+        "let known = uid != NO_USER || self.overflow == own() && self.identity;",
         "adversary and user-namespace"),
     "lesser_ones": Mechanism(
         "a process that changes its user keeps what it shares", "preload/src/rights.rs",

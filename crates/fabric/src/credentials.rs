@@ -10,8 +10,7 @@
 //! In a user namespace that does not map all users to themselves, only one's own user is known.
 //! Root is a user as any other: nobody is exempt from proof.
 
-use core::sync::atomic::{AtomicU64, Ordering};
-
+use crate::atomic::{AtomicU64, Ordering};
 use crate::sys;
 
 /// A user that is known.

@@ -11,9 +11,9 @@
 //! * `_Fork()` and clone() run no pthread_atfork handlers, and have hooks (`forks.rs`).
 //! * A library that is loaded with RTLD_DEEPBIND is noticed before it can do anything, and its
 //!   tables are bound to us; connections that there are go back to tcp (`deep.rs`).
-//! * A ring of io_uring (`uring.rs`) is noticed before it can do anything, and the process goes back
-//!   to tcp with all connections. A ring that a static copy of liburing made is noticed when the
-//!   first connection is posted.
+//! * A ring of io_uring (`uring.rs`) is noticed before it can do anything, and the process goes
+//!   back to tcp with all connections. A ring that a static copy of liburing made is noticed when
+//!   the first connection is posted.
 //! * A ring of the shared liburing with known options only (no SQPOLL) is followed (`liburing.rs`):
 //!   submissions lie in it when liburing's functions are called, and as long as they are reads and
 //!   writes of files, connections stay in memory.

@@ -164,7 +164,8 @@ pub fn bar(reason: Reason) {
     BARRED.store(reason as u32, Ordering::Relaxed);
 }
 
-/// Bars promotion until [`unbar`]: while a library is loaded that takes libc's functions before ours.
+/// Bars promotion until [`unbar`]: while a library is loaded that takes libc's functions before
+/// ours.
 pub fn bar_for_now() {
     BARRED_FOR_NOW.fetch_add(1, Ordering::AcqRel);
 }

@@ -3,7 +3,7 @@
 //! waits, and each step may fail and be taken up again later.
 //!
 //! **When an end is posted.** After some socket calls on a connection ([`crate::worth`]), so that
-//! short ones are never touched; and only if 16 of these calls come at `promote_rate`, or the process is
+//! short ones are never touched; and only if these calls come at `promote_rate`, or the process is
 //! busy. A process that sleeps whenever something comes gains nothing: the wake-ups cost the same
 //! by either path, and the way to a kick and back is longer. The program must also have been seen
 //! to wait for the connection ([`crate::seen`]). An end that a rule keeps on tcp ([`crate::rules`])

@@ -2,9 +2,9 @@
 //! much as fifty round trips by tcp, so one that ends soon afterwards has lost by it, and one that
 //! lives on loses nothing by having begun on tcp.
 //!
-//! Unless the option `promote-after` says it, it is learnt, for each *service*: the connections that
-//! were accepted from one listener, or that were made to one address. Where those that have moved
-//! end before it has paid, the next ones move later; where they live on, earlier.
+//! Unless the option `promote-after` says it, it is learnt, for each *service*: the connections
+//! that were accepted from one listener, or made to one address. Where those that have moved end
+//! before it has paid, the next ones move later; where they live on, earlier.
 
 use fabric::sync::{AtomicU32, Ordering};
 use host::diag;
@@ -49,8 +49,8 @@ pub fn calls(conn: &Conn) -> u32 {
     }
 }
 
-/// Whether a connection that has made fewer calls has carried much by them: asked at the fourth, the
-/// eighth, the sixteenth, ...
+/// Whether a connection that has made fewer calls has carried much by them: asked at the fourth,
+/// the eighth, the sixteenth, ...
 pub fn carries_much(fd: i32, calls: u32) -> bool {
     calls >= 4
         && calls.is_power_of_two()

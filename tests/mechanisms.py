@@ -188,6 +188,36 @@ MECHANISMS = {
         "return room == 0 && !waits(conn, flags) && stuck_for_long(conn, tx);",
         "return room == 0 && !waits(conn, flags) && crate::path::room::stuck(conn, tx);",
         "keeps_to_the_window"),
+    "deep_slots": Mechanism(
+        "libraries that are loaded with RTLD_DEEPBIND keep libc's functions", "preload/src/binding.rs",
+        "if function == next { return Slot::Past; }",
+        "if function == next { return Slot::Stays; }",
+        "libraries and deep"),
+    "deep_unbound": Mechanism(
+        "what such a library binds when it first calls is bound to libc", "preload/src/binding.rs",
+        "return if seen == ours { Slot::Past }",
+        "return if seen == ours { Slot::Stays }",
+        "libraries and deep"),
+    "deep_barred": Mechanism(
+        "connections move to memory while such a library is loaded", "preload/src/deep.rs",
+        "process::bar_for_now(); uring::give_back(Reason::DeepBind);",
+        "process::bar_for_now();",
+        "libraries and deep"),
+    "short_lives": Mechanism(
+        "connections that have ended soon after their move are moved as early the next time", "sockets/src/worth.rs",
+        "if waits + bytes / 4096 < PAYS { now * 2 }",
+        "if waits + bytes / 4096 < PAYS { now }",
+        "moves_have_not_paid"),
+    "long_lives": Mechanism(
+        "it is not learnt which connections live long", "sockets/src/worth.rs",
+        "else { now / 2 };",
+        "else { now };",
+        "they_come_earlier"),
+    "much_by_few_calls": Mechanism(
+        "what is carried by few calls stays on tcp", "sockets/src/worth.rs",
+        "is_ok_and(|bytes| bytes >= BYTES)",
+        "is_ok_and(|bytes| bytes == BYTES)",
+        "carry_much"),
     # The doors of docs/security.md, which test_adversary.py tries: as root.
     "overflow_users": Mechanism(
         "users that are not mapped are taken for known ones", "fabric/src/credentials.rs",

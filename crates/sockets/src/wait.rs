@@ -102,17 +102,21 @@ const ENDS: i16 = libc::POLLHUP | libc::POLLERR | libc::POLLRDHUP;
 pub(crate) fn spin_or_sleep(
     learned: &mut Learned,
     peer: u64,
-    changed: impl FnMut() -> bool,
+    mut changed: impl FnMut() -> bool,
     sleep: impl FnOnce() -> Result<(), Errno>,
 ) -> (Spun, Result<(), Errno>) {
     let limit = process::spin_ticks();
-    let spun = learned.spin(limit, peer, changed);
+    let spun = learned.spin(limit, peer, &mut changed);
     if spun == Spun::Won {
         return (spun, Ok(()));
     }
     let before = ticks();
     let result = sleep();
-    learned.slept(ticks() - before, limit);
+    if changed() {
+        learned.slept(ticks() - before, limit);
+    } else {
+        learned.ended_elsewhere();
+    }
     (spun, result)
 }
 

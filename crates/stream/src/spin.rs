@@ -5,6 +5,8 @@
 //! * It spins at most about twice the cost of a wake-up.
 //! * The more spins were in vain, the more rarely it spins.
 //! * It does not spin when the peer last waited on this very processor.
+//! * It does not spin where more than a tenth of its waits are ended by what a spin does not look
+//!   for, as in a server that also waits for others by tcp: these may want the processor.
 //! * It does not spin for a while after it was preempted in a spin: that happens only where more
 //!   threads are runnable than there are processors.
 //! * A real-time thread (SCHED_FIFO, SCHED_RR) never spins. Another thread that wants its
@@ -143,7 +145,9 @@ static CROWDED_UNTIL: AtomicU64 = AtomicU64::new(0);
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Learned {
     /// Spins that may still be lost in a row; below zero: short sleeps before the next spin.
-    credit: i32,
+    credit: i16,
+    /// How many waits, of late, were ended by what a spin does not look for, weighted.
+    elsewhere: u16,
     /// Spins in a row that were in vain after the credit was used up.
     lost: u16,
     /// How often in a row this waiter was preempted in a spin.
@@ -162,20 +166,28 @@ pub enum Spun {
 }
 
 impl Learned {
-    const MOST: i32 = 8;
+    const MOST: i16 = 8;
     /// One spin in 2^4 sleeps costs nothing that can be felt, and two ends that both sleep still
     /// happen to spin together before long.
     const LOST_MOST: u16 = 4;
     const PREEMPTED_MOST: u16 = 6;
+    /// What one of them weighs; beyond what sum there is no spin; up to what it grows.
+    const ELSEWHERE: u16 = 8;
+    const ELSEWHERE_MOST: u16 = 32;
+    const ELSEWHERE_CAP: u16 = 64;
 
     /// As a word, to keep in an atomic.
     pub fn to_bits(self) -> u64 {
-        u64::from(self.credit as u32) | u64::from(self.lost) << 32 | u64::from(self.preempted) << 48
+        [self.credit as u16, self.elsewhere, self.lost, self.preempted]
+            .iter()
+            .rev()
+            .fold(0, |bits, &part| bits << 16 | u64::from(part))
     }
 
     /// From [`Learned::to_bits`].
     pub fn from_bits(bits: u64) -> Learned {
-        Learned { credit: bits as u32 as i32, lost: (bits >> 32) as u16, preempted: (bits >> 48) as u16 }
+        let part = |i: u32| (bits >> (16 * i)) as u16;
+        Learned { credit: part(0) as i16, elsewhere: part(1), lost: part(2), preempted: part(3) }
     }
 
     /// Spins until `done` or for `limit` ticks, if it is likely to pay. `peer_cpu` is the processor
@@ -221,11 +233,12 @@ impl Learned {
 
     /// Whether to spin in the next wait.
     fn pays(&self) -> bool {
-        self.credit >= 0
+        self.credit >= 0 && self.elsewhere < Self::ELSEWHERE_MOST
     }
 
     fn win(&mut self) {
-        *self = Learned { credit: Self::MOST, lost: 0, preempted: 0 };
+        let elsewhere = self.elsewhere.saturating_sub(1);
+        *self = Learned { credit: Self::MOST, elsewhere, lost: 0, preempted: 0 };
     }
 
     /// Where the peer must be woken itself, and that takes long, every spin is lost although the
@@ -241,11 +254,17 @@ impl Learned {
     /// Learns from a wait that ended in the kernel after `waited` ticks: might a spin of `limit`
     /// have been enough?
     pub fn slept(&mut self, waited: u64, limit: u64) {
+        self.elsewhere = self.elsewhere.saturating_sub(1);
         // A wake-up itself takes about as long as a spin may last, so a short wait shows as up to
         // twice the limit.
         if self.credit < 0 && waited <= limit * 2 {
             self.credit += 1;
         }
+    }
+
+    /// Learns from a wait that was ended by something else than what a spin looks for.
+    pub fn ended_elsewhere(&mut self) {
+        self.elsewhere = (self.elsewhere + Self::ELSEWHERE).min(Self::ELSEWHERE_CAP);
     }
 }
 
@@ -333,6 +352,23 @@ mod tests {
             1,
             "none but the first while waits are long"
         );
+    }
+
+    #[test]
+    fn there_is_no_spin_where_waits_are_ended_elsewhere() {
+        let mut learned = Learned::default();
+        let mut turn = |ours: usize| {
+            (0..ours).for_each(|_| learned.slept(LIMIT, LIMIT));
+            learned.ended_elsewhere();
+            learned.pays()
+        };
+        assert!((0..100).all(|_| turn(10)), "one in ten");
+        assert!(!(0..100).map(|_| turn(3)).all(|pays| pays), "one in four");
+        assert!(!turn(3));
+        (0..60).for_each(|_| learned.slept(LIMIT, LIMIT));
+        assert!(learned.pays(), "that is over");
+        learned.ended_elsewhere();
+        assert_eq!(Learned::from_bits(learned.to_bits()), learned);
     }
 
     #[test]

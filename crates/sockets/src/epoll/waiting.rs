@@ -291,7 +291,10 @@ impl Set {
             // The sleep words stay armed: to disarm them could undo the arming of a thread that
             // begins to sleep just now. A stale one costs one bell.
             let mut learned = Learned::from_bits(self.learned.load(Ordering::Relaxed));
-            learned.slept(ticks() - before, process::spin_ticks());
+            match result {
+                Ok((1.., None)) => learned.ended_elsewhere(),
+                _ => learned.slept(ticks() - before, process::spin_ticks()),
+            }
             self.learned.store(learned.to_bits(), Ordering::Relaxed);
         }
         result

@@ -36,6 +36,9 @@ pub struct Direction {
     pub low_water: u64,
     /// Places before which an urgent byte was sent that does not count.
     pub urgent: Vec<u64>,
+    /// Its reader has urgent bytes among the others (SO_OOBINLINE). Of those that come before it
+    /// says so, the kernel drops one when the next one comes.
+    pub inline: bool,
 }
 
 /// Urgent bytes that do not count, and no others, are this.

@@ -119,6 +119,7 @@ impl Socket {
                     4,
                 )
             };
+            with(|world| world.judge.directions[self.into].inline = true);
             note(|| format!("SO_OOBINLINE({})", self.fd));
         }
     }
@@ -204,7 +205,8 @@ impl Socket {
         if urgent == Some(false) {
             self.send_urgent();
         }
-        let more = if urgent == Some(true) { libc::MSG_OOB } else { 0 };
+        let inline = with(|world| world.judge.directions[self.out].inline);
+        let more = if urgent == Some(true) && inline { libc::MSG_OOB } else { 0 };
         let from = with(|world| {
             let it = &mut world.judge.directions[self.out];
             it.begun = it.written + len;

@@ -10,7 +10,7 @@ use crate::descriptor::{Operation, Posted};
 use crate::handlers;
 use crate::handles::Found;
 use crate::limits::MAX_DESCRIPTORS;
-use crate::memory::Rights;
+use crate::memory::{Regions, Rights};
 use crate::opened;
 use crate::queue::{Done, Outcome, SendQueue};
 use crate::segment::{at, wake};
@@ -18,7 +18,7 @@ use crate::socket::{End, Message};
 use crate::transfer::{self, Memory, Sent};
 use crate::until::Until;
 use crate::vi::connection::{Breach, end};
-use crate::vi::places::{DEFERRED, Vi, event, find, manner, standard};
+use crate::vi::places::{DEFERRED, Queue, Vi, event, find, manner, standard};
 use crate::vi::waking::{receive_done_now, send_done_now};
 
 /// `VipPostSend`: sends, writes or reads as a descriptor says. It is done when this returns, unless
@@ -62,13 +62,14 @@ pub unsafe fn post_send(handle: *mut c_void, descriptor: *mut Descriptor, region
     if remote {
         hold(list.memory.as_ref(), false);
     }
+    let failure = end_failed(queue, regions, outcome);
     send_done_now(queue);
     if outcome == Outcome::Done && !told {
         return Ok(());
     }
     let connection = vi.connection();
     drop(send);
-    after_send(handle, &vi, outcome, told, connection);
+    after_send(handle, &vi, outcome, failure, told, connection);
     Ok(())
 }
 
@@ -88,14 +89,25 @@ fn tell_untold(list: &mut SendQueue) -> bool {
 
 /// Rare work after a send.
 #[cold]
-fn after_send(handle: *mut c_void, vi: &Found<Vi>, outcome: Outcome, kick: bool, connection: u64) {
+fn after_send(
+    handle: *mut c_void,
+    vi: &Found<Vi>,
+    outcome: Outcome,
+    failure: Option<Failure>,
+    kick: bool,
+    connection: u64,
+) {
     if kick {
         vi.kick();
     }
     match outcome {
         Outcome::Done => {}
         Outcome::Deferred => go_on_sending(handle),
-        Outcome::Failed(sent) => send_failed(handle, vi, sent, connection),
+        Outcome::Failed(_) => {
+            if let Some(failure) = failure {
+                failed(handle, vi, failure, connection);
+            }
+        }
         Outcome::Wrong => {
             let reliable = vi.send().is_ok_and(|send| send.level & reliability::UNRELIABLE == 0);
             if reliable {
@@ -105,52 +117,60 @@ fn after_send(handle: *mut c_void, vi: &Found<Vi>, outcome: Outcome, kick: bool,
     }
 }
 
-/// A send has failed: the reliability level decides what its descriptor says, and whether the
-/// connection ends.
+/// What follows from a send that has failed.
+struct Failure {
+    /// The peer is to be woken, as its descriptor says so, too.
+    kick: bool,
+    /// The connection ends.
+    broken: bool,
+    message: Option<Message>,
+}
+
+/// Ends the descriptor of a send that has failed: the reliability level decides what it says. Under
+/// the lock under which it was tried: another thread would try it again.
+#[inline(always)]
+fn end_failed(queue: &mut Queue<SendQueue>, regions: &Regions, outcome: Outcome) -> Option<Failure> {
+    match outcome {
+        Outcome::Failed(sent) => Some(failure(queue, regions, sent)),
+        _ => None,
+    }
+}
+
 #[cold]
-fn send_failed(handle: *mut c_void, vi: &Found<Vi>, sent: Sent, connection: u64) {
-    let Ok(regions) = opened::regions() else { return };
-    let mut kick = false;
-    let (broken, message) = {
-        let Ok(mut send) = vi.send() else { return };
-        if connection != vi.connection() {
-            // The connection is over, and the descriptor flushed.
-            return;
+fn failure(queue: &mut Queue<SendQueue>, regions: &Regions, sent: Sent) -> Failure {
+    let reads = queue.list.as_ref().is_some_and(SendQueue::has_failed_to_read);
+    let forbidden = if reads { Message::ReadForbidden } else { Message::WriteForbidden };
+    let (errors, message) = match (sent, standard(queue.level)) {
+        (Sent::NoDescriptor, reliability::UNRELIABLE) => (0, Some(Message::ReceiveQueueEmpty)),
+        (Sent::TooLong, reliability::UNRELIABLE) => (0, None),
+        (Sent::Forbidden, reliability::UNRELIABLE) => (0, Some(forbidden)),
+        (Sent::NoDescriptor, reliability::RECEPTION) => {
+            (status::REMOTE_DESC_ERROR, Some(Message::ReceiveQueueEmpty))
         }
-        let level = standard(send.level);
-        let reads = send.list.as_ref().is_some_and(SendQueue::has_failed_to_read);
-        let forbidden = if reads { Message::ReadForbidden } else { Message::WriteForbidden };
-        let (errors, message) = match (sent, level) {
-            (Sent::NoDescriptor, reliability::UNRELIABLE) => (0, Some(Message::ReceiveQueueEmpty)),
-            (Sent::TooLong, reliability::UNRELIABLE) => (0, None),
-            (Sent::Forbidden, reliability::UNRELIABLE) => (0, Some(forbidden)),
-            (Sent::NoDescriptor, reliability::RECEPTION) => {
-                (status::REMOTE_DESC_ERROR, Some(Message::ReceiveQueueEmpty))
-            }
-            (Sent::TooLong, reliability::RECEPTION) => (status::REMOTE_DESC_ERROR, None),
-            (Sent::NoDescriptor, _) => (status::TRANSPORT_ERROR, Some(Message::ReceiveQueueEmpty)),
-            (Sent::TooLong, _) => (status::TRANSPORT_ERROR, None),
-            (Sent::Forbidden, reliability::RECEPTION) => (status::RDMA_PROT_ERROR, None),
-            (Sent::Forbidden, _) => (status::RDMA_PROT_ERROR, Some(forbidden)),
-            (Sent::Done | Sent::Lost | Sent::NoRoom, _) => (status::TRANSPORT_ERROR, None),
-        };
-        if sent == Sent::TooLong {
-            // Its descriptor says so.
-            kick = send.list.as_ref().is_some_and(|list| tell_peer(list.memory.as_ref()));
-        }
-        if let Some(list) = &mut send.list {
-            list.end_failed(regions, errors);
-        }
-        send_done_now(&mut send);
-        (errors != 0, message)
+        (Sent::TooLong, reliability::RECEPTION) => (status::REMOTE_DESC_ERROR, None),
+        (Sent::NoDescriptor, _) => (status::TRANSPORT_ERROR, Some(Message::ReceiveQueueEmpty)),
+        (Sent::TooLong, _) => (status::TRANSPORT_ERROR, None),
+        (Sent::Forbidden, reliability::RECEPTION) => (status::RDMA_PROT_ERROR, None),
+        (Sent::Forbidden, _) => (status::RDMA_PROT_ERROR, Some(forbidden)),
+        (Sent::Done | Sent::Lost | Sent::NoRoom, _) => (status::TRANSPORT_ERROR, None),
     };
-    if kick {
+    let mut kick = false;
+    if let Some(list) = &mut queue.list {
+        kick = sent == Sent::TooLong && tell_peer(list.memory.as_ref());
+        list.end_failed(regions, errors);
+    }
+    Failure { kick, broken: errors != 0, message }
+}
+
+/// Tells of it, and ends the connection where that must be.
+fn failed(handle: *mut c_void, vi: &Found<Vi>, failure: Failure, connection: u64) {
+    if failure.kick {
         vi.kick();
     }
-    if let Some(message) = message {
+    if let Some(message) = failure.message {
         vi.message(message);
     }
-    if broken {
+    if failure.broken {
         end(handle, vi, End::Broken, Some(connection));
     }
 }
@@ -180,10 +200,11 @@ pub fn go_on_sending(handle: *mut c_void) {
             }
             return;
         };
+        let failure = end_failed(queue, regions, outcome);
         send_done_now(queue);
         let connection = vi.connection();
         drop(send);
-        after_send(handle, &vi, outcome, kick, connection);
+        after_send(handle, &vi, outcome, failure, kick, connection);
     }
 }
 

@@ -59,7 +59,7 @@ fn one(listener: &TcpListener, input: &[u8]) {
     // No TIME_WAIT: there are only so many ports.
     let linger = libc::linger { l_onoff: 1, l_linger: 0 };
     sys::setsockopt(peer.as_raw_fd(), libc::SOL_SOCKET, libc::SO_LINGER, linger).expect("a socket");
-    lifecycle::track(fd, false, None);
+    lifecycle::track(fd, false, None, 0);
     let conn = table::conn(fd).expect("it is followed");
     sockets::seen::waited_for(conn);
     rendezvous::tick(conn, fd);

@@ -28,6 +28,8 @@ pub struct Socket {
     /// Whether urgent bytes come and go; and, if so, whether they stay among the others
     /// (SO_OOBINLINE).
     urgent: Option<bool>,
+    /// The last read gave an urgent byte that does not count, and nothing else.
+    only_urgent: bool,
     /// Whether it asks to be told only of several bytes at once, now and then.
     pub aims: bool,
     pub waiting: Waiting,
@@ -43,6 +45,7 @@ impl Socket {
             nonblocking: false,
             within_handler: false,
             urgent: None,
+            only_urgent: false,
             aims: false,
             waiting: Waiting::default(),
         }
@@ -318,7 +321,13 @@ impl Socket {
     /// One call, which does not block; how many bytes came.
     pub fn try_read(&mut self, most: u64) -> Result<u64, Gone> {
         let most = if dice(3) == 0 { 1 + dice(most) } else { most } as usize;
-        self.read_now(dice(8), most)
+        loop {
+            let got = self.read_now(dice(8), most)?;
+            // There may be more, although nothing that counts has come.
+            if got > 0 || !self.only_urgent {
+                return Ok(got);
+            }
+        }
     }
 
     fn read_now(&mut self, way: u64, most: usize) -> Result<u64, Gone> {
@@ -361,10 +370,13 @@ impl Socket {
         // may have come to an urgent byte.
         let short = got > 0 && got < most as isize && !self.waiting.knows_of_end();
         self.waiting.drained = short && self.urgent.is_none() || got < 0 && why == libc::EAGAIN;
+        self.only_urgent = false;
         if got < 0 && why == libc::EINTR && may_intr {
             return Ok(0);
         }
-        self.judge_read(got, why, &buffer, way == 4 || self.nonblocking)
+        let counted = self.judge_read(got, why, &buffer, way == 4 || self.nonblocking)?;
+        self.only_urgent = got > 0 && counted == 0;
+        Ok(counted)
     }
 
     fn judge_read(&mut self, got: isize, why: i32, buffer: &[u8], may_be_empty: bool) -> Result<u64, Gone> {

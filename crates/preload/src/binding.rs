@@ -10,6 +10,9 @@ use core::ops::Range;
 use core::{mem, ptr};
 use fabric::sys;
 
+use crate::next::behind;
+use crate::start::file_of;
+
 /// Something cannot be bound to us.
 pub struct Past;
 
@@ -26,7 +29,7 @@ pub unsafe fn bind(handle: *mut c_void) -> Result<(), Past> {
     // SAFETY: the caller vouches for the handle; what a library needs is there as long as it is.
     unsafe {
         let binder = Binder { handle, ours: Library::with(bind as *const c_void).ok_or(Past)? };
-        let libc = base_of(next(c"send"));
+        let libc = file_of(behind(c"send") as *const c_void);
         while begun < len {
             let library = Library::of(found[begun]);
             begun += 1;
@@ -139,7 +142,7 @@ impl Binder {
             return Slot::Stays;
         }
         let function = value.wrapping_add_signed(-addend);
-        let next = next(name);
+        let next = behind(name);
         // SAFETY: the handle is open, and the name is a C string.
         let (found, seen) = unsafe {
             (
@@ -158,7 +161,8 @@ impl Binder {
             return if seen == ours { Slot::Past } else { Slot::Unknown };
         }
         // Another version of libc's, perhaps.
-        if base_of(function) == base_of(next) { Slot::Unknown } else { Slot::Stays }
+        let [file, libc] = [function, next].map(|it| file_of(it as *const c_void));
+        if file == libc { Slot::Unknown } else { Slot::Stays }
     }
 }
 
@@ -166,22 +170,6 @@ enum Slot {
     Stays,
     Past,
     Unknown,
-}
-
-/// The function of this name behind ours, as hooks call it; 0 if there is none.
-fn next(name: &CStr) -> usize {
-    // SAFETY: the name is a C string.
-    unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) as usize }
-}
-
-/// Where the file begins that this address belongs to; 0 if it belongs to none.
-fn base_of(address: usize) -> usize {
-    // SAFETY: zeroes are a valid Dl_info, which dladdr fills.
-    unsafe {
-        let mut info: libc::Dl_info = mem::zeroed();
-        libc::dladdr(address as *const c_void, &mut info);
-        info.dli_fbase as usize
-    }
 }
 
 /// A library that is loaded.

@@ -35,7 +35,7 @@ impl Next {
 }
 
 /// libc's function of this name, or the simulator's; 0 if there is none.
-fn behind(name: &CStr) -> usize {
+pub fn behind(name: &CStr) -> usize {
     #[cfg(sim)]
     return fabric::sim::next(name) as usize;
     #[cfg(not(sim))]

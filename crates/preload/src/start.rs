@@ -103,8 +103,8 @@ fn is_preloaded() -> bool {
     !version.is_null() && file_of(version) == file_of(start as *const c_void)
 }
 
-/// Where the file begins that this address belongs to.
-fn file_of(address: *const c_void) -> usize {
+/// Where the file begins that this address belongs to; 0 if it belongs to none.
+pub fn file_of(address: *const c_void) -> usize {
     // SAFETY: zeroes are a valid Dl_info, which dladdr fills.
     unsafe {
         let mut info: libc::Dl_info = core::mem::zeroed();

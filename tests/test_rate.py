@@ -136,7 +136,8 @@ def test_long_ones_and_those_that_carry_much_move(r):
 
 
 def test_where_moves_have_not_paid_there_are_few(r):
-    assert moved(r, "50x40x64") <= 2
+    count = moved(r, "50x40x64")
+    assert 1 <= count <= 2 if r.mode == "shunt" else count == 0
 
 
 def test_where_they_have_they_come_earlier(r):

@@ -24,7 +24,7 @@ pub struct Options {
     pub via_combine: bool,
     /// The connections that may be promoted.
     pub rules: RuleSource,
-    /// Socket calls on a connection before it is posted.
+    /// Socket calls on a connection before it is posted. `None`: it is learnt how many pay.
     pub promote_after: Option<u32>,
     /// Calls a second that make a connection worth moving. `None`: the profile decides.
     pub promote_rate: Option<u32>,

@@ -6,7 +6,7 @@
 //! that were accepted from one listener, or made to one address. Where those that have moved end
 //! before it has paid, the next ones move later; where they live on, earlier.
 
-use fabric::sync::{AtomicU32, Ordering};
+use fabric::sync::{AtomicU32, AtomicU64, Ordering};
 use host::diag;
 
 use crate::conn::Conn;
@@ -27,10 +27,10 @@ const PAYS: u64 = 48;
 /// So many bytes by tcp are worth a move, however few the calls.
 const BYTES: u64 = 256 << 10;
 
-/// The place of the service that listens on a descriptor, or is at an address.
-pub fn service(words: &[u8]) -> u32 {
-    let hash = words.iter().fold(0u32, |hash, &byte| hash.wrapping_mul(31).wrapping_add(u32::from(byte)));
-    (hash.wrapping_mul(0x9e37_79b9) >> 26) % SERVICES as u32
+/// The place of the service that listens on a descriptor, or is at an address: the bytes of either.
+pub fn service(name: &[u8]) -> u32 {
+    let hash = name.iter().fold(0u32, |hash, &byte| hash.wrapping_mul(31).wrapping_add(u32::from(byte)));
+    hash.wrapping_mul(0x9e37_79b9) >> (u32::BITS - SERVICES.ilog2())
 }
 
 fn learnt(conn: &Conn) -> &'static AtomicU32 {
@@ -63,9 +63,10 @@ pub fn ended(conn: &Conn) {
     if process::options().promote_after.is_some() {
         return;
     }
-    let count = |counter: &fabric::sync::AtomicU64| counter.load(Ordering::Relaxed);
+    let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     let counters = &conn.counters;
-    let waits = count(&counters.sleeps) + count(&counters.spins_won) + count(&conn.arms);
+    // A single call that sleeps counts and arms, a set only arms.
+    let waits = count(&counters.sleeps).max(count(&conn.arms)) + count(&counters.spins_won);
     let bytes = count(&counters.ring_in) + count(&counters.ring_out);
     let now = calls(conn);
     let next = if waits + bytes / 4096 < PAYS { now * 2 } else { now / 2 };

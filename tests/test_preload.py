@@ -2,6 +2,7 @@
 
 import glob
 import subprocess
+import sys
 
 import pytest
 
@@ -82,3 +83,47 @@ def test_what_the_sanitizer_finds(r, mode, tmp_path):
     launcher = [] if mode == "plain" else [modes.command(), "run", "--"]
     result = r.run([*launcher, tmp_path / "mistake"], env={"LD_PRELOAD": "", "SHUNT_LIB": modes.library() or ""}, status=None)
     assert b"heap-buffer-overflow" in result.stderr
+
+
+# Loads a library past us, then exchanges lines between two processes.
+DEEP = """
+import ctypes, os, socket, sys
+
+ctypes.CDLL(sys.argv[1], mode=os.RTLD_NOW | os.RTLD_DEEPBIND)
+listener = socket.create_server(("127.0.0.1", 0))
+child = os.fork()
+if child:
+    peer = listener.accept()[0]
+    while line := peer.recv(100):
+        peer.sendall(line)
+    os._exit(os.waitpid(child, 0)[1])
+peer = socket.create_connection(listener.getsockname())
+for i in range(300):
+    peer.sendall(b"a line")
+    assert peer.recv(100) == b"a line"
+peer.close()
+os._exit(0)
+"""
+THREAD = """
+#include <pthread.h>
+#include <unistd.h>
+static void *body(void *unused) { pause(); return unused; }
+__attribute__((constructor)) static void begin(void) { pthread_t thread; pthread_create(&thread, 0, body, 0); }
+"""
+DEEP_BIND = 37
+
+
+@pytest.mark.parametrize("how", ["path", "name", "thread"])
+def test_a_library_that_is_bound_deeply(r, mode, how):
+    """By its path it is bound to us. One that is searched for, or has started a thread, keeps the process on TCP."""
+    name = r.apps / "library.so" if how == "path" else "libm.so.6"
+    if how == "thread":
+        name, source = r.tmp / "thread.so", r.tmp / "thread.c"
+        source.write_text(THREAD)
+        subprocess.run(["cc", "-shared", "-fPIC", "-pthread", "-o", name, source], check=True, timeout=60)
+    r.run([sys.executable, "-c", DEEP, name])
+    if how == "path":
+        r.accelerated()
+    elif mode == "shunt":
+        assert r.report.promoted == 0
+        assert r.report.reasons() == {DEEP_BIND: 2}

@@ -39,14 +39,15 @@ os._exit(0)
 YOUNG, UNPAIRED, RARE = 1, 2, 34
 DEFAULTS = {"SHUNT_PROMOTE_AFTER": 4, "SHUNT_PROMOTE_RATE": "auto"}
 
-# Connections one after the other to one listener: steps like 40x20x64 are 40 connections with 20 exchanges of 64 bytes each.
+# Connections one after the other to one listener: steps like 40x20x64 are 40 connections with 20 exchanges of 64 bytes each. With x70
+# behind, the answers from the 70th on lie there when they are read.
 SEVERAL = """
-import os, socket, sys
+import os, socket, sys, time
 
 listener = socket.create_server(("127.0.0.1", 0))
 child = os.fork()
 for step in sys.argv[1:]:
-    connections, count, size = map(int, step.split("x"))
+    connections, count, size, late = map(int, (step + f"x{sys.maxsize}").split("x")[:4])
     for _ in range(connections):
         if child:
             peer = listener.accept()[0]
@@ -56,6 +57,8 @@ for step in sys.argv[1:]:
             peer = socket.create_connection(listener.getsockname())
             for i in range(count):
                 peer.sendall(bytes(size))
+                if i >= late:
+                    time.sleep(0.001)
                 assert len(peer.recv(size, socket.MSG_WAITALL)) == size
         peer.close()
 os._exit(os.waitpid(child, 0)[1] if child else 0)
@@ -133,6 +136,10 @@ def test_short_ones_do_not_pay_for_a_move(r):
 def test_long_ones_and_those_that_carry_much_move(r):
     count = moved(r, "1x1000x64") + moved(r, "1x30x200000")
     assert count == (2 if r.mode == "shunt" else 0)
+
+
+def test_a_move_pays_too_where_the_peer_is_quick(r):
+    assert moved(r, "8x140x64x70") == (8 if r.mode == "shunt" else 0)
 
 
 def test_where_moves_have_not_paid_there_are_few(r):

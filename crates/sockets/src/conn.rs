@@ -132,6 +132,8 @@ pub struct Counters {
     /// How much of these is in the sums of `shunt run --stats`.
     pub told_out: AtomicU64,
     pub told_in: AtomicU64,
+    /// Reads that followed a write.
+    pub turns: AtomicU64,
     pub kicks: AtomicU64,
     pub bells: AtomicU64,
     pub hints: AtomicU64,

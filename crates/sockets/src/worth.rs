@@ -21,7 +21,7 @@ const FIRST: u32 = 64;
 const LEAST: u32 = 16;
 const MOST: u32 = 1024;
 
-/// So many waits of a connection in memory, or so many times 4 KB, pay for its move.
+/// So many round trips or waits of a connection in memory, or so many times 4 KB, pay for its move.
 const PAYS: u64 = 48;
 
 /// So many bytes by tcp are worth a move, however few the calls.
@@ -65,11 +65,13 @@ pub fn ended(conn: &Conn) {
     }
     let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     let counters = &conn.counters;
-    // A single call that sleeps counts and arms, a set only arms.
+    // Whose peer is quick finds its answers there, and has waited for none. A single call that
+    // sleeps counts and arms, a set only arms.
     let waits = count(&counters.sleeps).max(count(&conn.arms)) + count(&counters.spins_won);
+    let answers = waits.max(count(&counters.turns));
     let bytes = count(&counters.ring_in) + count(&counters.ring_out);
     let now = calls(conn);
-    let next = if waits + bytes / 4096 < PAYS { now * 2 } else { now / 2 };
+    let next = if answers + bytes / 4096 < PAYS { now * 2 } else { now / 2 };
     learnt(conn).store(next.clamp(LEAST, MOST), Ordering::Relaxed);
 }
 

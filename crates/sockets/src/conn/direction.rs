@@ -34,6 +34,7 @@ pub struct Rx {
     pub learned: Learned,
     /// Small reads in a row, without a write of ours between them; and what we had written.
     pub streak: u32,
+    pub answered: u64,
     /// What is being done, for whoever has the lock next if it is not ended
     /// ([`crate::path::recovery`]).
     pub step: u32,
@@ -43,7 +44,6 @@ pub struct Rx {
     /// The same for those that a look would see beyond others, which it leaves: their place in what
     /// the kernel received, plus one, and since when.
     pub look_held: (u64, u64),
-    pub answered: u64,
     /// If another process has taken the other end from its owner ([`crate::taken`]): where tcp
     /// begins, plus one, and how many kicks come before.
     pub taken: (u64, u64),

@@ -18,7 +18,7 @@ use crate::{process, seen, worth};
 pub fn tick(conn: &'static Conn, fd: i32) -> bool {
     match conn.state() {
         state::NEW if worthwhile(conn, fd) => {
-            let seen = seen::waits(conn, fd);
+            let seen = process::barred().is_some() || seen::waits(conn, fd);
             if !seen && !tell_unseen(conn, fd) {
                 return false;
             }

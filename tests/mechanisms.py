@@ -205,7 +205,7 @@ MECHANISMS = {
         "libraries and deep"),
     "short_lives": Mechanism(
         "connections that have ended soon after their move are moved as early the next time", "sockets/src/worth.rs",
-        "if waits + bytes / 4096 < PAYS { now * 2 }",
+        "if answers + bytes / 4096 < PAYS { now * 2 }",
         "if waits + bytes / 4096 < PAYS { now }",
         "moves_have_not_paid"),
     "long_lives": Mechanism(

@@ -11,6 +11,7 @@ use stream::spin::{Learned, NO_CPU, cpu, ticks, ticks_of};
 
 use crate::conn::{Conn, flag, path};
 use crate::path::room;
+use crate::signals::Sleeps;
 use crate::spare::Spare;
 use crate::wake::arm;
 use crate::wake::arm::Seen;
@@ -62,7 +63,7 @@ pub fn poll(
     let mut waits = nanos != Some(0);
     let deadline = nanos.filter(|_| waits).map(|nanos| sys::now().saturating_add(nanos));
     let mut learned = LEARNED.load();
-    let began = ticks();
+    let mut sleeps = Sleeps::new();
     let Some(mut scratch) = Scratch::new(fds.len()) else { return Err(Errno::ENOMEM) };
     let mut ask = false;
     loop {
@@ -82,7 +83,7 @@ pub fn poll(
         }
         let mut slept = Ok(false);
         let mut sleep = || {
-            slept = sleep(fds, &mut scratch, (deadline, began), mask, seen);
+            slept = sleep(fds, &mut scratch, (deadline, &mut sleeps), mask, seen);
             slept.map(drop)
         };
         if let Some(conn) = member {
@@ -288,11 +289,14 @@ fn fall_asleep(
 fn sleep(
     fds: &[libc::pollfd],
     scratch: &mut Scratch,
-    (deadline, began): (Option<u64>, u64),
+    (deadline, sleeps): (Option<u64>, &mut Sleeps),
     mask: *const libc::sigset_t,
     seen: u64,
 ) -> Result<bool, Errno> {
-    if let Some(result) = sleep_on_word(fds, deadline, mask, seen) {
+    let began = sleeps.began();
+    if !sleeps.in_one()
+        && let Some(result) = sleep_on_word(fds, deadline, mask, seen)
+    {
         return result;
     }
     let rung = |conn: &Conn| !conn.has(flag::NO_BELLS);
@@ -304,9 +308,9 @@ fn sleep(
     let mut result = Ok(false);
     if fingerprint(fds) == seen {
         let left = deadline.map(|deadline| deadline.saturating_sub(sys::now()));
-        let (left, looks) =
+        let (part, looks) =
             overdue::limit(idle::before_sleep([left, limit].into_iter().flatten().min(), began));
-        let got = next::ppoll(polls, left, mask);
+        let got = next::ppoll(polls, sleeps.part(left, part), sleeps.mask(mask));
         if looks && got == Ok(0) {
             let came =
                 || (fingerprint(fds) != seen).then(|| fds.iter().find(|poll| managed(poll.fd).is_some()));

@@ -3,8 +3,11 @@
 //! with poll, which it never restarts, we do so ourselves. The library counts handlers as they are
 //! installed.
 
+use core::mem::MaybeUninit;
+
 use fabric::sync::{AtomicBool, AtomicU64, Ordering};
 use fabric::sys;
+use stream::spin::{ticks, ticks_of};
 
 use crate::process;
 
@@ -15,18 +18,92 @@ static INTERRUPT: AtomicU64 = AtomicU64::new(0);
 /// Whether there has ever been one.
 static EVER: AtomicBool = AtomicBool::new(false);
 
-/// All signals are blocked until it is dropped.
+/// Signals are blocked until it is dropped.
 pub struct Blocked(u64);
 
 impl Blocked {
     pub fn all() -> Blocked {
-        Blocked(sys::block_signals(u64::MAX))
+        Blocked::but(0)
+    }
+
+    fn but(these: u64) -> Blocked {
+        Blocked(sys::block_signals(!these))
     }
 }
 
 impl Drop for Blocked {
     fn drop(&mut self) {
         sys::block_signals(self.0);
+    }
+}
+
+/// The sleeps of one call. To the kernel they would be one wait, which a handler ends whenever it
+/// runs; of ours it would end none if it ran between two. So signals are blocked there, and end the
+/// next. Not in the first moment, when a program cannot know whether it waits already: most waits
+/// end in it, and take no more system calls than one sleep.
+pub struct Sleeps {
+    /// When the first began, in ticks; 0: none has.
+    began: u64,
+    blocked: Option<Blocked>,
+    /// The mask to sleep with, while signals are blocked.
+    mask: MaybeUninit<libc::sigset_t>,
+}
+
+/// That moment. No round time, which a program may have set a timer to just before. Less would make
+/// the timer of our sleep the next that goes off, which the kernel sets its clock for each time.
+pub(crate) const MOMENT_NS: u64 = 20_300_000;
+
+/// What a mistake of the thread's own raises is never kept from it.
+const FAULTS: u64 = signal_bit(libc::SIGSEGV)
+    | signal_bit(libc::SIGBUS)
+    | signal_bit(libc::SIGFPE)
+    | signal_bit(libc::SIGILL)
+    | signal_bit(libc::SIGTRAP)
+    | signal_bit(libc::SIGSYS);
+
+const fn signal_bit(signal: i32) -> u64 {
+    1 << (signal - 1)
+}
+
+impl Sleeps {
+    pub(crate) const fn new() -> Sleeps {
+        Sleeps { began: 0, blocked: None, mask: MaybeUninit::uninit() }
+    }
+
+    /// When the first of them began, which may be now.
+    pub(crate) fn began(&mut self) -> u64 {
+        if self.began == 0 {
+            self.began = ticks();
+        }
+        self.began
+    }
+
+    /// Whether signals are blocked.
+    pub(crate) fn in_one(&self) -> bool {
+        self.blocked.is_some()
+    }
+
+    /// Before a sleep that is to end after `part` for a look, while the program waits for `left`.
+    /// How long to sleep.
+    pub(crate) fn part(&mut self, left: Option<u64>, part: Option<u64>) -> Option<u64> {
+        let began = self.began();
+        if self.in_one() || !have_been_handled() {
+            return part;
+        }
+        if ticks() - began < ticks_of(MOMENT_NS) {
+            return if part == left { part } else { Some(part.unwrap_or(u64::MAX).min(MOMENT_NS)) };
+        }
+        let blocked = Blocked::but(FAULTS);
+        self.mask = MaybeUninit::zeroed();
+        // SAFETY: it has at least 64 bits, of which the kernel knows; all zeroes are a set, too.
+        unsafe { self.mask.as_mut_ptr().cast::<u64>().write(blocked.0) };
+        self.blocked = Some(blocked);
+        part
+    }
+
+    /// The mask to sleep with: the program's, or its thread's; null where that is as it was.
+    pub(crate) fn mask(&self, programs: *const libc::sigset_t) -> *const libc::sigset_t {
+        if programs.is_null() && self.in_one() { self.mask.as_ptr() } else { programs }
     }
 }
 

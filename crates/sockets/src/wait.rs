@@ -7,6 +7,8 @@
 //! until it is kicked: the kernel then does for us what it does for tcp, be it SO_RCVTIMEO, EINTR
 //! and SA_RESTART, or cancellation.
 
+use core::ptr;
+
 use fabric::sync::Ordering;
 use fabric::sys::{self, Errno};
 use fabric::{Local, trip};
@@ -19,6 +21,7 @@ use crate::path::room;
 use crate::path::room::stall_ns;
 use crate::path::writer;
 use crate::reason::Reason;
+use crate::signals::Sleeps;
 use crate::wake::arm::{Seen, arm, meet};
 use crate::wake::call_bell::CallBell;
 use crate::wake::sleepers::Waiter;
@@ -75,7 +78,7 @@ pub fn more(
 /// Sleeps for a moment where nothing tells of what is waited for; `limited`: by a time of the
 /// program's.
 fn nap(conn: &Conn, number: &Number, limited: bool) -> Result<(), Errno> {
-    sleep(&mut [], Some(NAP_NS), limited)?;
+    sleep(&mut [], Some(NAP_NS), limited, ptr::null())?;
     number.check(conn)
 }
 
@@ -83,8 +86,13 @@ const NAP_NS: u64 = 500_000;
 
 /// Sleeps in poll(). How many descriptors are ready: none, too, after a signal whose call is
 /// restarted, which one that is `limited` by a time never is.
-fn sleep(polls: &mut [libc::pollfd], nanos: Option<u64>, limited: bool) -> Result<usize, Errno> {
-    match next::ppoll(polls, nanos, core::ptr::null()) {
+fn sleep(
+    polls: &mut [libc::pollfd],
+    nanos: Option<u64>,
+    limited: bool,
+    mask: *const libc::sigset_t,
+) -> Result<usize, Errno> {
+    match next::ppoll(polls, nanos, mask) {
         Err(Errno::EINTR) if limited || !signals::restarts() => Err(Errno::EINTR),
         got => Ok(got.unwrap_or(0)),
     }
@@ -180,7 +188,7 @@ fn beside_unsent(conn: &'static Conn, number: &Number, seen: Seen) -> Result<(),
         if deadline.is_some_and(|deadline| ticks() >= deadline) {
             return Err(Errno::EAGAIN);
         }
-        let got = sleep(&mut [arrivals(number.fd)], Some(NAP_NS), deadline.is_some())?;
+        let got = sleep(&mut [arrivals(number.fd)], Some(NAP_NS), deadline.is_some(), ptr::null())?;
         number.check(conn)?;
         if got > 0 {
             kicks::take_after_sleep(conn, number.fd);
@@ -326,7 +334,7 @@ fn sleep_by_bell(conn: &'static Conn, number: &mut Number, seen: Seen) -> Option
             None => overdue::limit(None),
         };
         let mut polls = [arrivals(number.fd), bell.polled()];
-        let got = sleep(&mut polls, left, deadline.is_some());
+        let got = sleep(&mut polls, left, deadline.is_some(), ptr::null());
         if looks && got == Ok(0) {
             let owed = || (Seen::to_read(conn) != seen).then_some(number.fd);
             overdue::check("recv", owed, |nanos| sys::ppoll(&mut polls, Some(nanos)) != Ok(0));
@@ -351,14 +359,14 @@ fn sleep_by_bell(conn: &'static Conn, number: &mut Number, seen: Seen) -> Option
 
 /// Waits until a write may find room.
 #[cold]
-pub fn writable(conn: &'static Conn, fd: i32) -> Result<(), Errno> {
+pub fn writable(conn: &'static Conn, fd: i32, sleeps: &mut Sleeps) -> Result<(), Errno> {
     demote::attend(conn, fd);
     let (seen, mut learned) = {
         let Some(mut tx) = conn.lock_tx(fd) else { return Err(Errno::EINTR) };
         let seen = Seen::now(conn);
         if !path::is_ring(conn.tx.path()) {
             drop(tx);
-            return kernel_writable(conn, fd);
+            return kernel_writable(conn, fd, sleeps);
         }
         if room::room_for(conn, fd, &mut tx, 1) != Ok(0) {
             return Ok(());
@@ -366,7 +374,8 @@ pub fn writable(conn: &'static Conn, fd: i32) -> Result<(), Errno> {
         (seen, tx.learned)
     };
     let changed = || Seen::now(conn) != seen;
-    let (_, result) = spin_or_sleep(&mut learned, meet(conn), changed, || sleep_writable(conn, fd, seen));
+    let (_, result) =
+        spin_or_sleep(&mut learned, meet(conn), changed, || sleep_writable(conn, fd, seen, sleeps));
     Number { fd, orphan: false }.check(conn)?;
     if let Some(mut tx) = conn.lock_tx(fd) {
         tx.learned = learned;
@@ -374,7 +383,7 @@ pub fn writable(conn: &'static Conn, fd: i32) -> Result<(), Errno> {
     result
 }
 
-fn sleep_writable(conn: &'static Conn, fd: i32, seen: Seen) -> Result<(), Errno> {
+fn sleep_writable(conn: &'static Conn, fd: i32, seen: Seen, sleeps: &mut Sleeps) -> Result<(), Errno> {
     let deadline = deadline(fd, libc::SO_SNDTIMEO);
     let stalled = ticks() + ticks_of(stall_ns(conn));
     let waiter = Waiter::looking(conn);
@@ -406,7 +415,8 @@ fn sleep_writable(conn: &'static Conn, fd: i32, seen: Seen) -> Result<(), Errno>
         if bell.is_had() {
             polls[0].events = libc::POLLRDHUP;
         }
-        let got = sleep(&mut polls, Some(1_000_000), false)?;
+        let part = sleeps.part(None, Some(1_000_000));
+        let got = sleep(&mut polls, part, false, sleeps.mask(ptr::null()))?;
         if got == 0 && overdue::looks() {
             // What woke another one, who was armed beside us, may have disarmed us as well.
             let armed = || conn.mine().word(conn.at(TRIP)) & trip::TX != 0;
@@ -446,7 +456,7 @@ const RESEND_NS: u64 = 200_000;
 /// How often it is looked whether an offer has been answered while the kernel has no room.
 const ANSWER_NS: u64 = 50_000_000;
 
-fn kernel_writable(conn: &'static Conn, fd: i32) -> Result<(), Errno> {
+fn kernel_writable(conn: &'static Conn, fd: i32, sleeps: &mut Sleeps) -> Result<(), Errno> {
     let timeout = deadline(fd, libc::SO_SNDTIMEO);
     loop {
         let now = ticks();
@@ -461,12 +471,11 @@ fn kernel_writable(conn: &'static Conn, fd: i32) -> Result<(), Errno> {
             }
             return Ok(());
         }
-        // In one sleep if that can be: a signal that comes between two would not end the call, and
-        // an alarm comes once.
         let offered = (conn.state() == state::OFFERED).then_some(ANSWER_NS);
         let left = timeout.map(|deadline| nanos_of(deadline - now));
         let mut room = [libc::pollfd { fd, events: libc::POLLOUT, revents: 0 }];
-        if sleep(&mut room, [offered, left].into_iter().flatten().min(), false)? > 0 {
+        let part = sleeps.part(left, [offered, left].into_iter().flatten().min());
+        if sleep(&mut room, part, false, sleeps.mask(ptr::null()))? > 0 {
             return Ok(());
         }
         if conn.state() == state::OFFERED {

@@ -13,6 +13,7 @@ use super::set::{FRESH, Guard, MOVED, SPENT, Set};
 use crate::conn::{Conn, flag};
 use crate::layout::W;
 use crate::path::room;
+use crate::signals::Sleeps;
 use crate::wake::arm;
 use crate::{bells, events, idle, link, next, overdue, process, ready, table};
 
@@ -45,7 +46,7 @@ impl Set {
             None | Some(0) => None,
             Some(nanos) => Some(ticks().saturating_add(ticks_of(nanos))),
         };
-        let (mut began, mut asked) = (0, false);
+        let (mut sleeps, mut asked) = (Sleeps::new(), false);
         loop {
             // Nothing has been told in this call so far; others may have told of members since it
             // began.
@@ -68,7 +69,7 @@ impl Set {
                     continue;
                 }
             }
-            let (count, inner) = self.sleep(places, nanos, (deadline, &mut began), mask)?;
+            let (count, inner) = self.sleep(places, nanos, deadline, &mut sleeps, mask)?;
             asked = true;
             if count > 0 {
                 // What came by rings before comes with it, at its place. Not of members that others
@@ -234,7 +235,8 @@ impl Set {
         &'static self,
         places: &mut [libc::epoll_event],
         nanos: Option<u64>,
-        (deadline, began): (Option<u64>, &mut u64),
+        deadline: Option<u64>,
+        sleeps: &mut Sleeps,
         mask: *const libc::sigset_t,
     ) -> Result<(usize, Option<usize>), Errno> {
         let queue = self.queue.load(Ordering::Acquire);
@@ -266,19 +268,15 @@ impl Set {
             _ if waiting => Some(0),
             _ => deadline.map(|deadline| nanos_of(deadline.saturating_sub(ticks()))),
         };
-        let left = match left {
+        let part = match left {
             Some(0) => left,
-            _ => {
-                if *began == 0 {
-                    *began = before;
-                }
-                idle::before_sleep(left, *began)
-            }
+            _ => idle::before_sleep(left, sleeps.began()),
         };
         let windows = self.windows.swap(0, Ordering::AcqRel) != 0;
-        let left = if windows { Some(left.unwrap_or(u64::MAX).min(room::STALL_NS)) } else { left };
-        let (left, looks) = overdue::limit(left);
-        let result = self.ask_kernel(places, left, mask);
+        let part = if windows { Some(part.unwrap_or(u64::MAX).min(room::STALL_NS)) } else { part };
+        let (part, looks) = overdue::limit(part);
+        let part = sleeps.part(left, part);
+        let result = self.ask_kernel(places, part, sleeps.mask(mask));
         if windows && result == Ok((0, None)) {
             self.list_windows();
         }

@@ -15,6 +15,7 @@ use crate::path::writer::{grow, switch};
 use crate::peering::cut;
 use crate::peering::peer::Peer;
 use crate::reason::Reason;
+use crate::signals::Sleeps;
 use crate::wake::fire;
 use crate::{demote, epoll, faults, kicks, process, rendezvous, small_buffers, wait};
 
@@ -182,6 +183,7 @@ pub fn send(conn: &'static Conn, fd: i32, iov: &[libc::iovec], flags: i32) -> Ou
 fn send_from(conn: &'static Conn, fd: i32, source: &impl Source, flags: i32) -> Outcome {
     let want = source.len();
     let mut done = 0;
+    let mut sleeps = Sleeps::new();
     loop {
         if conn.state() == state::OFFERED {
             rendezvous::serve_offered();
@@ -223,7 +225,7 @@ fn send_from(conn: &'static Conn, fd: i32, source: &impl Source, flags: i32) -> 
                     return Outcome::Done(Ok(done));
                 }
                 if rest.is_err() {
-                    let waited = wait::writable(conn, fd);
+                    let waited = wait::writable(conn, fd, &mut sleeps);
                     if process::ended() {
                         return after_the_end(fd, source, done, flags);
                     }
@@ -240,7 +242,7 @@ fn send_from(conn: &'static Conn, fd: i32, source: &impl Source, flags: i32) -> 
                 return or_done(Err(Errno::EAGAIN));
             }
             Attempt::WouldBlock | Attempt::Mark => {
-                let waited = wait::writable(conn, fd);
+                let waited = wait::writable(conn, fd, &mut sleeps);
                 if process::ended() {
                     return after_the_end(fd, source, done, flags);
                 }

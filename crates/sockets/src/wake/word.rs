@@ -10,11 +10,11 @@ use fabric::{Local, trip};
 use super::arm::arm_word;
 use crate::conn::{Conn, flag, path, state};
 use crate::layout::{TCP_AT, TRIP, note};
+use crate::signals::MOMENT_NS;
 use crate::{idle, overdue, peering};
 
-/// How long, at most: then in poll(), which the kernel ends when the connection does. Less would
-/// make the timer the next that goes off, which the kernel sets its clock for each time.
-pub(crate) const SHORT_NS: u64 = 20_000_000;
+/// How long, at most: then in poll(), which the kernel ends when the connection does.
+pub(crate) const SHORT_NS: u64 = MOMENT_NS;
 
 /// So many are woken. One sleeps so, as a rule; a hostile peer could have any number of threads
 /// sleep on its word, for us to wake with each write.

@@ -1,0 +1,113 @@
+"""A wait of one call that the library makes of several sleeps is one to signals: a handler that runs between two of them ends it, as
+where the kernel waits."""
+
+import subprocess
+import sys
+
+import pytest
+
+# Behind the library, before libc: sends the thread a signal just when a sleep has ended because its time was over. Not in the first
+# 100 ms of a wait, where a program cannot know whether it waits already.
+BEHIND = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/epoll.h>
+#include <time.h>
+
+static double now(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return time.tv_sec + time.tv_nsec / 1e9;
+}
+
+static double began, last;
+
+static void before(void)
+{
+    double time = now();
+    if (time > last + 0.05)
+        began = time;
+}
+
+static int behind(int result, int slept)
+{
+    last = now();
+    if (result == 0 && slept && last > began + 0.1)
+        raise(SIGALRM);
+    return result;
+}
+
+int ppoll(struct pollfd *polls, nfds_t count, const struct timespec *time, const sigset_t *mask)
+{
+    before();
+    int (*next)(struct pollfd *, nfds_t, const struct timespec *, const sigset_t *) = dlsym(RTLD_NEXT, "ppoll");
+    return behind(next(polls, count, time, mask), time && (time->tv_sec || time->tv_nsec));
+}
+
+int epoll_pwait(int set, struct epoll_event *events, int most, int time, const sigset_t *mask)
+{
+    before();
+    int (*next)(int, struct epoll_event *, int, int, const sigset_t *) = dlsym(RTLD_NEXT, "epoll_pwait");
+    return behind(next(set, events, most, time, mask), time > 0);
+}
+"""
+WAITS = """
+import os, select, signal, socket, sys, time
+
+class Interrupted(Exception):
+    pass
+
+def handler(*_):
+    raise Interrupted
+
+listener = socket.create_server(("127.0.0.1", 0))
+child = os.fork()
+peer = listener.accept()[0] if child else socket.create_connection(listener.getsockname())
+for _ in range(200):
+    peer.send(b"x") if child else None
+    assert peer.recv(1) == b"x"
+    None if child else peer.send(b"x")
+if not child:
+    end = time.monotonic() + 10
+    while time.monotonic() < end:
+        if sys.argv[1] == "send":
+            peer.recv(1 << 16)
+        time.sleep(0.01)
+    os._exit(0)
+signal.signal(signal.SIGALRM, handler)
+began = time.monotonic()
+try:
+    if sys.argv[1] == "epoll":
+        epoll = select.epoll()
+        epoll.register(peer, select.EPOLLIN)
+        epoll.poll(6)
+    elif sys.argv[1] == "poll":
+        poll = select.poll()
+        poll.register(peer, select.POLLIN)
+        poll.poll(6000)
+    elif sys.argv[1] == "select":
+        select.select([peer], [], [], 6)
+    else:
+        peer.send(bytes(100 << 20))
+except Interrupted:
+    pass
+waited = time.monotonic() - began
+os.kill(child, signal.SIGKILL)
+os.waitpid(child, 0)
+assert waited < 5, f"not interrupted in {waited:.1f} s"
+"""
+
+
+@pytest.mark.parametrize("how", ["epoll", "poll", "select", "send"])
+def test_a_signal_between_two_sleeps(r, mode, how):
+    if mode != "shunt":
+        pytest.skip("there the kernel's wait is one sleep")
+    library, source = r.tmp / "behind.so", r.tmp / "behind.c"
+    source.write_text(BEHIND)
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source], check=True, timeout=60)
+    ours = r.environment().get("LD_PRELOAD")
+    r.run([sys.executable, "-c", WAITS, how], env={"LD_PRELOAD": f"{ours}:{library}"})
+    r.accelerated()

@@ -110,7 +110,7 @@ qemu: build ## two guests under QEMU with TIPC, bonds and `shunt ether`, all of 
 
 # Calls and instructions that are counted, and time on one processor, are those of a library that holds nobody up. No other test's name
 # has these words.
-MEASURED := over_and_over or test_costs and waits or test_instructions or test_one_processor
+MEASURED := over_and_over or test_costs or test_instructions or test_one_processor
 
 perturb: build ## all black-box tests but those that measure, and PERTURB_SECONDS of soak, with threads held up at random between steps on shared memory
 	@scripts/bootstrap.sh test

@@ -123,6 +123,11 @@ MECHANISMS = {
         "INTERRUPT.load(Ordering::Relaxed) == 0 &&",
         "INTERRUPT.load(Ordering::Relaxed) < u64::MAX &&",
         "signals"),
+    "between_sleeps": Mechanism(
+        "signals are handled between two sleeps of one call", "sockets/src/signals.rs",
+        "if self.in_one() || !have_been_handled() {",
+        "if part != Some(u64::MAX) {",
+        "between_two_sleeps"),
     "moving": Mechanism(
         "handlers run while calls on a connection become ours", "sockets/src/rendezvous/agreement.rs",
         "states._blocked = Some(Blocked::all());",
@@ -206,8 +211,13 @@ MECHANISMS = {
     "short_lives": Mechanism(
         "connections that have ended soon after their move are moved as early the next time", "sockets/src/worth.rs",
         "if answers + bytes / 4096 < PAYS { now * 2 }",
-        "if waits + bytes / 4096 < PAYS { now }",
+        "if answers + bytes / 4096 < PAYS { now }",
         "moves_have_not_paid"),
+    "quick_peers": Mechanism(
+        "answers that are there at once do not count for a move", "sockets/src/worth.rs",
+        "waits.max(count(&counters.turns))",
+        "waits.max(count(&counters.turns).min(0))",
+        "peer_is_quick"),
     "long_lives": Mechanism(
         "it is not learnt which connections live long", "sockets/src/worth.rs",
         "else { now / 2 };",

@@ -71,7 +71,7 @@ for _ in range(200):
     assert peer.recv(1) == b"x"
     None if child else peer.send(b"x")
 if not child:
-    end = time.monotonic() + 10
+    end = time.monotonic() + 7
     while time.monotonic() < end:
         if sys.argv[1] == "send":
             peer.recv(1 << 16)
@@ -90,18 +90,20 @@ try:
         poll.poll(6000)
     elif sys.argv[1] == "select":
         select.select([peer], [], [], 6)
-    else:
+    elif sys.argv[1] == "send":
         peer.send(bytes(100 << 20))
+    else:
+        peer.recv(1)
 except Interrupted:
     pass
 waited = time.monotonic() - began
 os.kill(child, signal.SIGKILL)
 os.waitpid(child, 0)
-assert waited < 5, f"not interrupted in {waited:.1f} s"
+print(waited)
 """
 
 
-@pytest.mark.parametrize("how", ["epoll", "poll", "select", "send"])
+@pytest.mark.parametrize("how", ["epoll", "poll", "select", "send", "recv"])
 def test_a_signal_between_two_sleeps(r, mode, how):
     if mode != "shunt":
         pytest.skip("there the kernel's wait is one sleep")
@@ -109,5 +111,11 @@ def test_a_signal_between_two_sleeps(r, mode, how):
     source.write_text(BEHIND)
     subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source], check=True, timeout=60)
     ours = r.environment().get("LD_PRELOAD")
-    r.run([sys.executable, "-c", WAITS, how], env={"LD_PRELOAD": f"{ours}:{library}"})
-    r.accelerated()
+    for _ in range(5):
+        report = r.new_report()
+        env = {"LD_PRELOAD": f"{ours}:{library}", "SHUNT_REPORT": report.path}
+        waited = float(r.run([sys.executable, "-c", WAITS, how], env=env).stdout)
+        if report.demoted == 0:
+            break  # else its reader had no processor for a while, and the rest went by TCP
+    r.accelerated(report)
+    assert waited < 5

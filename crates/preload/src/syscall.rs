@@ -95,14 +95,11 @@ hooks! {
             libc::SYS_dup3 => fds::dup3(a as c_int, b as c_int, c as c_int).into(),
             libc::SYS_fcntl => fds::fcntl(a as c_int, b as c_int, c).into(),
             libc::SYS_shutdown => fds::shutdown(a as c_int, b as c_int).into(),
+            libc::SYS_rt_sigaction if faults::low(b as *const usize) && b != 0 || faults::low(c as *const usize) && c != 0 => {
+                next(number, a, b, c, d, e, f)
+            }
             libc::SYS_rt_sigaction => {
-                let result = next(number, a, b, c, d, e, f);
-                // The kernel's structure begins with the handler and the flags.
-                if result == 0 && !faults::low(b as *const usize) {
-                    let [handler, flags] = *(b as *const [usize; 2]);
-                    signals::installed(a as c_int, handler, flags as c_int);
-                }
-                result
+                signals::rt_sigaction(a as c_int, b as *const _, c as *mut _, |new| next(number, a, new.addr(), c, d, e, f))
             }
             libc::SYS_exit_group => {
                 end::leave();

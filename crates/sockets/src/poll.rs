@@ -294,7 +294,7 @@ fn sleep(
     seen: u64,
 ) -> Result<bool, Errno> {
     let began = sleeps.began();
-    if !sleeps.in_one()
+    if !sleeps.are_one(true)
         && let Some(result) = sleep_on_word(fds, deadline, mask, seen)
     {
         return result;
@@ -310,7 +310,10 @@ fn sleep(
         let left = deadline.map(|deadline| deadline.saturating_sub(sys::now()));
         let (part, looks) =
             overdue::limit(idle::before_sleep([left, limit].into_iter().flatten().min(), began));
-        let got = next::ppoll(polls, sleeps.part(left, part), sleeps.mask(mask));
+        let got = match sleeps.part(left, part) {
+            Ok(part) => next::ppoll(polls, part, sleeps.mask(mask)),
+            Err(errno) => Err(errno),
+        };
         if looks && got == Ok(0) {
             let came =
                 || (fingerprint(fds) != seen).then(|| fds.iter().find(|poll| managed(poll.fd).is_some()));

@@ -5,11 +5,11 @@
 
 use core::mem::MaybeUninit;
 
-use fabric::sync::{AtomicBool, AtomicU64, Ordering};
-use fabric::sys;
+use fabric::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use fabric::sys::{self, Errno};
 use stream::spin::{ticks, ticks_of};
 
-use crate::process;
+use crate::{process, thread};
 
 /// Signals with a handler that has SA_RESTART, and with one that has not.
 static RESTART: AtomicU64 = AtomicU64::new(0);
@@ -37,13 +37,33 @@ impl Drop for Blocked {
     }
 }
 
+/// How many handlers have run in each thread. Threads may share a place.
+static RUN: [AtomicU32; THREADS] = [const { AtomicU32::new(0) }; THREADS];
+const THREADS: usize = 256;
+
+/// Whether a handler of it may end a wait.
+pub fn may_be_counted(signal: i32) -> bool {
+    (1..=64).contains(&signal) && FAULTS & signal_bit(signal) == 0
+}
+
+/// A handler of the program's begins to run. The kernel says in which thread: a program may have
+/// changed the register by which a thread finds its memory, until its handler sets it right.
+pub fn handler_runs() {
+    RUN[sys::gettid() as usize % THREADS].fetch_add(1, Ordering::Relaxed);
+}
+
+fn handlers_run() -> u32 {
+    RUN[thread::tid() as usize % THREADS].load(Ordering::Relaxed)
+}
+
 /// The sleeps of one call. To the kernel they would be one wait, which a handler ends whenever it
 /// runs; of ours it would end none if it ran between two. So signals are blocked there, and end the
-/// next. Not in the first moment, when a program cannot know whether it waits already: most waits
-/// end in it, and take no more system calls than one sleep.
+/// next. Not in the first moment, as most waits end in it: of a handler that has run there is only
+/// known that it has.
 pub struct Sleeps {
-    /// When the first began, in ticks; 0: none has.
+    /// When the first began, in ticks, and how many handlers had run; 0: none has.
     began: u64,
+    run: u32,
     blocked: Option<Blocked>,
     /// The mask to sleep with, while signals are blocked.
     mask: MaybeUninit<libc::sigset_t>,
@@ -67,43 +87,54 @@ const fn signal_bit(signal: i32) -> u64 {
 
 impl Sleeps {
     pub(crate) const fn new() -> Sleeps {
-        Sleeps { began: 0, blocked: None, mask: MaybeUninit::uninit() }
+        Sleeps { began: 0, run: 0, blocked: None, mask: MaybeUninit::uninit() }
     }
 
     /// When the first of them began, which may be now.
     pub(crate) fn began(&mut self) -> u64 {
         if self.began == 0 {
-            self.began = ticks();
+            (self.began, self.run) = (ticks(), handlers_run());
         }
         self.began
     }
 
-    /// Whether signals are blocked.
-    pub(crate) fn in_one(&self) -> bool {
-        self.blocked.is_some()
+    /// Whether signals are blocked between them; or are to be, if that is `wanted`.
+    pub(crate) fn are_one(&self, wanted: bool) -> bool {
+        self.blocked.is_some() || wanted && self.began != 0 && have_been_handled() && !self.is_moment()
+    }
+
+    fn is_moment(&self) -> bool {
+        ticks() - self.began < ticks_of(MOMENT_NS)
     }
 
     /// Before a sleep that is to end after `part` for a look, while the program waits for `left`.
-    /// How long to sleep.
-    pub(crate) fn part(&mut self, left: Option<u64>, part: Option<u64>) -> Option<u64> {
-        let began = self.began();
-        if self.in_one() || !have_been_handled() {
-            return part;
+    /// How long to sleep; EINTR, once for each time, if a handler has run since the last.
+    pub(crate) fn part(&mut self, left: Option<u64>, part: Option<u64>) -> Result<Option<u64>, Errno> {
+        self.began();
+        if self.blocked.is_some() || !have_been_handled() {
+            return Ok(part);
         }
-        if ticks() - began < ticks_of(MOMENT_NS) {
-            return if part == left { part } else { Some(part.unwrap_or(u64::MAX).min(MOMENT_NS)) };
+        let moment = self.is_moment();
+        if !moment {
+            let blocked = Blocked::but(FAULTS);
+            self.mask = MaybeUninit::zeroed();
+            // SAFETY: it has at least 64 bits, of which the kernel knows; all zeroes are a set, too.
+            unsafe { self.mask.as_mut_ptr().cast::<u64>().write(blocked.0) };
+            self.blocked = Some(blocked);
         }
-        let blocked = Blocked::but(FAULTS);
-        self.mask = MaybeUninit::zeroed();
-        // SAFETY: it has at least 64 bits, of which the kernel knows; all zeroes are a set, too.
-        unsafe { self.mask.as_mut_ptr().cast::<u64>().write(blocked.0) };
-        self.blocked = Some(blocked);
-        part
+        let run = handlers_run();
+        if core::mem::replace(&mut self.run, run) != run {
+            return Err(Errno::EINTR);
+        }
+        if moment && part != left {
+            return Ok(Some(part.unwrap_or(u64::MAX).min(MOMENT_NS)));
+        }
+        Ok(part)
     }
 
     /// The mask to sleep with: the program's, or its thread's; null where that is as it was.
     pub(crate) fn mask(&self, programs: *const libc::sigset_t) -> *const libc::sigset_t {
-        if programs.is_null() && self.in_one() { self.mask.as_ptr() } else { programs }
+        if programs.is_null() && self.blocked.is_some() { self.mask.as_ptr() } else { programs }
     }
 }
 

@@ -29,18 +29,23 @@ use crate::wake::word;
 
 use crate::{demote, idle, kicks, next, overdue, peering, process, rendezvous, signals, table};
 
-/// The number that a call goes by. If it is closed while the call sleeps it is an `orphan`, and
-/// goes on by the connection's hidden one ([`crate::close`]).
+/// The number that a call goes by, and how it sleeps. If it is closed while the call sleeps it is
+/// an `orphan`, and goes on by the connection's hidden one ([`crate::close`]).
 pub struct Number {
     pub fd: i32,
     pub orphan: bool,
+    sleeps: Sleeps,
 }
 
 impl Number {
+    pub const fn new(fd: i32) -> Number {
+        Number { fd, orphan: false, sleeps: Sleeps::new() }
+    }
+
     /// The sleeper is awake.
     fn woken(&mut self, conn: &Conn, waiter: Waiter) {
         if waiter.wake() {
-            *self = Number { fd: conn.descriptor(), orphan: true };
+            (self.fd, self.orphan) = (conn.descriptor(), true);
         }
     }
 
@@ -77,22 +82,27 @@ pub fn more(
 
 /// Sleeps for a moment where nothing tells of what is waited for; `limited`: by a time of the
 /// program's.
-fn nap(conn: &Conn, number: &Number, limited: bool) -> Result<(), Errno> {
-    sleep(&mut [], Some(NAP_NS), limited, ptr::null())?;
+fn nap(conn: &Conn, number: &mut Number, limited: bool) -> Result<(), Errno> {
+    sleep(&mut [], (None, Some(NAP_NS)), limited, &mut number.sleeps)?;
     number.check(conn)
 }
 
 const NAP_NS: u64 = 500_000;
 
-/// Sleeps in poll(). How many descriptors are ready: none, too, after a signal whose call is
-/// restarted, which one that is `limited` by a time never is.
+/// Sleeps in poll(), for a part of what is left ([`Sleeps::part`]). How many descriptors are ready:
+/// none, too, after a signal whose call is restarted, which one that is `limited` by a time never
+/// is.
 fn sleep(
     polls: &mut [libc::pollfd],
-    nanos: Option<u64>,
+    (left, part): (Option<u64>, Option<u64>),
     limited: bool,
-    mask: *const libc::sigset_t,
+    sleeps: &mut Sleeps,
 ) -> Result<usize, Errno> {
-    match next::ppoll(polls, nanos, mask) {
+    let slept = match sleeps.part(left, part) {
+        Ok(part) => next::ppoll(polls, part, sleeps.mask(ptr::null())),
+        Err(errno) => Err(errno),
+    };
+    match slept {
         Err(Errno::EINTR) if limited || !signals::restarts() => Err(Errno::EINTR),
         got => Ok(got.unwrap_or(0)),
     }
@@ -182,13 +192,14 @@ fn beyond(conn: &'static Conn, number: &mut Number, had: u64) -> Result<(), Errn
 
 /// Waits while the companion has no room for bytes that the program has sent, and sends them on:
 /// the peer may have to get them before it answers. Between hosts the progress thread does it.
-fn beside_unsent(conn: &'static Conn, number: &Number, seen: Seen) -> Result<(), Errno> {
+fn beside_unsent(conn: &'static Conn, number: &mut Number, seen: Seen) -> Result<(), Errno> {
     let deadline = deadline(number.fd, libc::SO_RCVTIMEO);
     while conn.tx.path() == path::RESEND && Seen::to_read(conn) == seen {
         if deadline.is_some_and(|deadline| ticks() >= deadline) {
             return Err(Errno::EAGAIN);
         }
-        let got = sleep(&mut [arrivals(number.fd)], Some(NAP_NS), deadline.is_some(), ptr::null())?;
+        let mut polls = [arrivals(number.fd)];
+        let got = sleep(&mut polls, (None, Some(NAP_NS)), deadline.is_some(), &mut number.sleeps)?;
         number.check(conn)?;
         if got > 0 {
             kicks::take_after_sleep(conn, number.fd);
@@ -218,7 +229,10 @@ const SLEEPS_MOST: u64 = 500;
 const GAINS_BYTES: u64 = 4096;
 
 fn sleep_readable(conn: &'static Conn, number: &mut Number, seen: Seen) -> Result<(), Errno> {
-    if let Some(result) = sleep_on_word(conn, number, seen) {
+    number.sleeps.began();
+    if !number.sleeps.are_one(true)
+        && let Some(result) = sleep_on_word(conn, number, seen)
+    {
         return result;
     }
     if let Some(result) = sleep_by_bell(conn, number, seen) {
@@ -310,16 +324,14 @@ const LONG: u64 = 50;
 
 /// Sleeps in poll(), until the peer rings this thread's bell, which is cheaper than a kick to send
 /// and to take; between hosts our own progress thread rings it. `None` if all bells are taken, if
-/// others sleep on the connection, or if it is not known whether a signal is to end the call.
+/// others sleep on the connection, or if it is not known whether a signal is to end the call. But
+/// recv() cannot be told which signals to block: where they are between sleeps, or have to be, one
+/// without a bell sleeps here until it is kicked.
 fn sleep_by_bell(conn: &'static Conn, number: &mut Number, seen: Seen) -> Option<Result<(), Errno>> {
-    if conn.waiters.load(Ordering::Acquire) != 0
-        || conn.has(flag::SHARED | flag::NO_BELLS)
-        || !(signals::are_alike() || peering::facts(conn).uses_records)
-    {
-        return None;
-    }
-    let bell = CallBell::claim_for(conn, true);
-    if !bell.is_had() {
+    let alike = signals::are_alike() || peering::facts(conn).uses_records;
+    let alone = conn.waiters.load(Ordering::Acquire) == 0 && !conn.has(flag::SHARED | flag::NO_BELLS);
+    let bell = CallBell::claim_for(conn, alike && alone);
+    if !bell.is_had() && !number.sleeps.are_one(alike) {
         return None;
     }
     let deadline = deadline(number.fd, libc::SO_RCVTIMEO);
@@ -329,12 +341,10 @@ fn sleep_by_bell(conn: &'static Conn, number: &mut Number, seen: Seen) -> Option
     if Seen::to_read(conn) == seen {
         conn.counters.sleeps.fetch_add(1, Ordering::Relaxed);
         idle::look_if_due();
-        let (left, looks) = match deadline {
-            Some(deadline) => (Some(nanos_of(deadline.saturating_sub(ticks()))), false),
-            None => overdue::limit(None),
-        };
+        let rest = deadline.map(|deadline| nanos_of(deadline.saturating_sub(ticks())));
+        let (part, looks) = if rest.is_some() { (rest, false) } else { overdue::limit(None) };
         let mut polls = [arrivals(number.fd), bell.polled()];
-        let got = sleep(&mut polls, left, deadline.is_some(), ptr::null());
+        let got = sleep(&mut polls, (rest, part), deadline.is_some(), &mut number.sleeps);
         if looks && got == Ok(0) {
             let owed = || (Seen::to_read(conn) != seen).then_some(number.fd);
             overdue::check("recv", owed, |nanos| sys::ppoll(&mut polls, Some(nanos)) != Ok(0));
@@ -376,7 +386,7 @@ pub fn writable(conn: &'static Conn, fd: i32, sleeps: &mut Sleeps) -> Result<(),
     let changed = || Seen::now(conn) != seen;
     let (_, result) =
         spin_or_sleep(&mut learned, meet(conn), changed, || sleep_writable(conn, fd, seen, sleeps));
-    Number { fd, orphan: false }.check(conn)?;
+    Number::new(fd).check(conn)?;
     if let Some(mut tx) = conn.lock_tx(fd) {
         tx.learned = learned;
     }
@@ -415,8 +425,7 @@ fn sleep_writable(conn: &'static Conn, fd: i32, seen: Seen, sleeps: &mut Sleeps)
         if bell.is_had() {
             polls[0].events = libc::POLLRDHUP;
         }
-        let part = sleeps.part(None, Some(1_000_000));
-        let got = sleep(&mut polls, part, false, sleeps.mask(ptr::null()))?;
+        let got = sleep(&mut polls, (None, Some(1_000_000)), false, sleeps)?;
         if got == 0 && overdue::looks() {
             // What woke another one, who was armed beside us, may have disarmed us as well.
             let armed = || conn.mine().word(conn.at(TRIP)) & trip::TX != 0;
@@ -474,8 +483,8 @@ fn kernel_writable(conn: &'static Conn, fd: i32, sleeps: &mut Sleeps) -> Result<
         let offered = (conn.state() == state::OFFERED).then_some(ANSWER_NS);
         let left = timeout.map(|deadline| nanos_of(deadline - now));
         let mut room = [libc::pollfd { fd, events: libc::POLLOUT, revents: 0 }];
-        let part = sleeps.part(left, [offered, left].into_iter().flatten().min());
-        if sleep(&mut room, part, false, sleeps.mask(ptr::null()))? > 0 {
+        let part = [offered, left].into_iter().flatten().min();
+        if sleep(&mut room, (left, part), false, sleeps)? > 0 {
             return Ok(());
         }
         if conn.state() == state::OFFERED {

@@ -275,8 +275,10 @@ impl Set {
         let windows = self.windows.swap(0, Ordering::AcqRel) != 0;
         let part = if windows { Some(part.unwrap_or(u64::MAX).min(room::STALL_NS)) } else { part };
         let (part, looks) = overdue::limit(part);
-        let part = sleeps.part(left, part);
-        let result = self.ask_kernel(places, part, sleeps.mask(mask));
+        let result = match sleeps.part(left, part) {
+            Ok(part) => self.ask_kernel(places, part, sleeps.mask(mask)),
+            Err(errno) => Err(errno),
+        };
         if windows && result == Ok((0, None)) {
             self.list_windows();
         }

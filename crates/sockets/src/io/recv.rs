@@ -23,7 +23,7 @@ const POLL_NS: u64 = 100_000;
 
 /// Receives into `iov`, as recvmsg() with `flags` does.
 pub fn recv(conn: &'static Conn, fd: i32, iov: &[libc::iovec], flags: i32) -> Outcome {
-    let mut number = Number { fd, orphan: false };
+    let mut number = Number::new(fd);
     let outcome = receive(conn, &mut number, iov, flags);
     if !number.orphan {
         return outcome;

@@ -125,9 +125,14 @@ MECHANISMS = {
         "signals"),
     "between_sleeps": Mechanism(
         "signals are handled between two sleeps of one call", "sockets/src/signals.rs",
-        "if self.in_one() || !have_been_handled() {",
+        "if self.blocked.is_some() || !have_been_handled() {",
         "if part != Some(u64::MAX) {",
         "between_two_sleeps"),
+    "handlers_counted": Mechanism(
+        "a handler that has run before a sleep does not end it", "sockets/src/signals.rs",
+        "if core::mem::replace(&mut self.run, run) != run {",
+        "if core::mem::replace(&mut self.run, run) > u32::MAX - 1 {",
+        "behind_the_first_sleep"),
     "moving": Mechanism(
         "handlers run while calls on a connection become ours", "sockets/src/rendezvous/agreement.rs",
         "states._blocked = Some(Blocked::all());",

@@ -6,13 +6,14 @@ import sys
 
 import pytest
 
-# Behind the library, before libc: sends the thread a signal just when a sleep has ended because its time was over. Not in the first
-# 100 ms of a wait, where a program cannot know whether it waits already.
+# Behind the library, before libc: sends the thread a signal just when a sleep has ended because its time was over, of those that end so
+# many seconds after the first began.
 BEHIND = """
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <sys/epoll.h>
 #include <time.h>
 
@@ -35,7 +36,7 @@ static void before(void)
 static int behind(int result, int slept)
 {
     last = now();
-    if (result == 0 && slept && last > began + 0.1)
+    if (result == 0 && slept && last > began + atof(getenv("AFTER")))
         raise(SIGALRM);
     return result;
 }
@@ -103,19 +104,37 @@ print(waited)
 """
 
 
-@pytest.mark.parametrize("how", ["epoll", "poll", "select", "send", "recv"])
-def test_a_signal_between_two_sleeps(r, mode, how):
-    if mode != "shunt":
-        pytest.skip("there the kernel's wait is one sleep")
+def interrupted(r, how, after):
     library, source = r.tmp / "behind.so", r.tmp / "behind.c"
     source.write_text(BEHIND)
     subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source], check=True, timeout=60)
     ours = r.environment().get("LD_PRELOAD")
     for _ in range(5):
         report = r.new_report()
-        env = {"LD_PRELOAD": f"{ours}:{library}", "SHUNT_REPORT": report.path}
+        env = {"LD_PRELOAD": f"{ours}:{library}", "SHUNT_REPORT": report.path, "AFTER": str(after)}
         waited = float(r.run([sys.executable, "-c", WAITS, how], env=env).stdout)
         if report.demoted == 0:
             break  # else its reader had no processor for a while, and the rest went by TCP
     r.accelerated(report)
-    assert waited < 5
+    return waited < 5
+
+
+@pytest.mark.parametrize("how", ["epoll", "poll", "select", "send", "recv"])
+def test_a_signal_between_two_sleeps(r, mode, how):
+    """Signals are blocked there."""
+    if mode != "shunt":
+        pytest.skip("there the kernel's wait is one sleep")
+    assert interrupted(r, how, after=0.1)
+
+
+@pytest.mark.parametrize("how", ["epoll", "send"])
+def test_a_signal_behind_the_first_sleep(r, mode, how):
+    """They are not yet: it is counted."""
+    if mode != "shunt":
+        pytest.skip("there the kernel's wait is one sleep")
+    assert interrupted(r, how, after=0)
+
+
+def test_handlers_are_what_the_program_has_set(r):
+    """The kernel has ours: the program is told of its own by each way of asking, and they find what they are given."""
+    r.run([r.apps / "handlers"])

@@ -3,8 +3,8 @@
 //! program's to decide.
 
 //!
-//! The kernel gets [`run`] for each of them, which counts that a handler runs and then jumps to it:
-//! a wait that is several sleeps of ours is ended by one that runs between two, as the kernel's is
+//! The kernel gets [`run`] for each, which counts that a handler runs and then jumps to it: a wait
+//! that is several sleeps of ours is ended by one that runs between two, as the kernel's is
 //! ([`sockets::signals::Sleeps`]). What the program asks for is its own handler. Those of its faults
 //! end no wait, and are left as they are.
 
@@ -92,9 +92,11 @@ unsafe extern "C" fn run() {
     );
 }
 
-/// A handler was installed, or removed.
-pub fn installed(signal: c_int, handler: sighandler_t, flags: c_int) {
-    signals::installed(signal, is_handler(handler).then_some(flags));
+/// A handler was installed, or removed. Not by a child of vfork(), whose signals are its own.
+fn installed(signal: c_int, handler: sighandler_t, flags: c_int) {
+    if !process::borrowed() {
+        signals::installed(signal, is_handler(handler).then_some(flags));
+    }
 }
 
 /// One of the calls that take a handler and return the one before, with these flags.

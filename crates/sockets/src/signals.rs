@@ -118,7 +118,7 @@ impl Sleeps {
         if !moment {
             let blocked = Blocked::but(FAULTS);
             self.mask = MaybeUninit::zeroed();
-            // SAFETY: it has at least 64 bits, of which the kernel knows; all zeroes are a set, too.
+            // SAFETY: it has at least 64 bits, which the kernel knows; all zeroes are a set, too.
             unsafe { self.mask.as_mut_ptr().cast::<u64>().write(blocked.0) };
             self.blocked = Some(blocked);
         }

@@ -4,8 +4,8 @@
 
 //!
 //! The kernel gets [`run`] for each, which counts that a handler runs and then jumps to it: a wait
-//! that is several sleeps of ours is ended by one that runs between two, as the kernel's is
-//! ([`sockets::signals::Sleeps`]). What the program asks for is its own handler. Those of its faults
+//! that is several sleeps of ours is ended by one that runs between two, as the kernel's is (see
+//! [`sockets::signals::Sleeps`]). What the program asks for is its own handler. Those of its faults
 //! end no wait, and are left as they are.
 
 use core::arch::naked_asm;

@@ -132,14 +132,21 @@ pub struct Counters {
     /// How much of these is in the sums of `shunt run --stats`.
     pub told_out: AtomicU64,
     pub told_in: AtomicU64,
-    /// Reads that followed a write.
-    pub turns: AtomicU64,
+    /// Calls that have moved some.
+    pub writes: AtomicU64,
+    pub reads: AtomicU64,
     pub kicks: AtomicU64,
     pub bells: AtomicU64,
     pub hints: AtomicU64,
     pub sleeps: AtomicU64,
     pub spins_won: AtomicU64,
     pub spins_lost: AtomicU64,
+}
+
+/// One more, of what only who has its lock counts.
+#[inline(always)]
+pub(crate) fn count(counter: &AtomicU64) {
+    counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
 }
 
 impl Counters {

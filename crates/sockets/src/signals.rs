@@ -3,8 +3,6 @@
 //! with poll, which it never restarts, we do so ourselves. The library counts handlers as they are
 //! installed.
 
-use core::mem::MaybeUninit;
-
 use fabric::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use fabric::sys::{self, Errno};
 use stream::spin::{ticks, ticks_of};
@@ -64,9 +62,8 @@ pub struct Sleeps {
     /// When the first began, in ticks, and how many handlers had run; 0: none has.
     began: u64,
     run: u32,
+    /// What signals were blocked before.
     blocked: Option<Blocked>,
-    /// The mask to sleep with, while signals are blocked.
-    mask: MaybeUninit<libc::sigset_t>,
 }
 
 /// That moment. No round time, which a program may have set a timer to just before. Less would make
@@ -87,7 +84,7 @@ const fn signal_bit(signal: i32) -> u64 {
 
 impl Sleeps {
     pub(crate) const fn new() -> Sleeps {
-        Sleeps { began: 0, run: 0, blocked: None, mask: MaybeUninit::uninit() }
+        Sleeps { began: 0, run: 0, blocked: None }
     }
 
     /// When the first of them began, which may be now.
@@ -116,11 +113,7 @@ impl Sleeps {
         }
         let moment = self.is_moment();
         if !moment {
-            let blocked = Blocked::but(FAULTS);
-            self.mask = MaybeUninit::zeroed();
-            // SAFETY: it has at least 64 bits, which the kernel knows; all zeroes are a set, too.
-            unsafe { self.mask.as_mut_ptr().cast::<u64>().write(blocked.0) };
-            self.blocked = Some(blocked);
+            self.blocked = Some(Blocked::but(FAULTS));
         }
         let run = handlers_run();
         if core::mem::replace(&mut self.run, run) != run {
@@ -132,9 +125,13 @@ impl Sleeps {
         Ok(part)
     }
 
-    /// The mask to sleep with: the program's, or its thread's; null where that is as it was.
+    /// The mask to sleep with: the program's, or its thread's; null where that is as it was. The
+    /// kernel's has 64 bits.
     pub(crate) fn mask(&self, programs: *const libc::sigset_t) -> *const libc::sigset_t {
-        if programs.is_null() && self.blocked.is_some() { self.mask.as_ptr() } else { programs }
+        match &self.blocked {
+            Some(Blocked(before)) if programs.is_null() => core::ptr::from_ref(before).cast(),
+            _ => programs,
+        }
     }
 }
 

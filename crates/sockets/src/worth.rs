@@ -68,7 +68,7 @@ pub fn ended(conn: &Conn) {
     // Whose peer is quick finds its answers there, and has waited for none. A single call that
     // sleeps counts and arms, a set only arms.
     let waits = count(&counters.sleeps).max(count(&conn.arms)) + count(&counters.spins_won);
-    let answers = waits.max(count(&counters.turns));
+    let answers = waits.max(count(&counters.reads).min(count(&counters.writes)));
     let bytes = count(&counters.ring_in) + count(&counters.ring_out);
     let now = calls(conn);
     let next = if answers + bytes / 4096 < PAYS { now * 2 } else { now / 2 };

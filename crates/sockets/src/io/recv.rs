@@ -16,7 +16,7 @@ use crate::path::reader::{look_for_unsent, progress, recalled, take_turn, turn};
 use crate::path::reading::{self, Turn};
 use crate::reason::Reason;
 use crate::wait::Number;
-use crate::{close, demote, epoll, faults, kicks, low_water, peering, process, rendezvous, seen, wait};
+use crate::{close, conn, demote, epoll, faults, kicks, low_water, peering, process, rendezvous, seen, wait};
 
 /// Between two looks at the kernel for the connection's life, in ns.
 const POLL_NS: u64 = 100_000;
@@ -321,7 +321,7 @@ fn take(conn: &'static Conn, fd: i32, rx: &mut Held<'_, Rx>, wanted: Wanted) -> 
             }
             ring @ (path::SMALL | path::BIG) => {
                 let want = wanted.len();
-                gather(rx);
+                gather(conn, rx);
                 let ready = rx.ring.ready(&conn.ends(), want, || conn.until(ring));
                 let Ok(ready) = ready else {
                     conn.break_off(fd);
@@ -348,8 +348,13 @@ fn take(conn: &'static Conn, fd: i32, rx: &mut Held<'_, Rx>, wanted: Wanted) -> 
 /// the line with the write position go to and fro for each, which costs the writer more than the
 /// message; a few at a time cost one.
 #[inline(always)]
-fn gather(rx: &Held<'_, Rx>) {
+fn gather(conn: &Conn, rx: &mut Held<'_, Rx>) {
     if rx.streak >= STREAK && rx.ring.known() == 0 {
+        let written = conn.counters.ring_out.load(Ordering::Relaxed);
+        if written != rx.answered {
+            (rx.streak, rx.answered) = (0, written);
+            return;
+        }
         let until = ticks() + process::gather_ticks();
         while ticks() < until {
             spin_hint();
@@ -358,12 +363,6 @@ fn gather(rx: &Held<'_, Rx>) {
 }
 
 fn copy_out(conn: &Conn, rx: &mut Held<'_, Rx>, wanted: Wanted, count: usize) {
-    let written = conn.counters.ring_out.load(Ordering::Relaxed);
-    if core::mem::replace(&mut rx.answered, written) != written {
-        rx.streak = 0;
-        let turns = &conn.counters.turns;
-        turns.store(turns.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
-    }
     rx.streak = if count < SMALL_READ { rx.streak.saturating_add(1) } else { 0 };
     if wanted.peeks() {
         return peek_out(conn, &rx.ring, wanted, count);
@@ -384,6 +383,7 @@ fn copy_out(conn: &Conn, rx: &mut Held<'_, Rx>, wanted: Wanted, count: usize) {
         }
     });
     conn.counters.ring_in.store(rx.ring.position(), Ordering::Relaxed);
+    conn::count(&conn.counters.reads);
 }
 
 /// The ring is empty: is it the end of the ring, of the connection, or is there just nothing?

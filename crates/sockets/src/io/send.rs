@@ -17,7 +17,7 @@ use crate::peering::peer::Peer;
 use crate::reason::Reason;
 use crate::signals::Sleeps;
 use crate::wake::fire;
-use crate::{demote, epoll, faults, kicks, process, rendezvous, small_buffers, wait};
+use crate::{conn, demote, epoll, faults, kicks, process, rendezvous, small_buffers, wait};
 
 /// Where it comes from what is sent.
 trait Source {
@@ -124,6 +124,7 @@ impl Source for File {
             }
         }
         conn.counters.ring_out.store(tx.ring.position(), Ordering::Relaxed);
+        conn::count(&conn.counters.writes);
         done
     }
     fn is_over(&self, skip: usize) -> bool {
@@ -383,6 +384,7 @@ fn copy_in(conn: &Conn, fd: i32, tx: &mut Held<'_, Tx>, iov: &[libc::iovec], ski
     tx.ring.publish(&ends);
     tx.ring.claim(&ends, count);
     conn.counters.ring_out.store(tx.ring.position(), Ordering::Relaxed);
+    conn::count(&conn.counters.writes);
 }
 
 /// Where the last message had to be hinted, this one will be, most likely. What that takes lies in

@@ -220,8 +220,8 @@ MECHANISMS = {
         "moves_have_not_paid"),
     "quick_peers": Mechanism(
         "answers that are there at once do not count for a move", "sockets/src/worth.rs",
-        "waits.max(count(&counters.reads).min(count(&counters.writes)))",
-        "waits.max(count(&counters.reads).min(0))",
+        "waits.max(count(&counters.writes).min(got))",
+        "waits.max(count(&counters.writes).min(0))",
         "peer_is_quick"),
     "long_lives": Mechanism(
         "it is not learnt which connections live long", "sockets/src/worth.rs",

@@ -132,9 +132,8 @@ pub struct Counters {
     /// How much of these is in the sums of `shunt run --stats`.
     pub told_out: AtomicU64,
     pub told_in: AtomicU64,
-    /// Calls that have moved some.
+    /// Calls that have written some.
     pub writes: AtomicU64,
-    pub reads: AtomicU64,
     pub kicks: AtomicU64,
     pub bells: AtomicU64,
     pub hints: AtomicU64,
@@ -143,13 +142,14 @@ pub struct Counters {
     pub spins_lost: AtomicU64,
 }
 
-/// One more, of what only who has its lock counts.
-#[inline(always)]
-pub(crate) fn count(counter: &AtomicU64) {
-    counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
-}
-
 impl Counters {
+    /// Some has been written, by who has the lock. The ring's writer is there now.
+    #[inline(always)]
+    pub(crate) fn wrote(&self, position: u64) {
+        self.ring_out.store(position, Ordering::Relaxed);
+        self.writes.store(self.writes.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    }
+
     /// The next bytes go by other rings, and are counted anew.
     pub(crate) fn forget_moved(&self) {
         for count in [&self.ring_out, &self.ring_in, &self.told_out, &self.told_in] {

@@ -95,6 +95,11 @@ impl Sleeps {
         self.began
     }
 
+    #[inline(always)]
+    pub(crate) fn are_blocked(&self) -> bool {
+        self.blocked.is_some()
+    }
+
     /// Whether signals are blocked between them; or are to be, if that is `wanted`.
     pub(crate) fn are_one(&self, wanted: bool) -> bool {
         self.blocked.is_some() || wanted && self.began != 0 && have_been_handled() && !self.is_moment()

@@ -7,6 +7,7 @@
 //! until it is kicked: the kernel then does for us what it does for tcp, be it SO_RCVTIMEO, EINTR
 //! and SA_RESTART, or cancellation.
 
+use core::mem::ManuallyDrop;
 use core::ptr;
 
 use fabric::sync::Ordering;
@@ -34,12 +35,21 @@ use crate::{demote, idle, kicks, next, overdue, peering, process, rendezvous, si
 pub struct Number {
     pub fd: i32,
     pub orphan: bool,
-    sleeps: Sleeps,
+    /// Ended by [`Number::end_sleeps`]: a destructor would cost each call that does not sleep.
+    sleeps: ManuallyDrop<Sleeps>,
 }
 
 impl Number {
     pub const fn new(fd: i32) -> Number {
-        Number { fd, orphan: false, sleeps: Sleeps::new() }
+        Number { fd, orphan: false, sleeps: ManuallyDrop::new(Sleeps::new()) }
+    }
+
+    /// Its call returns.
+    #[inline(always)]
+    pub fn end_sleeps(&mut self) {
+        if self.sleeps.are_blocked() {
+            *self.sleeps = Sleeps::new();
+        }
     }
 
     /// The sleeper is awake.

@@ -65,11 +65,13 @@ pub fn ended(conn: &Conn) {
     }
     let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     let counters = &conn.counters;
-    // Whose peer is quick finds its answers there, and has waited for none. A single call that
-    // sleeps counts and arms, a set only arms.
+    // A single call that sleeps counts and arms, a set only arms.
     let waits = count(&counters.sleeps).max(count(&conn.arms)) + count(&counters.spins_won);
-    let answers = waits.max(count(&counters.reads).min(count(&counters.writes)));
-    let bytes = count(&counters.ring_in) + count(&counters.ring_out);
+    // Whose peer is quick finds its answers there, and has waited for none: each has a byte at
+    // least.
+    let (got, given) = (count(&counters.ring_in), count(&counters.ring_out));
+    let answers = waits.max(count(&counters.writes).min(got));
+    let bytes = got + given;
     let now = calls(conn);
     let next = if answers + bytes / 4096 < PAYS { now * 2 } else { now / 2 };
     learnt(conn).store(next.clamp(LEAST, MOST), Ordering::Relaxed);

@@ -16,7 +16,7 @@ use crate::path::reader::{look_for_unsent, progress, recalled, take_turn, turn};
 use crate::path::reading::{self, Turn};
 use crate::reason::Reason;
 use crate::wait::Number;
-use crate::{close, conn, demote, epoll, faults, kicks, low_water, peering, process, rendezvous, seen, wait};
+use crate::{close, demote, epoll, faults, kicks, low_water, peering, process, rendezvous, seen, wait};
 
 /// Between two looks at the kernel for the connection's life, in ns.
 const POLL_NS: u64 = 100_000;
@@ -25,6 +25,7 @@ const POLL_NS: u64 = 100_000;
 pub fn recv(conn: &'static Conn, fd: i32, iov: &[libc::iovec], flags: i32) -> Outcome {
     let mut number = Number::new(fd);
     let outcome = receive(conn, &mut number, iov, flags);
+    number.end_sleeps();
     if !number.orphan {
         return outcome;
     }
@@ -383,7 +384,6 @@ fn copy_out(conn: &Conn, rx: &mut Held<'_, Rx>, wanted: Wanted, count: usize) {
         }
     });
     conn.counters.ring_in.store(rx.ring.position(), Ordering::Relaxed);
-    conn::count(&conn.counters.reads);
 }
 
 /// The ring is empty: is it the end of the ring, of the connection, or is there just nothing?

@@ -2,7 +2,6 @@
 
 use core::cell::Cell;
 
-use fabric::sync::Ordering;
 use fabric::sys::{self, Errno};
 use fabric::{Remote, trip};
 
@@ -17,7 +16,7 @@ use crate::peering::peer::Peer;
 use crate::reason::Reason;
 use crate::signals::Sleeps;
 use crate::wake::fire;
-use crate::{conn, demote, epoll, faults, kicks, process, rendezvous, small_buffers, wait};
+use crate::{demote, epoll, faults, kicks, process, rendezvous, small_buffers, wait};
 
 /// Where it comes from what is sent.
 trait Source {
@@ -123,8 +122,7 @@ impl Source for File {
                 wake_early(conn, fd, tx);
             }
         }
-        conn.counters.ring_out.store(tx.ring.position(), Ordering::Relaxed);
-        conn::count(&conn.counters.writes);
+        conn.counters.wrote(tx.ring.position());
         done
     }
     fn is_over(&self, skip: usize) -> bool {
@@ -383,8 +381,7 @@ fn copy_in(conn: &Conn, fd: i32, tx: &mut Held<'_, Tx>, iov: &[libc::iovec], ski
     });
     tx.ring.publish(&ends);
     tx.ring.claim(&ends, count);
-    conn.counters.ring_out.store(tx.ring.position(), Ordering::Relaxed);
-    conn::count(&conn.counters.writes);
+    conn.counters.wrote(tx.ring.position());
 }
 
 /// Where the last message had to be hinted, this one will be, most likely. What that takes lies in

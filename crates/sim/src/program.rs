@@ -163,18 +163,24 @@ pub fn exec(calls: &Calls, body: impl FnOnce(Vec<CString>) + 'static) {
 
 /// The process that calls gets a handler of signals.
 pub fn handle(calls: &Calls, restarts: bool, body: Rc<dyn Fn()>) {
-    extern "C" fn somewhere(_: c_int) {}
+    extern "C" fn run(_: c_int) {
+        let body = with(|world| world.handler(world.pid()).map(|handler| handler.body.clone()));
+        body.expect("one was set")();
+    }
     // SAFETY: zeroes are a valid sigaction, and it lives through the call.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
-        action.sa_sigaction = somewhere as *const () as usize;
+        action.sa_sigaction = run as *const () as usize;
         action.sa_flags = if restarts { libc::SA_RESTART } else { 0 };
         (calls.sigaction)(signals::SIGNAL, &raw const action, std::ptr::null_mut());
     }
     note(|| format!("sigaction(), restarts: {restarts}"));
     with(|world| {
         let pid = world.pid();
-        world.handle(Handler { pid, restarts, body });
+        let given = world.threads[world.current].signals.given;
+        // SAFETY: the library has given a handler to rt_sigaction() just now.
+        let given = unsafe { std::mem::transmute::<usize, extern "C" fn(c_int)>(given) };
+        world.handle(Handler { pid, restarts, body, given });
     });
 }
 

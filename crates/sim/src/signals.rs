@@ -15,6 +15,8 @@ pub struct Handler {
     /// SA_RESTART.
     pub restarts: bool,
     pub body: Rc<dyn Fn()>,
+    /// What the library has given the kernel for it.
+    pub given: extern "C" fn(i32),
 }
 
 /// What a thread has of it.
@@ -29,4 +31,14 @@ pub struct Signals {
     pub handled: u64,
     /// It was stopped in a call that ends by that.
     pub continued: bool,
+    /// The handler that it has given to rt_sigaction() last.
+    pub given: usize,
+    /// How many handlers it is in, and how many have run.
+    pub within: u32,
+    pub run: u64,
+    /// Of the call that hears, when its first sleep began, and how many had run.
+    pub slept: Option<(u64, u64)>,
 }
+
+/// In so much time a wait may be several sleeps that a handler between them does not end.
+pub const MOMENT_NS: u64 = 30_000_000;

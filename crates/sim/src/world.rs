@@ -15,7 +15,7 @@ use crate::hosts::state::Hosts;
 use crate::image::Image;
 use crate::judge::Judge;
 use crate::seam::{Host, THREAD_BYTES};
-use crate::signals::{BIT, Handler, Signals};
+use crate::signals::{BIT, Handler, MOMENT_NS, SIGNAL, Signals};
 use crate::trace::Trace;
 
 const STACK: usize = 256 << 10;
@@ -565,7 +565,13 @@ fn sleep_through(number: Sysno, arguments: [usize; 6]) -> isize {
             {
                 world.by_tcp += bytes as u64;
             }
+            if number == Sysno::rt_sigaction && arguments[1] != 0 {
+                // SAFETY: a program passes a structure that begins with the handler.
+                let given = unsafe { *(arguments[1] as *const usize) };
+                world.threads[world.current].signals.given = given;
+            }
             if matches!(outcome, Outcome::Sleep) {
+                world.sleeps_again(number);
                 let seen = world.kernel.changes();
                 let current = world.current;
                 world.threads[current].state = State::Asleep(seen);
@@ -676,7 +682,7 @@ impl World {
         self.handlers.push(handler);
     }
 
-    fn handler(&self, pid: Pid) -> Option<&Handler> {
+    pub fn handler(&self, pid: Pid) -> Option<&Handler> {
         self.handlers.iter().find(|handler| handler.pid == pid)
     }
 
@@ -688,6 +694,23 @@ impl World {
                 let blocked = thread.signals.instead.unwrap_or_else(|| self.kernel.blocked(thread.tid));
                 blocked & BIT == 0 && self.handler(thread.pid).is_some()
             }
+    }
+
+    /// The thread that runs goes to sleep: to the kernel a wait is one, which a handler ends
+    /// whenever it runs.
+    fn sleeps_again(&mut self, number: Sysno) {
+        let (pid, now) = (self.pid(), self.kernel.now);
+        let restarts = self.handler(pid).is_none_or(|handler| handler.restarts);
+        let signals = &mut self.threads[self.current].signals;
+        let waits =
+            matches!(number, Sysno::ppoll | Sysno::epoll_pwait | Sysno::epoll_pwait2 | Sysno::recvfrom);
+        if !signals.hears || signals.within != 0 || restarts || !waits {
+            return;
+        }
+        let &mut (began, run) = signals.slept.get_or_insert((now, signals.run));
+        if signals.run != run && now - began > MOMENT_NS {
+            self.judge.fail(|| "a call sleeps on after a handler that ran between two sleeps".into());
+        }
     }
 
     /// Whether a process is stopped.
@@ -750,6 +773,8 @@ pub fn deliver() -> Option<bool> {
         let (pid, tid) = (world.threads[at].pid, world.threads[at].tid);
         world.threads[at].signals.pending = false;
         world.threads[at].signals.handled += 1;
+        world.threads[at].signals.run += 1;
+        world.threads[at].signals.within += 1;
         let before = world.kernel.blocked(tid);
         world.kernel.mask(tid, before | BIT);
         world.trace.note(world.kernel.now, pid, tid, "handler {".into());
@@ -758,10 +783,12 @@ pub fn deliver() -> Option<bool> {
     // SAFETY: libc gives each thread a valid address; the handler keeps errno, as all should.
     unsafe {
         let errno = *libc::__errno_location();
-        (handler.body)();
+        (handler.given)(SIGNAL);
         *libc::__errno_location() = errno;
     }
     with(|world| {
+        let at = world.current;
+        world.threads[at].signals.within -= 1;
         world.kernel.mask(tid, before);
         world.trace.note(world.kernel.now, world.pid(), tid, "}".into());
     });
@@ -774,6 +801,7 @@ pub fn hearing<R>(work: impl FnOnce() -> R) -> (R, u64) {
         with(|world| {
             let at = world.current;
             world.threads[at].signals.hears = hears;
+            world.threads[at].signals.slept = None;
             world.threads[at].signals.handled
         })
     };

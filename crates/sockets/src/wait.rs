@@ -486,7 +486,7 @@ fn kernel_writable(conn: &'static Conn, fd: i32, sleeps: &mut Sleeps) -> Result<
             // It is the peer who is waited for.
             demote::attend(conn, fd);
             if conn.tx.path() == path::RESEND {
-                let _ = sys::ppoll(&mut [], Some(RESEND_NS));
+                sleep(&mut [], (None, Some(RESEND_NS)), false, sleeps)?;
             }
             return Ok(());
         }

@@ -1,7 +1,6 @@
 //! Handlers that the program installs: which of them restart calls. Those that a library installs
 //! which a thread of ours has opened (PSM, for one, takes SIGTERM) are not installed: they are the
 //! program's to decide.
-
 //!
 //! The kernel gets [`run`] for each, which counts that a handler runs and then jumps to it: a wait
 //! that is several sleeps of ours is ended by one that runs between two, as the kernel's is (see

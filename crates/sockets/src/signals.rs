@@ -37,7 +37,7 @@ impl Drop for Blocked {
 
 /// How many handlers have run in each thread. Threads may share a place.
 static RUN: [AtomicU32; THREADS] = [const { AtomicU32::new(0) }; THREADS];
-const THREADS: usize = 256;
+const THREADS: usize = 4096;
 
 /// Whether a handler of it may end a wait.
 pub fn may_be_counted(signal: i32) -> bool {

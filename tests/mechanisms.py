@@ -218,6 +218,11 @@ MECHANISMS = {
         "if answers + bytes / 4096 < PAYS { now * 2 }",
         "if answers + bytes / 4096 < PAYS { now }",
         "moves_have_not_paid"),
+    "learnt_at_exit": Mechanism(
+        "connections of processes that end without closing them do not count for the next", "preload/src/end.rs",
+        "worth::ended(conn);",
+        "let _ = worth::ended;",
+        "learns_from_its_children"),
     "quick_peers": Mechanism(
         "answers that are there at once do not count for a move", "sockets/src/worth.rs",
         "waits.max(count(&counters.writes).min(got))",

@@ -63,6 +63,40 @@ for step in sys.argv[1:]:
         peer.close()
 os._exit(os.waitpid(child, 0)[1] if child else 0)
 """
+# The same with a process for each connection, at both ends.
+FORKING = """
+import os, socket, sys
+
+def in_child(work, peer=None):
+    child = os.fork()
+    if not child:
+        work(peer)
+        os._exit(0)
+    if peer:
+        peer.close()
+    assert os.waitpid(child, 0)[1] == 0
+
+def echo(peer):
+    while data := peer.recv(size, socket.MSG_WAITALL):
+        peer.sendall(data)
+
+def ask(_):
+    peer = socket.create_connection(listener.getsockname())
+    for i in range(count):
+        peer.sendall(bytes(size))
+        assert len(peer.recv(size, socket.MSG_WAITALL)) == size
+
+listener = socket.create_server(("127.0.0.1", 0))
+connections, count, size = map(int, sys.argv[1].split("x"))
+child = os.fork()
+for _ in range(connections):
+    if child:
+        peer = listener.accept()[0]
+        in_child(echo, peer)
+    else:
+        in_child(ask)
+os._exit(os.waitpid(child, 0)[1] if child else 0)
+"""
 LEARNT = {"SHUNT_PROMOTE_AFTER": "auto", "SHUNT_PROMOTE_RATE": 0}
 
 
@@ -122,10 +156,10 @@ for i in range(50):
         assert r.report.reasons() == {UNPAIRED: 1}
 
 
-def moved(r, *steps):
+def moved(r, *steps, program=SEVERAL):
     """How many connections moved, with promote-after as it is by default."""
     before = r.report.promoted
-    r.run([sys.executable, "-c", SEVERAL, *steps], env=LEARNT)
+    r.run([sys.executable, "-c", program, *steps], env=LEARNT)
     return (r.report.promoted - before) / 2
 
 
@@ -145,6 +179,11 @@ def test_a_move_pays_too_where_the_peer_is_quick(r):
 def test_where_moves_have_not_paid_there_are_few(r):
     count = moved(r, "50x40x64")
     assert 1 <= count <= 2 if r.mode == "shunt" else count == 0
+
+
+def test_a_server_learns_from_its_children(r):
+    count = moved(r, "50x40x64", program=FORKING)
+    assert 1 <= count <= 3 if r.mode == "shunt" else count == 0
 
 
 def test_where_they_have_they_come_earlier(r):

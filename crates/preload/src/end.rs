@@ -2,8 +2,8 @@
 //! get its holds back.
 
 use core::ffi::c_int;
-use sockets::conn::flag;
-use sockets::{close, fork, process, table};
+use sockets::conn::{flag, state};
+use sockets::{close, fork, process, table, worth};
 
 use crate::next::hooks;
 
@@ -15,6 +15,9 @@ pub fn leave() {
     table::each_conn(|fd, conn| {
         if conn.slot_taken() {
             close::at_exit(conn, fd);
+            if conn.state() == state::PROMOTED && !conn.has(flag::SHARED) {
+                worth::ended(conn);
+            }
             conn.count_moved();
         } else if !conn.has(flag::SHARED) {
             conn.count_last_reason();

@@ -10,6 +10,7 @@ use fabric::sys;
 
 use crate::conn::{Conn, flag, state};
 use crate::descriptors::{self, Hidden, Kept};
+use crate::worth::SERVICES;
 use crate::{layout, process};
 
 /// Name of the memfd, by which `shunt stat` finds it.
@@ -18,7 +19,7 @@ pub const NAME: &CStr = c"shunt:home";
 /// (setrlimit(RLIMIT_AS)).
 pub const CONNS: usize = 1 << 16;
 /// First word of the file: "SHUNTHO" and the layout's version.
-pub const MAGIC: u64 = 0x5348_554e_5448_4f0a;
+pub const MAGIC: u64 = 0x5348_554e_5448_4f0b;
 /// Where the connections begin.
 pub const FIRST: usize = 4096;
 /// Bytes of the file.
@@ -60,6 +61,8 @@ pub struct Header {
     unused: AtomicU32,
     /// Head of the free list: index + 1, with a tag in the upper half against reuse.
     free: AtomicU64,
+    /// What is learnt of each service by all who have its connections ([`crate::worth`]).
+    pub learnt: [AtomicU32; SERVICES],
 }
 
 /// What this process has mapped of a home. Not in the home itself: others may write there.
@@ -248,7 +251,7 @@ impl Home {
     }
 
     /// The index of a connection that lies here.
-    fn index(&self, conn: &'static Conn) -> Option<u32> {
+    fn index(&self, conn: &Conn) -> Option<u32> {
         let conn = core::ptr::from_ref(conn).addr();
         self.parts.iter().enumerate().find_map(|(part, at)| {
             let at = at.load(Ordering::Acquire) as usize;
@@ -264,6 +267,11 @@ impl Home {
 pub fn is_ours(conn: &'static Conn) -> bool {
     let own = HOMES.get((OWN.load(Ordering::Acquire) as usize).wrapping_sub(1));
     own.is_some_and(|own| own.index(conn).is_some())
+}
+
+/// The header of the home that a connection lies in.
+pub fn header(conn: &Conn) -> Option<&'static Header> {
+    homes().find(|home| home.index(conn).is_some()).map(Home::header)
 }
 
 /// How many connections were in use when those were last looked for whose processes have gone.

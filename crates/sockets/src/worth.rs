@@ -4,17 +4,18 @@
 //!
 //! Unless the option `promote-after` says it, it is learnt, for each *service*: the connections
 //! that were accepted from one listener, or made to one address. Where those that have moved end
-//! before it has paid, the next ones move later; where they live on, earlier.
+//! before it has paid, the next ones move later; where they live on, earlier. What is learnt stands
+//! in the home that they lie in, which a server that forks for each of them shares with its
+//! children.
 
 use fabric::sync::{AtomicU32, AtomicU64, Ordering};
 use host::diag;
 
 use crate::conn::Conn;
-use crate::process;
+use crate::{home, process};
 
-/// What is learnt of each service: the calls, 0 if nothing is. Services may share a place.
-static LEARNT: [AtomicU32; SERVICES] = [const { AtomicU32::new(0) }; SERVICES];
-const SERVICES: usize = 64;
+/// Services may share a place.
+pub const SERVICES: usize = 64;
 
 /// Socket calls at one end: at first; at least and at most.
 const FIRST: u32 = 64;
@@ -33,19 +34,21 @@ pub fn service(name: &[u8]) -> u32 {
     hash.wrapping_mul(0x9e37_79b9) >> (u32::BITS - SERVICES.ilog2())
 }
 
-fn learnt(conn: &Conn) -> &'static AtomicU32 {
-    &LEARNT[conn.service.load(Ordering::Relaxed) as usize % SERVICES]
+/// What is learnt of its service: the calls, 0 if nothing is.
+fn learnt(conn: &Conn) -> Option<&'static AtomicU32> {
+    Some(&home::header(conn)?.learnt[conn.service.load(Ordering::Relaxed) as usize % SERVICES])
 }
 
 /// After how many calls a connection may move.
 #[inline]
 pub fn calls(conn: &Conn) -> u32 {
-    if let Some(calls) = process::options().promote_after {
-        return calls;
-    }
-    match learnt(conn).load(Ordering::Relaxed) {
+    process::options().promote_after.unwrap_or_else(|| calls_learnt(learnt(conn)))
+}
+
+fn calls_learnt(learnt: Option<&AtomicU32>) -> u32 {
+    match learnt.map_or(0, |calls| calls.load(Ordering::Relaxed)) {
         0 => FIRST,
-        calls => calls,
+        calls => calls.clamp(LEAST, MOST),
     }
 }
 
@@ -63,6 +66,7 @@ pub fn ended(conn: &Conn) {
     if process::options().promote_after.is_some() {
         return;
     }
+    let Some(learnt) = learnt(conn) else { return };
     let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     let counters = &conn.counters;
     // A single call that sleeps counts and arms, a set only arms.
@@ -72,9 +76,9 @@ pub fn ended(conn: &Conn) {
     let (got, given) = (count(&counters.ring_in), count(&counters.ring_out));
     let answers = waits.max(count(&counters.writes).min(got));
     let bytes = got + given;
-    let now = calls(conn);
+    let now = calls_learnt(Some(learnt));
     let next = if answers + bytes / 4096 < PAYS { now * 2 } else { now / 2 };
-    learnt(conn).store(next.clamp(LEAST, MOST), Ordering::Relaxed);
+    learnt.store(next.clamp(LEAST, MOST), Ordering::Relaxed);
 }
 
 #[cfg(test)]

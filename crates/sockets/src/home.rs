@@ -10,7 +10,6 @@ use fabric::sys;
 
 use crate::conn::{Conn, flag, state};
 use crate::descriptors::{self, Hidden, Kept};
-use crate::worth::SERVICES;
 use crate::{layout, process};
 
 /// Name of the memfd, by which `shunt stat` finds it.
@@ -18,6 +17,8 @@ pub const NAME: &CStr = c"shunt:home";
 /// Connections that a process can have at once under Shunt, if its address space is not limited
 /// (setrlimit(RLIMIT_AS)).
 pub const CONNS: usize = 1 << 16;
+/// Places for what is learnt of services. Several may share one.
+pub const SERVICES: usize = 64;
 /// First word of the file: "SHUNTHO" and the layout's version.
 pub const MAGIC: u64 = 0x5348_554e_5448_4f0b;
 /// Where the connections begin.
@@ -61,7 +62,7 @@ pub struct Header {
     unused: AtomicU32,
     /// Head of the free list: index + 1, with a tag in the upper half against reuse.
     free: AtomicU64,
-    /// What is learnt of each service by all who have its connections ([`crate::worth`]).
+    /// What is learnt of each service, by all who have its connections.
     pub learnt: [AtomicU32; SERVICES],
 }
 

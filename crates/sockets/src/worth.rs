@@ -12,10 +12,8 @@ use fabric::sync::{AtomicU32, AtomicU64, Ordering};
 use host::diag;
 
 use crate::conn::Conn;
+use crate::home::SERVICES;
 use crate::{home, process};
-
-/// Services may share a place.
-pub const SERVICES: usize = 64;
 
 /// Socket calls at one end: at first; at least and at most.
 const FIRST: u32 = 64;

@@ -56,8 +56,8 @@ fn handlers_run() -> u32 {
 
 /// The sleeps of one call. To the kernel they would be one wait, which a handler ends whenever it
 /// runs; of ours it would end none if it ran between two. So signals are blocked there, and end the
-/// next. Not in the first moment, as most waits end in it: of a handler that has run there is only
-/// known that it has.
+/// next. Not in the first moment, unless the last wait was longer, as most waits end in it: of a
+/// handler that has run there is only known that it has.
 pub struct Sleeps {
     /// When the first began, in ticks, and how many handlers had run; 0: none has.
     began: u64,
@@ -80,6 +80,17 @@ const FAULTS: u64 = signal_bit(libc::SIGSEGV)
 
 const fn signal_bit(signal: i32) -> u64 {
     1 << (signal - 1)
+}
+
+/// Whether the last wait was longer than a moment.
+static LONG: AtomicBool = AtomicBool::new(false);
+
+impl Drop for Sleeps {
+    fn drop(&mut self) {
+        if self.blocked.is_some() && self.is_moment() {
+            LONG.store(false, Ordering::Relaxed);
+        }
+    }
 }
 
 impl Sleeps {
@@ -116,15 +127,18 @@ impl Sleeps {
         if self.blocked.is_some() || !have_been_handled() {
             return Ok(part);
         }
-        let moment = self.is_moment();
-        if !moment {
+        let first = self.is_moment();
+        if !first {
+            LONG.store(true, Ordering::Relaxed);
+        }
+        if !first || part != left && LONG.load(Ordering::Relaxed) {
             self.blocked = Some(Blocked::but(FAULTS));
         }
         let run = handlers_run();
         if core::mem::replace(&mut self.run, run) != run {
             return Err(Errno::EINTR);
         }
-        if moment && part != left {
+        if part != left && self.blocked.is_none() {
             return Ok(Some(part.unwrap_or(u64::MAX).min(MOMENT_NS)));
         }
         Ok(part)

@@ -125,7 +125,7 @@ MECHANISMS = {
         "signals"),
     "between_sleeps": Mechanism(
         "signals are handled between two sleeps of one call", "sockets/src/signals.rs",
-        "if self.blocked.is_some() || !have_been_handled() {",
+        "if self.blocked.is_some() || !have_been_handled() || part == Some(0) {",
         "if part != Some(u64::MAX) {",
         "between_two_sleeps"),
     "handlers_counted": Mechanism(

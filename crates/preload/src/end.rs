@@ -15,7 +15,8 @@ pub fn leave() {
     table::each_conn(|fd, conn| {
         if conn.slot_taken() {
             close::at_exit(conn, fd);
-            if conn.state() == state::PROMOTED && !conn.has(flag::SHARED) {
+            // Once, however many numbers stand for it.
+            if fd == conn.descriptor() && conn.state() == state::PROMOTED && !conn.has(flag::SHARED) {
                 worth::ended(conn);
             }
             conn.count_moved();

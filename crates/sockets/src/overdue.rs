@@ -13,7 +13,7 @@ use fabric::text::Text;
 
 use crate::process;
 
-/// No whole second, when alarms go off: in recv() a signal between two sleeps interrupts neither.
+/// How long to sleep before a look.
 const AFTER_NS: u64 = 1_370_000_000;
 /// How long one who has begun to wake it may take: it may have no processor.
 const GRACE_NS: u64 = 2_000_000_000;

@@ -121,10 +121,11 @@ impl Sleeps {
     }
 
     /// Before a sleep that is to end after `part` for a look, while the program waits for `left`.
-    /// How long to sleep; EINTR, once for each time, if a handler has run since the last.
+    /// How long to sleep; EINTR, once for each time, if a handler has run since the last. No time
+    /// at all is a look, which no handler ends.
     pub(crate) fn part(&mut self, left: Option<u64>, part: Option<u64>) -> Result<Option<u64>, Errno> {
         self.began();
-        if self.blocked.is_some() || !have_been_handled() {
+        if self.blocked.is_some() || !have_been_handled() || part == Some(0) {
             return Ok(part);
         }
         let first = self.is_moment();

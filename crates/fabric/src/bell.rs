@@ -58,7 +58,7 @@ impl Loud {
         Some(Loud { name: sys::try_random()? | 1, word: sys::try_random()? })
     }
 
-    /// Makes the bell with this number (up to 9).
+    /// Makes the bell with this number (up to 31).
     pub fn create(self, number: u8) -> Result<i32, Errno> {
         let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
         let fd = sys::socket(libc::AF_UNIX, kind, 0)?;
@@ -117,6 +117,12 @@ impl Loud {
     fn address(self, number: u8) -> (libc::sockaddr_un, u32) {
         sys::numbered_address(self.name, &[b'/', b'0' + number])
     }
+}
+
+/// Takes one of the rings out of such a bell, which is mostly all.
+pub fn take_loud(fd: i32) {
+    let mut word = [0; 8];
+    let _ = sys::recv(fd, word.as_mut_ptr(), word.len(), libc::MSG_DONTWAIT);
 }
 
 /// Silences such a bell. Returns how often it was rung, and whether it is silent now.

@@ -5,13 +5,13 @@ use fabric::bell::{self, Loud};
 use fabric::sync::{AtomicU64, Ordering};
 
 use crate::descriptors::{Kept, intact};
-use crate::layout::{BELLS, QUEUES};
+use crate::layout::BELLS;
 use crate::process::{is_guest, options};
 
 static BELL: [Kept; BELLS] = [const { Kept::new() }; BELLS];
 
-/// Those that other users ring, for event queues; what they are called.
-static LOUD: [Kept; QUEUES] = [const { Kept::new() }; QUEUES];
+/// Those that other users ring; what they are called.
+static LOUD: [Kept; BELLS] = [const { Kept::new() }; BELLS];
 
 static LOUD_NAME: AtomicU64 = AtomicU64::new(0);
 
@@ -45,15 +45,15 @@ pub fn loud() -> Option<Loud> {
     Some(Loud { name: LOUD_NAME.load(Ordering::Acquire), word: LOUD_WORD.load(Ordering::Relaxed) })
 }
 
-/// The bell of an event queue that other users ring, made when first asked for; `None` if there are
+/// The bell with this number that other users ring, made when first asked for; `None` if there are
 /// no such users, or no descriptors.
-pub fn loud_fd(queue: usize) -> Option<i32> {
+pub fn loud_fd(index: usize) -> Option<i32> {
     let name = LOUD_NAME.load(Ordering::Acquire);
     if name == 0 {
         return None;
     }
     let loud = Loud { name, word: LOUD_WORD.load(Ordering::Relaxed) };
-    LOUD[queue].get_or_make(|| loud.create(queue as u8)).ok()
+    LOUD[index].get_or_make(|| loud.create(index as u8)).ok()
 }
 
 /// In the child of fork().

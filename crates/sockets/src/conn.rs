@@ -113,14 +113,12 @@ pub mod flag {
     /// The program has been seen to wait for it ([`crate::seen`]); it has read from it.
     pub const SEEN: u32 = 1 << 26;
     pub const READ: u32 = 1 << 27;
-    /// The peer is another user's, and has none of our bells: it kicks who sleeps in a single call.
+    /// The peer can ring none of our bells: it kicks who sleeps in a single call.
     pub const NO_BELLS: u32 = 1 << 28;
-    /// But event queues it rings, by datagrams.
-    pub const LOUD: u32 = 1 << 29;
     /// The next write on tcp comes late, once ([`crate::rendezvous::nap`]).
-    pub const NAP: u32 = 1 << 30;
+    pub const NAP: u32 = 1 << 29;
     /// Its tripwire is not armed any more, whoever sleeps.
-    pub const DISARMED: u32 = 1 << 31;
+    pub const DISARMED: u32 = 1 << 30;
 }
 
 /// Counters that `shunt stat` shows.

@@ -15,7 +15,7 @@ use crate::signals::Sleeps;
 use crate::spare::Spare;
 use crate::wake::arm;
 use crate::wake::arm::Seen;
-use crate::wake::call_bell::CallBell;
+use crate::wake::call_bell::{CallBell, POLLED};
 use crate::wake::sleepers::Waiter;
 use crate::wake::word;
 use crate::{epoll, events, idle, kicks, next, overdue, process, ready, rendezvous, seen, table, wait};
@@ -304,7 +304,7 @@ fn sleep(
     let count = fds.len();
     let (polls, watches) = scratch.both();
     let limit = fall_asleep(fds, polls, watches, &bell);
-    polls[count] = bell.polled();
+    polls[count..].copy_from_slice(&bell.polled());
     let mut result = Ok(false);
     if fingerprint(fds) == seen {
         let left = deadline.map(|deadline| deadline.saturating_sub(sys::now()));
@@ -332,7 +332,7 @@ fn sleep(
             Watch::NotOurs => {}
         }
     }
-    bell.silence_if(&polls[count]);
+    bell.silence(&polls[count..]);
     drop(bell);
     for ((place, watch), poll) in polls.iter().zip(&*watches).zip(fds) {
         if let Watch::Waiter(conn, _) = watch
@@ -411,10 +411,10 @@ impl Watch {
     }
 }
 
-/// Room for as many pollfds as the program has, and one for the bell, and for how each is waited
+/// Room for as many pollfds as the program has, and those of the bell, and for how each is waited
 /// for: on the stack, or kept for the next call when there are many.
 struct Scratch {
-    polls: [libc::pollfd; Self::FEW + 1],
+    polls: [libc::pollfd; Self::FEW + POLLED],
     watches: [Watch; Self::FEW],
     many: Option<Spare>,
     len: usize,
@@ -425,17 +425,17 @@ impl Scratch {
     const NONE: libc::pollfd = libc::pollfd { fd: -1, events: 0, revents: 0 };
 
     fn new(len: usize) -> Option<Scratch> {
-        let few = ([Self::NONE; Self::FEW + 1], [Watch::NotOurs; Self::FEW]);
+        let few = ([Self::NONE; Self::FEW + POLLED], [Watch::NotOurs; Self::FEW]);
         let mut scratch = Scratch { polls: few.0, watches: few.1, many: None, len };
         if len > Self::FEW {
-            let bytes = len * size_of::<Watch>() + (len + 1) * size_of::<libc::pollfd>();
+            let bytes = len * size_of::<Watch>() + (len + POLLED) * size_of::<libc::pollfd>();
             let (watches, polls) = Self::split(scratch.many.insert(Spare::new(bytes)?), len);
             for at in 0..len {
                 // SAFETY: there is room for so many watches.
                 unsafe { watches.add(at).write(Watch::NotOurs) };
             }
-            for at in 0..=len {
-                // SAFETY: and behind them for one poll more.
+            for at in 0..len + POLLED {
+                // SAFETY: and behind them for the polls of the bell, too.
                 unsafe { polls.add(at).write(Self::NONE) };
             }
         }
@@ -454,13 +454,13 @@ impl Scratch {
 
     fn both(&mut self) -> (&mut [libc::pollfd], &mut [Watch]) {
         let Some(many) = &self.many else {
-            return (&mut self.polls[..self.len + 1], &mut self.watches[..self.len]);
+            return (&mut self.polls[..self.len + POLLED], &mut self.watches[..self.len]);
         };
         let (watches, polls) = Self::split(many, self.len);
         // SAFETY: `new` has made room for both, and written all of them; owned by self.
         unsafe {
             (
-                core::slice::from_raw_parts_mut(polls, self.len + 1),
+                core::slice::from_raw_parts_mut(polls, self.len + POLLED),
                 core::slice::from_raw_parts_mut(watches, self.len),
             )
         }

@@ -353,13 +353,14 @@ fn sleep_by_bell(conn: &'static Conn, number: &mut Number, seen: Seen) -> Option
         idle::look_if_due();
         let rest = deadline.map(|deadline| nanos_of(deadline.saturating_sub(ticks())));
         let (part, looks) = if rest.is_some() { (rest, false) } else { overdue::limit(None) };
-        let mut polls = [arrivals(number.fd), bell.polled()];
+        let [own, loud] = bell.polled();
+        let mut polls = [arrivals(number.fd), own, loud];
         let got = sleep(&mut polls, (rest, part), deadline.is_some(), &mut number.sleeps);
         if looks && got == Ok(0) {
             let owed = || (Seen::to_read(conn) != seen).then_some(number.fd);
             overdue::check("recv", owed, |nanos| sys::ppoll(&mut polls, Some(nanos)) != Ok(0));
         }
-        bell.silence_if(&polls[1]);
+        bell.silence(&polls[1..]);
         companion = polls[0].revents;
         result = match got {
             Ok(0) if deadline.is_some() => Err(Errno::EAGAIN),
@@ -431,7 +432,8 @@ fn sleep_writable(conn: &'static Conn, fd: i32, seen: Seen, sleeps: &mut Sleeps)
         }
         // Kicks, or the end of the connection; without a bell the poll is short, as other bytes may
         // make the companion readable.
-        let mut polls = [arrivals(fd), bell.polled()];
+        let [own, loud] = bell.polled();
+        let mut polls = [arrivals(fd), own, loud];
         if bell.is_had() {
             polls[0].events = libc::POLLRDHUP;
         }
@@ -442,7 +444,7 @@ fn sleep_writable(conn: &'static Conn, fd: i32, seen: Seen, sleeps: &mut Sleeps)
             let owed = || (conn.word(R) != seen.back && armed()).then_some(fd);
             overdue::check("send", owed, |nanos| sys::ppoll(&mut polls, Some(nanos)) != Ok(0));
         }
-        bell.silence_if(&polls[1]);
+        bell.silence(&polls[1..]);
         if polls[0].revents & ENDS != 0 {
             conn.set(flag::PEER_FIN);
             // Gone, or only half closed: `attend` tells them apart.

@@ -17,8 +17,7 @@
 //! * `BELL`: a write to an eventfd that the process has passed by the link. Cheaper; only if there
 //!   is a single waiter on the connection. Each thread that sleeps has one of its own
 //!   ([`call_bell`]). Peers of other users have none, as a process that has one can silence it or
-//!   make it block: they ring the bells of event queues by datagrams ([`fabric::bell::Loud`]),
-//!   which takes 1.1 us more, and kick sleepers of single calls.
+//!   make it block: they ring by datagrams ([`fabric::bell::Loud`]), which takes 1.1 us more.
 //! * `QUEUE`: for epoll: sets the slot's bit in the queue's hint bitmap, then rings the queue's
 //!   bell if its owner sleeps. Never by a kick: the hint may be of a connection that the set no
 //!   longer has, or that another set had when the queue was its own. A kick on that connection

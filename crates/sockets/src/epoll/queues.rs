@@ -37,10 +37,7 @@ pub(super) fn arm_member(conn: &'static Conn, interest: u64) {
 /// Whether the peer can ring the event queue with this number, less one.
 pub(super) fn heard(conn: &Conn, queue: u32) -> bool {
     let Some(queue) = queue.checked_sub(1).map(|queue| queue as usize) else { return false };
-    if conn.has(flag::NO_BELLS) {
-        return conn.has(flag::LOUD) && bells::loud_fd(queue).is_some();
-    }
-    conn.link().gives(queue)
+    !conn.has(flag::NO_BELLS) && conn.link().gives(queue)
 }
 
 /// How many sets the program has.

@@ -357,17 +357,16 @@ impl Link {
         self.rings.load(Ordering::Relaxed) == BY_BELL
     }
 
-    /// Whether it can ring those of event queues by datagrams.
+    /// Whether it can ring them by datagrams.
     pub fn rings_loud(&self) -> bool {
         self.rings.load(Ordering::Relaxed) == LOUD
     }
 
-    /// Rings the bell of one of the peer's event queues by a datagram; false if that is not how it
-    /// is rung.
+    /// Rings one of the peer's bells by a datagram; false if that is not how it is rung.
     pub fn ring_loud(&self, number: u8) -> bool {
         let Some(speaker) = self.speaker.get() else { return false };
         let [name, word] = [&self.loud[0], &self.loud[1]].map(|word| word.load(Ordering::Relaxed));
-        let known = name != 0 && usize::from(number) < layout::QUEUES;
+        let known = name != 0 && usize::from(number) < layout::BELLS;
         if known {
             Loud { name, word }.ring(speaker, number);
         }

@@ -15,9 +15,13 @@ use crate::reason::Reason;
 use crate::thread::{self, Place};
 
 impl Link {
-    /// Whether the peer can ring our bell with this number: it is passed to it now, if need be. Who
-    /// asks owns the bell: a set, or the thread that is going to sleep.
+    /// Whether the peer can ring our bell with this number: it is passed to it now, if need be, or
+    /// made, for one of another user. Who asks owns the bell: a set, or the thread that is going to
+    /// sleep.
     pub(crate) fn gives(&self, number: usize) -> bool {
+        if self.rings_loud() {
+            return bells::loud_fd(number).is_some();
+        }
         let bit = 1 << number;
         self.given.load(Ordering::Acquire) & bit != 0
             || self.rings() && self.serves() && self.pass(number) && {

@@ -338,7 +338,7 @@ fn start(socket: Hidden, ours: u64, proved: Proved) -> Result<&'static Link, Rea
     mine.keep();
     link.socket.set(socket.keep());
     link.rings.store(rings, Ordering::Relaxed);
-    let given = if rings == LOUD { (1 << QUEUES) - 1 } else { ((1 << queues) - 1) | (1 << CALL_BELL) };
+    let given = if rings == BY_BELL { ((1 << queues) - 1) | (1 << CALL_BELL) } else { 0 };
     link.given.store(given, Ordering::Relaxed);
     link.proof.store(claim.mine, Ordering::Relaxed);
     Ok(link)

@@ -368,8 +368,7 @@ fn settle(conn: &'static Conn, link: &'static Link, slot: usize, read: u64) {
     conn.arms.store(0, Ordering::Relaxed);
     conn.clear(flag::DISARMED);
     conn.recalled_from.store(0, Ordering::Relaxed);
-    conn.mark(flag::NO_BELLS, !link.rings());
-    conn.mark(flag::LOUD, link.rings_loud());
+    conn.mark(flag::NO_BELLS, !link.rings() && !link.rings_loud());
     *rx = Default::default();
     rx.tcp_read = read;
     let manner = Manner::of(conn.manner.load(Ordering::Relaxed));

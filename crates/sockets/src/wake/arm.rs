@@ -46,11 +46,9 @@ impl Seen {
 pub(crate) fn arm(conn: &Conn, interest: u64, how: u64) {
     let mode = how & trip::MODE;
     let others = conn.waiters.load(Ordering::Acquire) > 1;
-    // Whether the peer cannot ring as that asks.
-    let unheard = || conn.has(flag::NO_BELLS) && !(mode == trip::QUEUE && conn.has(flag::LOUD));
     // Kicks wake everybody, epoll sets that it is in included; a bell or a queue only its owner.
     let member = mode != trip::QUEUE && conn.epolls.load(Ordering::Acquire) != 0;
-    let kick = mode == trip::KICK || others || member || conn.has(flag::SHARED) || unheard();
+    let kick = mode == trip::KICK || others || member || conn.has(flag::SHARED | flag::NO_BELLS);
     arm_counted(conn, |other| {
         let how = if kick || other & trip::MODE == trip::KICK { trip::KICK } else { how };
         // Whether somebody still sleeps on the word is not known here: a stale mark costs the peer

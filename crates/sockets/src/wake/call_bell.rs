@@ -12,6 +12,9 @@ use crate::{bells, thread};
 /// The threads that have them.
 static TAKEN: [AtomicU32; CALL_BELLS] = [const { AtomicU32::new(0) }; CALL_BELLS];
 
+/// How many descriptors a sleeper polls for its bell.
+pub(crate) const POLLED: usize = 2;
+
 /// A bell of single calls that this thread has until it is dropped; or none.
 pub(crate) struct CallBell(Option<Claimed>);
 
@@ -48,7 +51,7 @@ impl CallBell {
     }
 
     /// How the sleeper is to be woken for a connection, as in a tripwire: by kicks, if it has no
-    /// bell, or the peer does not get it.
+    /// bell, or the peer cannot ring it.
     pub(crate) fn how(&self, conn: &Conn) -> u64 {
         let number = self.0.as_ref().map(|claimed| CALL_BELL + claimed.place);
         match number.filter(|&number| conn.link().gives(number)) {
@@ -57,16 +60,22 @@ impl CallBell {
         }
     }
 
-    /// Its place among the descriptors that the sleeper polls; none, if it has no bell.
-    pub(crate) fn polled(&self) -> libc::pollfd {
-        let fd = self.0.as_ref().map_or(-1, |claimed| claimed.fd);
-        libc::pollfd { fd, events: libc::POLLIN, revents: 0 }
+    /// What the sleeper polls beside its own: what peers of this user ring, and others; none, if it
+    /// has no bell.
+    pub(crate) fn polled(&self) -> [libc::pollfd; POLLED] {
+        let own = self.0.as_ref().map_or(-1, |claimed| claimed.fd);
+        let loud = self.0.as_ref().and_then(|claimed| bells::loud_fd(CALL_BELL + claimed.place));
+        [own, loud.unwrap_or(-1)].map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 })
     }
 
-    /// After that poll.
-    pub(crate) fn silence_if(&self, polled: &libc::pollfd) {
-        if polled.revents != 0 {
-            bell::silence(polled.fd);
+    /// After that poll. What other users have rung more than once wakes it again.
+    pub(crate) fn silence(&self, polled: &[libc::pollfd]) {
+        let [own, loud] = polled else { return };
+        if own.revents != 0 {
+            bell::silence(own.fd);
+        }
+        if loud.revents != 0 {
+            bell::take_loud(loud.fd);
         }
     }
 }

@@ -33,7 +33,7 @@ unitdir   := $(DESTDIR)$(PREFIX)/lib/systemd/system
 usersdir  := $(DESTDIR)$(PREFIX)/lib/sysusers.d
 docdir    := $(DESTDIR)$(PREFIX)/share/doc/shunt
 
-.PHONY: help build programs demo quick test bench wheel install uninstall models sim mends fuzz soak ether-soak conformance qemu plain perturb switched-off checked far check fmt fresh dist clean
+.PHONY: help build programs demo quick test bench wheel install uninstall models sim mends fuzz soak ether-soak conformance qemu users plain perturb switched-off checked far check fmt fresh dist clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -103,6 +103,10 @@ conformance: build ## other people's test suites, plain against Shunt against fo
 far: build ## connections between hosts: network namespaces, agents, libfabric's tcp provider
 	@scripts/bootstrap.sh test
 	@TEST_ONLY=far scripts/test.sh
+
+users: build ## all examples of tests/apps between two users
+	@scripts/bootstrap.sh test
+	@USERS_TESTS=test TEST_ONLY=users scripts/test.sh
 
 qemu: build ## two guests under QEMU with TIPC, bonds and `shunt ether`, all of it (what is short is in make test); figures go to build/qemu
 	@scripts/bootstrap.sh test

@@ -73,6 +73,7 @@ everything() {
     stage blackbox "pytest tests, in modes shunt and tcp" blackbox
     asked plain && stage plain "pytest tests without Shunt: the tests themselves" side_by_side --modes plain
     stage adversary "attacks by other users, in and out of user namespaces" adversary
+    stage users "sockets between two users" users
     stage over-vipl "sockets and programs by Virtual Interfaces" over_vipl
     stage filtered "sockets where a system call that a service may not make kills" filtered
     stage between "sockets between hosts" between
@@ -198,6 +199,12 @@ LIGHT="not idle and not many-many and not small_buffers and not peek_beyond and 
 adversary() {
     [ "$(id -u)" = 0 ] || { skip "only root can be other users"; return 0; }
     PYTEST_PATHS=tests/test_adversary.py python_tests --modes shunt
+}
+
+# The clients are another user's than their servers: they share memory, but no descriptors.
+users() {
+    [ "$(id -u)" = 0 ] || { skip "only root can be two users"; return 0; }
+    PYTEST_PATHS="tests/test_sockets.py tests/test_costs.py" side_by_side --modes users -k "(test_example or threads_wake) and (${USERS_TESTS:-polling or threads})"
 }
 
 # What programs see is the same by either way of the bytes. Without what bounds memory: that of Virtual Interfaces is larger; and without pidfd_getfd() of a

@@ -1,6 +1,7 @@
 /* The two processes of an example, their connection, and the puppet. pair.h says what it is for. */
 #include "pair.h"
 #include "moving.h"
+#include <grp.h>
 #include <libgen.h>
 #include <sched.h>
 #include <spawn.h>
@@ -27,6 +28,7 @@ static int listen_somewhere(void);
 static void run_server(const struct example *example);
 static void run_client(const struct example *example, int port);
 static bool blocks(int signal);
+static void become(const char *user, char **argv);
 
 int main(int argc, char **argv) {
     if (argc < 2) {
@@ -40,6 +42,7 @@ int main(int argc, char **argv) {
     my_key = is_server ? FROM_SERVER : FROM_CLIENT;
     your_key = is_server ? FROM_CLIENT : FROM_SERVER;
     if (getenv("HOSTS")) go_to_a_host();
+    if (!is_server && getenv("CLIENT_USER")) become(getenv("CLIENT_USER"), argv);
     if (is_server)
         run_server(example);
     else
@@ -131,6 +134,17 @@ static void run_server(const struct example *example) {
     } else {
         EQUAL(status, 0);
     }
+}
+
+/* A program that has changed its user gives up what it shares, so the client is started anew. */
+static void become(const char *user, char **argv) {
+    uid_t id = atoi(user);
+    EQUAL(setgroups(0, NULL), 0);
+    EQUAL(setresgid(id, id, id), 0);
+    EQUAL(setresuid(id, id, id), 0);
+    unsetenv("CLIENT_USER");
+    execv("/proc/self/exe", argv);
+    CHECK(!"execv");
 }
 
 static void run_client(const struct example *example, int port) {

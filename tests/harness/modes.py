@@ -6,16 +6,19 @@ the hooks alone change anything. What a program prints must be the same in all t
 far, for those who ask for it (--modes far): as shunt, but no two processes have a board in common, as if each were on a host of its own: an
 agent introduces them, and bytes go by libfabric's tcp provider. The two processes of the programs in tests/apps are in two network namespaces. It takes a moment until a connection has moved, and a connection of a process with
 itself does not: so nothing is asked about what was promoted.
+
+users, for those who ask for it, as root: as shunt, but the clients of the programs in tests/apps are another user's than their servers.
 """
 
 import os
+import pwd
 import shutil
 import subprocess
 import tempfile
 from pathlib import Path
 
 MODES = ("plain", "shunt", "tcp")
-ON_DEMAND = ("far",)
+ON_DEMAND = ("far", "users")
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -67,6 +70,8 @@ def environment(mode, report):
     env |= {"SHUNT_PROMOTE_AFTER": "2", "SHUNT_PROMOTE_RATE": "0"}
     if mode == "tcp":
         env["SHUNT_PATH"] = "tcp"
+    if mode == "users":
+        env["CLIENT_USER"] = str(pwd.getpwnam("daemon").pw_uid)
     if mode == "far":
         # What is written there is not there for anybody.
         env |= {"SHUNT_BOARD": "/dev/null", "SHUNT_FABRIC": "tcp"} | CLUSTER

@@ -170,7 +170,7 @@ class Runner:
         """Asserts that connections were promoted, or, in modes plain and tcp, that none was. waited: the program went on until they were, so
         in mode far, too."""
         report = report or self.report
-        if self.mode == "shunt" or waited and self.mode == "far":
+        if self.mode in ("shunt", "users") or waited and self.mode == "far":
             assert report.promoted > 0, f"nothing was promoted: {report}"
             assert report.ring_sent > 0, f"no byte went by a ring: {report}"
         else:

@@ -39,7 +39,7 @@ def together(pairs):
         if not name.startswith("PSYNC2"):
             yield name, outcome
             continue
-        kind = re.sub(r"( #N)+$", " #N", re.sub(r"\(x = \d+\)", "", re.sub(r"#\d+", "#N", name))).strip()
+        kind = re.sub(r"( #N)+$", " #N", re.sub(r"\(x = \d+\)", "", re.sub(r"(#|CYCLE )\d+", r"\1N", name))).strip()
         if outcome != "passed" or kind not in kinds:
             kinds[kind] = outcome
     yield from kinds.items()

@@ -107,6 +107,35 @@ static void waiting_asynchronous(int fd) {
     leave(fd);
 }
 
+static void *never_asleep(void *started) {
+    struct pollfd p = {the_fd, POLLIN, 0};
+    char byte;
+    pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, NULL);
+    for (atomic_store((atomic_int *)started, 1);;) {
+        poll(&p, 1, 0);
+        recv(the_fd, &byte, 1, MSG_DONTWAIT);
+    }
+    return NULL;
+}
+
+/* and leaves nothing locked, wherever it comes. */
+static void anywhere_asynchronous(int fd) {
+    the_fd = fd;
+    for (int i = 0; i < 300; i++) {
+        pthread_t thread;
+        void *end;
+        atomic_int started = 0;
+        CHECK(pthread_create(&thread, NULL, never_asleep, &started) == 0);
+        while (!started) sched_yield();
+        usleep(i % 50 * 7);
+        CHECK(pthread_cancel(thread) == 0);
+        CHECK(pthread_join(thread, &end) == 0);
+        CHECK(end == PTHREAD_CANCELED);
+        echo_rounds(fd, 1, 100);
+    }
+    leave(fd);
+}
+
 /* A sender that finds no room. What it had sent before it was cancelled counts, and is not known; so the reader throws away. */
 static void sending(int fd) {
     the_fd = fd;
@@ -221,6 +250,7 @@ const struct example examples[] = {
     {"waiting", puppet, waiting, 0},
     {"reading_asynchronous", puppet, reading_asynchronous, 0},
     {"waiting_asynchronous", puppet, waiting_asynchronous, 0},
+    {"anywhere_asynchronous", puppet, anywhere_asynchronous, 0},
     {"sending", throws_away, sending, 0},
     {"in_traffic", in_traffic_server, in_traffic, 0},
     {"at_thread_end", puppet, at_thread_end, 0},

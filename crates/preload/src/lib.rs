@@ -59,6 +59,7 @@
 mod aio;
 mod aliases;
 mod binding;
+mod cancel;
 mod content;
 mod deep;
 mod end;

@@ -26,12 +26,17 @@ pub const BITS: usize = 16;
 /// Sets the hint of `slot`. Returns the owner's sleep word if the owner was asleep; the caller must
 /// then wake it (mode and number as in [`trip`]). Returns 0 if nobody sleeps.
 pub fn set<R: Remote>(remote: &R, base: usize, slot: usize) -> u64 {
+    put(remote, base, slot);
+    remote.stimulate(base + SLEEP, trip::RX)
+}
+
+/// Sets the hint of `slot`; the caller must stimulate the sleep word next.
+pub fn put<R: Remote>(remote: &R, base: usize, slot: usize) {
     let word = slot / 64;
     remote.or_word(base + BITS + word * 8, 1 << (slot % 64));
     // Also if the word had bits already. The process that set them may not have reached the summary
     // yet, and if it died before it did, the hints of this word would be lost for good.
     remote.or_word(base + SUMMARY, 1 << word);
-    remote.stimulate(base + SLEEP, trip::RX)
 }
 
 /// Takes all hints and calls `each` with every slot. Before that it calls `soon`, with up to 64 of

@@ -121,6 +121,14 @@ fn an_event_queue_gets_a_hint_and_its_bell_if_it_sleeps() {
     assert_eq!((hinted(&peer), peer.rung(0), peer.word(layout::FIRED)), (vec![peer.slot], 1, 2));
     assert!(!fabric::hints::sleeps(&peer.mine, layout::HINTS));
     peer.nothing_by_tcp();
+    // By a queue whose bell we do not have another set may sleep now than the one that is meant.
+    let queue = layout::HINTS + 3 * fabric::hints::BYTES;
+    fabric::hints::arm_sleep(&peer.mine, queue, trip::BELL, 3);
+    peer.arm(trip::RX, trip::QUEUE, 3);
+    assert_eq!(ours.send(b"x"), Ok(1));
+    assert_eq!((peer.word(layout::KICKS), peer.word(layout::FIRED)), (1, 3));
+    assert!(fabric::hints::any(&peer.mine, queue) && fabric::hints::sleeps(&peer.mine, queue));
+    peer.take_tcp(&[0]);
 }
 
 #[test]

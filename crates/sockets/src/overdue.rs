@@ -8,10 +8,13 @@
 
 use core::fmt::Write;
 
-use fabric::sys;
+use fabric::sync::Ordering;
 use fabric::text::Text;
+use fabric::{Local, hints, sys};
 
-use crate::process;
+use crate::conn::Conn;
+use crate::layout::{self, FIRED, TRIP, W};
+use crate::{process, table};
 
 /// How long to sleep before a look.
 const AFTER_NS: u64 = 1_370_000_000;
@@ -42,9 +45,34 @@ pub(crate) fn check(call: &str, mut owed: impl FnMut() -> Option<i32>, mut woken
         return;
     }
     let Some(fd) = owed() else { return };
-    let mut text = Text::<128>::new();
+    let mut text = Text::<512>::new();
     let (pid, tid) = (process::pid(), sys::gettid());
     let _ = writeln!(text, "shunt[{pid}]: thread {tid} sleeps in {call}(), but descriptor {fd} is ready");
+    if let Some(conn) = table::conn(fd) {
+        explain(conn, &mut text);
+    }
     let _ = sys::write(libc::STDERR_FILENO, text.bytes());
     sys::exit(STATUS)
+}
+
+/// What its tripwire and its event queue are in.
+fn explain(conn: &Conn, text: &mut impl Write) {
+    let (state, rx, tx) = (conn.state(), conn.rx.path(), conn.tx.path());
+    let _ = writeln!(
+        text,
+        "  state {state}, read by {rx}, written by {tx}, flags {:#x}",
+        conn.flags.load(Ordering::Relaxed)
+    );
+    let [waiters, sets, queue] =
+        [&conn.waiters, &conn.epolls, &conn.queue].map(|count| count.load(Ordering::Relaxed));
+    let (tripwire, written, fired) = (conn.word(TRIP), conn.word(W), conn.word(FIRED));
+    let _ = writeln!(
+        text,
+        "  {waiters} waiters, {sets} sets; tripwire {tripwire:#x}, {fired} times fired, written to {written}"
+    );
+    if let Some(queue) = queue.checked_sub(1) {
+        let base = layout::HINTS + queue as usize * hints::BYTES;
+        let (hinted, sleeps) = (hints::any(&conn.mine(), base), conn.mine().word(base + hints::SLEEP));
+        let _ = writeln!(text, "  event queue {queue}: hints {hinted}, sleep word {sleeps:#x}");
+    }
 }

@@ -238,11 +238,6 @@ MECHANISMS = {
         "is_ok_and(|bytes| bytes >= BYTES)",
         "is_ok_and(|bytes| bytes == BYTES)",
         "carry_much"),
-    "asynchronous": Mechanism(
-        "connections stay in memory where a thread may be cancelled anywhere", "preload/src/cancel.rs",
-        "if kind == PTHREAD_CANCEL_ASYNCHRONOUS",
-        "if kind == PTHREAD_CANCEL_ASYNCHRONOUS + 77",
-        "cancel and anywhere"),
     # The doors of docs/security.md, which test_adversary.py tries: as root.
     "overflow_users": Mechanism(
         "users that are not mapped are taken for known ones", "fabric/src/credentials.rs",

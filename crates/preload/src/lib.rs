@@ -59,7 +59,6 @@
 mod aio;
 mod aliases;
 mod binding;
-mod cancel;
 mod content;
 mod deep;
 mod end;

@@ -78,5 +78,4 @@ reasons! {
     OtherPorts = 50, "goes on by a relay to which the kernel has given other ports";
     OneProcessor = 51, "real-time threads that wait for each other on one processor";
     PeerUnseen = 52, "the other end's program was not seen to wait for it";
-    Cancelled = 53, "a thread may be cancelled at any instruction (PTHREAD_CANCEL_ASYNCHRONOUS)";
 }

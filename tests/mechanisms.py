@@ -169,9 +169,9 @@ MECHANISMS = {
         "} else if fd < 0 && conn.theirs().armed(conn.at(TRIP), trip::TX) {",
         "big-", "sleeps in send()"),
     "woken_set": Mechanism(
-        "hints are set, and no bell is rung; sets say so", "sockets/src/link/passing.rs",
-        "bell::ring(bell);",
-        "let _ = bell::ring;",
+        "hints are set, and no bell is rung; sets say so", "sockets/src/wake/fire.rs",
+        "return bell::ring(fd);",
+        "return;",
         "epoll-", "sleeps in epoll_wait()"),
     "spinning_beside": Mechanism(
         "sets spin on the processor on which their peers wait", "sockets/src/epoll/neighbours.rs",

@@ -1,6 +1,7 @@
 //! One link: its segments, control queues, bells and slots.
 
 use core::cell::UnsafeCell;
+use fabric::bell::Loud;
 use fabric::lock::Lock;
 use fabric::queue::{Consumer, Producer};
 use fabric::shm::Map;
@@ -359,6 +360,22 @@ impl Link {
     /// Whether it can ring them by datagrams.
     pub fn rings_loud(&self) -> bool {
         self.rings.load(Ordering::Relaxed) == LOUD
+    }
+
+    /// Whether the peer's bells are rung by datagrams.
+    pub fn is_loud(&self) -> bool {
+        self.speaker.get().is_some() && self.loud[0].load(Ordering::Relaxed) != 0
+    }
+
+    /// Rings one of the peer's bells by a datagram; false if that is not how it is rung.
+    pub fn ring_loud(&self, number: u8) -> bool {
+        let Some(speaker) = self.speaker.get() else { return false };
+        let [name, word] = [&self.loud[0], &self.loud[1]].map(|word| word.load(Ordering::Relaxed));
+        let known = name != 0 && usize::from(number) < layout::BELLS;
+        if known {
+            Loud { name, word }.ring(speaker, number);
+        }
+        known
     }
 
     /// Whether something waits in the control queue; without waiting for the lock.

@@ -2,7 +2,7 @@
 //! a process's bells when somebody is first to be woken by it. A bell costs a descriptor here and
 //! there, and most peers need but a few.
 
-use fabric::bell::{self, Loud};
+use fabric::bell;
 use fabric::credentials::User;
 use fabric::sync::{AtomicU32, Ordering};
 use fabric::sys::{self, Errno};
@@ -41,38 +41,14 @@ impl Link {
             && sys::send_with(socket, &[number as u8], &[bell]).is_ok()
     }
 
-    /// Whether we can ring the peer's bell with this number.
-    pub(crate) fn can_ring(&self, number: usize) -> bool {
-        self.bell(number).is_some() || number < BELLS && self.loud().is_some()
-    }
-
-    /// Rings it; false if we cannot.
-    pub(crate) fn ring(&self, number: u8) -> bool {
-        if let Some(bell) = self.bell(number.into()) {
-            bell::ring(bell);
-            return true;
-        }
-        match self.loud().filter(|_| usize::from(number) < BELLS) {
-            Some((speaker, loud)) => {
-                loud.ring(speaker, number);
-                true
-            }
-            None => false,
-        }
-    }
-
-    fn bell(&self, number: usize) -> Option<i32> {
+    /// The peer's bell with this number.
+    pub fn bell(&self, number: usize) -> Option<i32> {
         let place = self.bells.get(number)?;
-        if place.get().is_none() && self.loud().is_none() {
+        // Another user passes none, and is told by datagrams.
+        if place.get().is_none() && self.loud[0].load(Ordering::Relaxed) == 0 {
             self.hear_bells();
         }
-        place.get().filter(|&bell| descriptors::intact(bell))
-    }
-
-    /// How the bells of another user are rung, who passes none, and our socket for that.
-    fn loud(&self) -> Option<(i32, Loud)> {
-        let [name, word] = [&self.loud[0], &self.loud[1]].map(|word| word.load(Ordering::Relaxed));
-        self.speaker.get().filter(|_| name != 0).map(|speaker| (speaker, Loud { name, word }))
+        place.get()
     }
 
     /// Takes the bells that the peer has passed since the hand-shake. One that is lost, as there is

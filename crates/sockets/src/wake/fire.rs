@@ -3,7 +3,7 @@
 
 use fabric::sync::{Ordering, fence};
 use fabric::sys::{self, Errno};
-use fabric::{Local, Remote, hints, trip};
+use fabric::{Local, Remote, bell, hints, trip};
 use stream::spin::ticks;
 
 use super::word;
@@ -11,7 +11,7 @@ use crate::conn::{Conn, Held, Tx};
 use crate::layout::{self, FIRED, KICKS, TRIP};
 use crate::path::writing::{self, Kick};
 use crate::path::{steps, writer};
-use crate::{link, peering, report, signals};
+use crate::{descriptors, link, peering, report, signals};
 
 /// After something was published: wakes the peer if it is armed for `interest`. Under the tx lock,
 /// so that what goes by tcp after a demotion never mixes with kicks.
@@ -75,7 +75,11 @@ pub(crate) fn wake_as_armed(conn: &Conn, fd: i32, tx: &mut Tx, again: bool) {
         conn.put(layout::HINTED, ticks());
         tx.hinted = base;
         hints::put(&conn.theirs(), base, conn.slot.load(Ordering::Relaxed) as usize);
-        how = sleeper(conn, queue, base + hints::SLEEP);
+        fence(Ordering::SeqCst);
+        how = match conn.theirs().armed(base + hints::SLEEP, trip::RX) {
+            true => sleeper(conn, queue, base + hints::SLEEP),
+            false => 0,
+        };
         if how == 0 && again {
             // Disarmed, but perhaps not rung. Queues that sleep do so by the bell of their number.
             how = trip::armed(trip::RX, trip::BELL, queue as u8);
@@ -84,7 +88,16 @@ pub(crate) fn wake_as_armed(conn: &Conn, fd: i32, tx: &mut Tx, again: bool) {
             return;
         }
     }
-    if how & trip::MODE == trip::BELL && link::link(conn.link.load(Ordering::Relaxed)).ring(trip::id(how)) {
+    if how & trip::MODE == trip::BELL
+        && let Some(fd) = link::link(conn.link.load(Ordering::Relaxed)).bell(trip::id(how).into())
+        && descriptors::intact(fd)
+    {
+        conn.counters.bells.fetch_add(1, Ordering::Relaxed);
+        return bell::ring(fd);
+    }
+    if how & trip::MODE == trip::BELL
+        && link::link(conn.link.load(Ordering::Relaxed)).ring_loud(trip::id(how))
+    {
         conn.counters.bells.fetch_add(1, Ordering::Relaxed);
         return;
     }
@@ -97,21 +110,19 @@ pub(crate) fn wake_as_armed(conn: &Conn, fd: i32, tx: &mut Tx, again: bool) {
     }
 }
 
-/// How who sleeps by an event queue of the peer's is to be woken, as in a tripwire; 0 if nobody
-/// does, or others wake it.
+/// How who sleeps by an event queue of the peer's is to be woken, as in a tripwire; 0 if another
+/// does it.
 ///
 /// It may be another set by now than the one whose member we have a hint for, which a kick on this
 /// connection would not wake. So who cannot ring the bell (a child of fork() does not get those
 /// that are passed later, and others may have no number for one) leaves the word armed for who can.
+#[cold]
 fn sleeper(conn: &Conn, queue: usize, word: usize) -> u64 {
-    fence(Ordering::SeqCst);
-    if !conn.theirs().armed(word, trip::RX) {
-        return 0;
+    let link = link::link(conn.link.load(Ordering::Relaxed));
+    if link.bell(queue).is_some_and(descriptors::intact) || link.is_loud() {
+        return conn.theirs().stimulate(word, trip::RX);
     }
-    if !link::link(conn.link.load(Ordering::Relaxed)).can_ring(queue) {
-        return trip::armed(trip::RX, trip::KICK, 0);
-    }
-    conn.theirs().stimulate(word, trip::RX)
+    trip::KICK
 }
 
 /// Counts one more kick, for the peer as well.

@@ -30,8 +30,25 @@ pub fn set<R: Remote>(remote: &R, base: usize, slot: usize) -> u64 {
     remote.stimulate(base + SLEEP, trip::RX)
 }
 
-/// Sets the hint of `slot`; the caller must stimulate the sleep word next.
-pub fn put<R: Remote>(remote: &R, base: usize, slot: usize) {
+/// As [`set`], for one who may be unable to wake who sleeps: `can_wake` is asked if somebody does.
+/// Who cannot gets `None`, and leaves the word armed for those who can.
+#[inline(always)]
+pub fn set_if<R: Remote>(
+    remote: &R,
+    base: usize,
+    slot: usize,
+    can_wake: impl FnOnce() -> bool,
+) -> Option<u64> {
+    put(remote, base, slot);
+    // Between the hint and the look, as in [`Remote::stimulate`].
+    fence(Ordering::SeqCst);
+    if !remote.armed(base + SLEEP, trip::RX) {
+        return Some(0);
+    }
+    can_wake().then(|| remote.stimulate(base + SLEEP, trip::RX))
+}
+
+fn put<R: Remote>(remote: &R, base: usize, slot: usize) {
     let word = slot / 64;
     remote.or_word(base + BITS + word * 8, 1 << (slot % 64));
     // Also if the word had bits already. The process that set them may not have reached the summary

@@ -123,6 +123,31 @@ fn no_hint_and_no_wake_up_is_lost() {
     check(Some(3), || hints_scenario([3, 70], |s| s.clone(), hints::fence_before_sleep, set));
 }
 
+/// One of the two cannot ring, and the taker would sleep on if that one disarmed it. It waits for
+/// the other's hint alone.
+#[test]
+fn who_cannot_ring_takes_no_wake_up_from_who_can() {
+    check(Some(3), || unheard_setter(|remote| hints::set_if(remote, 0, 3, || false).is_some()));
+    must_fail(Some(3), ASLEEP, || unheard_setter(|remote| set(remote, 3) != 0));
+}
+
+fn unheard_setter(set_unheard: fn(&Segment) -> bool) {
+    let segment = Segment::new(10, 0);
+    let taker = spawn_taker(&segment, [5, 5], hints::fence_before_sleep);
+    let (unheard, bell) = (segment.clone(), Bell::of(&taker));
+    let unheard = thread::spawn(move || {
+        set_unheard(&unheard);
+    });
+    let setter = thread::spawn(move || {
+        if hints::set_if(&segment, 0, 5, || true) != Some(0) {
+            bell.ring();
+        }
+    });
+    for thread in [taker, unheard, setter] {
+        thread.join().unwrap();
+    }
+}
+
 #[test]
 fn hints_need_the_setters_fence() {
     let open = |s: &Segment| Flawed(s.clone(), Flaw::StimulateWithoutFence);

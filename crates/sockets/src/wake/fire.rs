@@ -74,12 +74,8 @@ pub(crate) fn wake_as_armed(conn: &Conn, fd: i32, tx: &mut Tx, again: bool) {
         let base = layout::HINTS + queue * hints::BYTES;
         conn.put(layout::HINTED, ticks());
         tx.hinted = base;
-        hints::put(&conn.theirs(), base, conn.slot.load(Ordering::Relaxed) as usize);
-        fence(Ordering::SeqCst);
-        how = match conn.theirs().armed(base + hints::SLEEP, trip::RX) {
-            true => sleeper(conn, queue, base + hints::SLEEP),
-            false => 0,
-        };
+        let slot = conn.slot.load(Ordering::Relaxed) as usize;
+        how = hints::set_if(&conn.theirs(), base, slot, || can_ring(conn, queue)).unwrap_or(trip::KICK);
         if how == 0 && again {
             // Disarmed, but perhaps not rung. Queues that sleep do so by the bell of their number.
             how = trip::armed(trip::RX, trip::BELL, queue as u8);
@@ -110,19 +106,15 @@ pub(crate) fn wake_as_armed(conn: &Conn, fd: i32, tx: &mut Tx, again: bool) {
     }
 }
 
-/// How who sleeps by an event queue of the peer's is to be woken, as in a tripwire; 0 if another
-/// does it.
+/// Whether we can ring the bell of one of the peer's event queues.
 ///
-/// It may be another set by now than the one whose member we have a hint for, which a kick on this
-/// connection would not wake. So who cannot ring the bell (a child of fork() does not get those
-/// that are passed later, and others may have no number for one) leaves the word armed for who can.
+/// Another set may sleep there by now than the one whose member we have a hint for, which a kick on
+/// this connection would not wake. So who cannot ring (a child of fork() does not get the bells
+/// that are passed later, and others may have no number for one) must not disarm the sleep word.
 #[cold]
-fn sleeper(conn: &Conn, queue: usize, word: usize) -> u64 {
+fn can_ring(conn: &Conn, queue: usize) -> bool {
     let link = link::link(conn.link.load(Ordering::Relaxed));
-    if link.bell(queue).is_some_and(descriptors::intact) || link.is_loud() {
-        return conn.theirs().stimulate(word, trip::RX);
-    }
-    trip::KICK
+    link.bell(queue).is_some_and(descriptors::intact) || link.is_loud()
 }
 
 /// Counts one more kick, for the peer as well.

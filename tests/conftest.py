@@ -34,10 +34,11 @@ def pytest_configure(config):
     config.addinivalue_line("markers", "alone(why): nothing may run beside it; scripts/test.sh runs it after the others")
     config.addinivalue_line("markers", "cluster: connections that must move between hosts; `make far` runs it")
     config.addinivalue_line("markers", "conformance: a foreign suite; `make conformance` runs all of them, in full")
-    # A shell has its background jobs ignore these, and programs inherit that: HAProxy's workers would not end by them.
-    for ignored in signal.SIGINT, signal.SIGQUIT:
+    # A shell has its background jobs ignore these, and programs inherit that: HAProxy's workers would not end by them. What has a handler here ends
+    # them again.
+    for ignored, handler in (signal.SIGINT, signal.default_int_handler), (signal.SIGQUIT, signal.SIG_DFL):
         if signal.getsignal(ignored) == signal.SIG_IGN:
-            signal.signal(ignored, signal.SIG_DFL)
+            signal.signal(ignored, handler)
     chosen = config.getoption("--modes").split(",")
     if unknown := set(chosen) - set(modes.MODES + modes.ON_DEMAND):
         pytest.exit(f"no such mode: {', '.join(sorted(unknown))}; there are {', '.join(modes.MODES + modes.ON_DEMAND)}", 4)

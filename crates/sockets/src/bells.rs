@@ -56,6 +56,11 @@ pub fn loud_fd(index: usize) -> Option<i32> {
     LOUD[index].get_or_make(|| loud.create(index as u8)).ok()
 }
 
+/// The same, if it is made already: who arms for it has done so.
+pub(crate) fn known_loud_fd(index: usize) -> Option<i32> {
+    LOUD[index].get()
+}
+
 /// In the child of fork().
 pub(crate) fn forked() {
     for bell in &BELL {

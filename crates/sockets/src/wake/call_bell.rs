@@ -64,7 +64,7 @@ impl CallBell {
     /// has no bell.
     pub(crate) fn polled(&self) -> [libc::pollfd; POLLED] {
         let own = self.0.as_ref().map_or(-1, |claimed| claimed.fd);
-        let loud = self.0.as_ref().and_then(|claimed| bells::loud_fd(CALL_BELL + claimed.place));
+        let loud = self.0.as_ref().and_then(|claimed| bells::known_loud_fd(CALL_BELL + claimed.place));
         [own, loud.unwrap_or(-1)].map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 })
     }
 

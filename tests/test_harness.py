@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 
+import pytest
 from harness import modes, system
 
 
@@ -31,6 +32,13 @@ def test_a_group_with_its_leader_is_killed():
     leader = subprocess.Popen(["sleep", "600"], start_new_session=True)
     system.kill_group(leader.pid)
     assert leader.wait(5) == -signal.SIGKILL
+
+
+def test_a_program_that_hangs_is_told_of_in_one_line(r):
+    """A summary of many tests shows the first line of what failed, and nothing else may be left of a run on another machine."""
+    hanging = r.spawn(["sleep", "600"])
+    with pytest.raises(AssertionError, match=r"\Asleep did not end within .* s: sleep S in [a-z_]*nanosleep; hung at\n"):
+        hanging.wait(0.5)
 
 
 def test_only_a_program_that_is_not_there_skips_a_test(tmp_path):

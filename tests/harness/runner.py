@@ -44,10 +44,13 @@ class Program:
         try:
             return self.popen.wait(timeout * PATIENCE)
         except subprocess.TimeoutExpired:
-            places = "\n".join(f" {pid} {line}\n{system.where(pid)}" for pid, line in sorted(system.descendants().items()))
+            hanging = sorted(system.descendants().items())
+            briefly = ", ".join(system.briefly_where(pid) for pid, _ in hanging)
+            places = "\n".join(f" {pid} {line}\n{system.where(pid)}" for pid, line in hanging)
             system.kill_group(self.pid)
             self.popen.wait()
-            raise AssertionError(f"{self.name} did not end within {timeout * PATIENCE} s; hung at\n{places}\n{self.output()}") from None
+            raise AssertionError(f"{self.name} did not end within {timeout * PATIENCE} s: {briefly}; hung at\n{places}\n"
+                                 f"{self.output()}") from None
 
     def alive(self):
         return self.popen.poll() is None

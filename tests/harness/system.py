@@ -113,6 +113,16 @@ def where(pid):
     return "\n".join(lines)
 
 
+def briefly_where(pid):
+    """The same of its first thread in a few words, for the line that a summary of many tests shows."""
+    try:
+        name = Path(f"/proc/{pid}/comm").read_text().strip()
+        stack = Path(f"/proc/{pid}/stack").read_text().replace("[<0>] ", "").split("\n")[0].split("+")[0]
+        return f"{name} {_stat(pid)[0]} in {stack or 'the program'}"
+    except (OSError, TypeError):
+        return f"{pid} gone"
+
+
 def kill_group(pid):
     """Kills what is left of the process group that `pid` led when we started it; every program here is started as the leader of one. Once
     all of it is gone the number may be somebody else's, so only descendants of ours are killed."""

@@ -20,6 +20,8 @@ class Mechanism(NamedTuple):
     tests: str
     #: What a failure says, if it matters.
     says: str = ""
+    #: In which mode they run.
+    mode: str = "shunt"
 
 
 MECHANISMS = {
@@ -279,4 +281,9 @@ MECHANISMS = {
         "libc::O_CREAT | libc::O_NOFOLLOW",
         "libc::O_CREAT",
         "adversary and by_a_link"),
+    "loud": Mechanism(
+        "who may not be passed a bell, as another user's, is woken by a kick", "sockets/src/rendezvous/hello.rs",
+        "let loud = if kin { None } else { bells::loud() };",
+        "let loud = if kin || !kin { None } else { bells::loud() };",
+        "threads_wake_without_tcp", mode="users"),
 }

@@ -4,9 +4,9 @@
     tests/switched_off.py exec fork   these
     tests/switched_off.py --check     only looks whether their places are found in the working tree, in milliseconds
 
-Each is a change to one place of the source, made in a checkout of the last commit under build/, for which the library is built anew and
-the tests that it is there for are run in mode shunt. Those that fail are run once more with all switched on, where they must pass. The
-table is in mechanisms.py. $PYTHON is one that has pytest, unless it is that of build/venv.
+Each is a change to one place of the source, made in a checkout of the last commit under build/, for which the library is built anew and the
+tests that it is there for are run, in mode shunt if it has no other. Those that fail are run once more with all switched on, where they
+must pass. The table is in mechanisms.py. $PYTHON is one that has pytest, unless it is that of build/venv.
 """
 
 import os
@@ -48,10 +48,10 @@ def build(*packages):
     return done.returncode == 0
 
 
-def try_tests(library, *which):
+def try_tests(library, mode, *which):
     """Runs tests with a library, and the command as it is: those that failed, those that passed, and all that was said."""
     built = {"SHUNT_LIB": str(library), "SHUNT_COMMAND": str(WHOLE / "shunt")}
-    done = run(PYTHON, "-m", "pytest", "-q", "-rfp", "--modes", "shunt", *which, cwd=CHECKOUT, env=os.environ | built)
+    done = run(PYTHON, "-m", "pytest", "-q", "-rfp", "--modes", mode, *which, cwd=CHECKOUT, env=os.environ | built)
     failed = re.findall(r"^FAILED (.+?)(?: - .*)?$", done.stdout, re.M)
     passed = re.findall(r"^PASSED (.+)$", done.stdout, re.M)
     if not failed and not passed:
@@ -66,11 +66,11 @@ def try_without(name):
     change(CHECKOUT / "crates", mechanism)
     if not build("-p", "preload"):
         return []
-    failed, _, said = try_tests(TARGET / PROFILE / "libshunt.so", "tests", "--ignore=tests/filters", "--maxfail", 3,
+    failed, _, said = try_tests(TARGET / PROFILE / "libshunt.so", mechanism.mode, "tests", "--ignore=tests/filters", "--maxfail", 3,
                                 "-k", f"({mechanism.tests}) and not conformance")
     if not failed or mechanism.says not in said:
         return []
-    _, passed, _ = try_tests(WHOLE / "libshunt.so", *failed)
+    _, passed, _ = try_tests(WHOLE / "libshunt.so", mechanism.mode, *failed)
     return [test for test in failed if test in passed]
 
 

@@ -144,9 +144,4 @@ MENDS = {
         "an example of the tests on a busy machine, which then stood still in one of two runs", "sockets/src/signals.rs",
         "if core::mem::replace(&mut self.run, run) != run { return Err(Errno::EINTR); }",
         "let _ = core::mem::replace(&mut self.run, run);"),
-    "left_to_who_rings": Mend(
-        "who could not ring an event queue's bell took the sleeper's wake-up from who could", "95e6f50",
-        "by reading, after the soak on a busy machine", "sockets/src/wake/fire.rs",
-        "|| can_ring(conn, queue)",
-        "|| can_ring(conn, queue) || true"),
 }

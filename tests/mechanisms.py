@@ -87,8 +87,8 @@ MECHANISMS = {
         "passing"),
     "stdio": Mechanism(
         "libc's streams do not come to us", "preload/src/start.rs",
-        "stdio::follow();",
-        "let _ = stdio::follow;",
+        "lifecycle::at_first(stdio::follow);",
+        "let _ = (lifecycle::at_first, stdio::follow);",
         "streams or test_lines"),
     "urgent": Mechanism(
         "urgent data is no reason to go back to tcp", "sockets/src/io/send.rs",

@@ -23,13 +23,15 @@ use stream::sovia;
 
 static LISTENER: LazyLock<TcpListener> = LazyLock::new(|| {
     let board = format!("/tmp/shunt-fuzz-board.{}", std::process::id());
-    process::start(Options {
+    let options = Options {
         board: Text::new(board.as_bytes()).expect("short enough"),
         promote_after: Some(0),
         promote_rate: Some(0),
         spin_us: Some(0),
         ..Options::DEFAULT
-    });
+    };
+    process::set_options(|all| *all = options);
+    process::start();
     // Makes what is made once: the table, the board, our listener, bells.
     let listener = TcpListener::bind("127.0.0.1:0").expect("loopback is there");
     one(&listener, &[]);

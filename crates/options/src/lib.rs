@@ -31,7 +31,7 @@ mod text;
 pub use kind::{Choice, Kind, Value};
 pub use networks::Networks;
 pub use problem::{Fault, Problem, Source};
-pub use read::{ConfigFiles, config_files, find, from_environ, rule_files};
+pub use read::{ConfigFiles, change, config_files, find, from_environ, rule_files};
 pub use rules::{Ends, Role, Rule, RuleFault};
 pub use settings::{Fabric, LogLevel, LogTarget, PathMode, Profile, RuleSource, Stream};
 pub use table::{Opt, Options, Scope, TABLE};

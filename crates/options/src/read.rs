@@ -48,17 +48,27 @@ pub fn from_environ<'a>(
     problem: &mut dyn FnMut(Problem),
 ) -> Options {
     let mut options = Options::DEFAULT;
+    change(&mut options, env, files, problem);
+    options
+}
+
+/// The same for options that have their defaults, where they are: they are large.
+pub fn change<'a>(
+    options: &mut Options,
+    env: impl Iterator<Item = &'a [u8]>,
+    files: &[&[u8]],
+    problem: &mut dyn FnMut(Problem),
+) {
     let env = Environment::collect(env, problem);
     let paths = env.files();
     for (i, content) in files.iter().enumerate() {
-        read_file(&mut options, paths.get(i).copied().flatten(), content, problem);
+        read_file(options, paths.get(i).copied().flatten(), content, problem);
     }
     for (opt, value) in TABLE.iter().zip(env.values) {
         if let Some(value) = value {
-            set(&mut options, opt, value, Source::Env, opt.env.as_bytes(), problem);
+            set(options, opt, value, Source::Env, opt.env.as_bytes(), problem);
         }
     }
-    options
 }
 
 /// Variables of the command and of the Python package, which mean nothing to the library.

@@ -8,17 +8,17 @@ use crate::content::Content;
 
 const FILE_MAX: usize = 16 << 10;
 
-/// Reads the options. `env` ends with null. Problems go to `problem`.
+/// Reads the options, which have their defaults. `env` ends with null. Problems go to `problem`.
 ///
 /// # Safety
 /// `env` is an array of C strings that ends with null.
-pub unsafe fn read(env: *const *const c_char, problem: &mut dyn FnMut(Problem)) -> Options {
+pub unsafe fn read(options: &mut Options, env: *const *const c_char, problem: &mut dyn FnMut(Problem)) {
     // SAFETY: the caller vouches for the array.
     let entries = || unsafe { Entries::new(env) };
     let files = options::config_files(entries());
     let contents = files.map(|file| file.and_then(|file| Content::read(file.as_c_str(), FILE_MAX).ok()));
     let texts = contents.each_ref().map(|content| content.as_ref().map_or(&[][..], Content::bytes));
-    options::from_environ(entries(), &texts, problem)
+    options::change(options, entries(), &texts, problem);
 }
 
 /// The strings of an environment.

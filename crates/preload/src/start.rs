@@ -3,7 +3,7 @@
 use core::ffi::{CStr, c_char, c_int, c_void};
 use options::LogLevel;
 use sockets::reason::Reason;
-use sockets::{log, next, process, report};
+use sockets::{lifecycle, log, next, process, report};
 
 use crate::next::Next;
 use crate::options_of::Entries;
@@ -41,17 +41,17 @@ unsafe extern "C" fn start(_argc: c_int, argv: *const *const c_char, env: *const
             inherited::remember_options(env);
         }
         let mut problems = 0;
-        let options = options_of::read(env, &mut |_| problems += 1);
+        let options = process::set_options(|options| options_of::read(options, env, &mut |_| problems += 1));
         if let Some(path) = options.report {
             report::open(path.as_c_str());
         }
-        let found = Found::find(&options, Entries::new(env));
+        let found = Found::find(options, Entries::new(env));
         let rules = found.start(rules_of::program(argv));
         if rules.is_err() {
             process::bar(Reason::BadRules);
         }
-        process::start(options);
-        log::start(&options);
+        process::start();
+        log::start(options);
         next::set(
             core::mem::transmute::<usize, next::Recv>(RECV.get()),
             core::mem::transmute::<usize, next::Ppoll>(PPOLL.get()),
@@ -59,7 +59,7 @@ unsafe extern "C" fn start(_argc: c_int, argv: *const *const c_char, env: *const
             core::mem::transmute::<usize, next::TestCancel>(TEST_CANCEL.get()),
         );
         if process::active() && !guest {
-            stdio::follow();
+            lifecycle::at_first(stdio::follow);
         }
         if process::active() {
             progress::offer();

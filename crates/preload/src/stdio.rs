@@ -1,7 +1,9 @@
 //! stdio on a socket. libc's streams call libc's own read, write and close, past our hooks; but
-//! through a table of functions, one for streams of bytes and one for wide ones. At start we put
-//! ours in, so that a stream is followed as its descriptor is. libc checks where the table lies,
-//! not what is in it. Where that does not work a descriptor that becomes a stream goes back to tcp.
+//! through a table of functions, one for streams of bytes and one for wide ones. With the first
+//! connection of a process we put ours in, so that a stream is followed as its descriptor is: to
+//! make the tables writable is dear, and most programs never have a connection. libc checks where
+//! the table lies, not what is in it. Where that does not work a descriptor that becomes a stream
+//! goes back to tcp.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 use fabric::sync::{AtomicU32, Ordering};

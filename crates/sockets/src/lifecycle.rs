@@ -1,7 +1,9 @@
 //! The beginning of a connection: a socket that the program has connected or accepted is followed
 //! from then on.
 
-use fabric::sync::Ordering;
+use core::mem::transmute;
+
+use fabric::sync::{AtomicUsize, Ordering};
 use fabric::sys;
 
 use crate::conn::{flag, state};
@@ -11,6 +13,23 @@ use crate::rendezvous::steady;
 use crate::socket::is_tcp;
 use crate::table::{self, Entry};
 use crate::{close, home, process, report};
+
+/// What is to be done when there is a first connection; 0 if nothing is, or if it has been done.
+static AT_FIRST: AtomicUsize = AtomicUsize::new(0);
+
+/// Has something done when there is a first connection.
+pub fn at_first(act: fn()) {
+    AT_FIRST.store(act as usize, Ordering::Release);
+}
+
+#[cold]
+fn first() {
+    let act = AT_FIRST.swap(0, Ordering::AcqRel);
+    if act != 0 {
+        // SAFETY: only `at_first` stores here, a function of this type.
+        unsafe { transmute::<usize, fn()>(act)() };
+    }
+}
 
 /// Begins to follow a connection that the program has just made (`client`) or accepted. `family`:
 /// of the peer's address, if it is known; what need not be asked for makes short connections
@@ -39,6 +58,9 @@ pub fn track(fd: i32, client: bool, family: Option<i32>, service: u32) {
     conn.set_reason(Reason::Young);
     conn.state.store(state::NEW, Ordering::Release);
     report::add(report::at::TRACKED, 1);
+    if AT_FIRST.load(Ordering::Relaxed) != 0 {
+        first();
+    }
     match table::swap(fd, Entry::Conn(conn)) {
         Some(Entry::None) => {}
         // A descriptor that was closed behind our back (by a call that we do not see) and given out

@@ -19,8 +19,9 @@ static WANTED: AtomicU32 = AtomicU32::new(0);
 
 /// Begins, with the program's options.
 pub fn start(options: &Options) {
-    let wanted = if options.log == LogTarget::None { 0 } else { options.log_level as u32 + 1 };
-    WANTED.store(wanted, Ordering::Relaxed);
+    if options.log != LogTarget::None {
+        WANTED.store(options.log_level as u32 + 1, Ordering::Relaxed);
+    }
 }
 
 /// Something happened to a connection.

@@ -9,7 +9,7 @@ use stream::spin::{begin, nanos_of, ticks, ticks_of};
 use crate::reason::Reason;
 
 struct Cell(UnsafeCell<Options>);
-// SAFETY: written once by `start`, before STARTED is set; read only after.
+// SAFETY: written once by `set_options`, before STARTED is set; read only after.
 unsafe impl Sync for Cell {}
 
 static OPTIONS: Cell = Cell(UnsafeCell::new(Options::DEFAULT));
@@ -42,11 +42,16 @@ pub fn is_guest() -> bool {
     GUEST.load(Ordering::Relaxed)
 }
 
-/// Begins, with the options. Before it every call goes straight to libc.
-pub fn start(options: Options) {
+/// Changes the options, which have their defaults: once, before [`start`].
+pub fn set_options(change: impl FnOnce(&mut Options)) -> &'static Options {
+    // SAFETY: called once, from the library's constructor, before STARTED: nobody else reads them.
+    unsafe { change(&mut *OPTIONS.0.get()) };
+    options()
+}
+
+/// Begins. Before it every call goes straight to libc.
+pub fn start() {
     PID.store(sys::getpid(), Ordering::Relaxed);
-    // SAFETY: called once, from the library's constructor, before STARTED.
-    unsafe { *OPTIONS.0.get() = options };
     begin();
     STARTED.store(BEGUN, Ordering::Release);
 }
@@ -88,7 +93,7 @@ pub fn ended() -> bool {
 /// The options.
 #[inline(always)]
 pub fn options() -> &'static Options {
-    // SAFETY: never written after `start`.
+    // SAFETY: never written after `set_options`.
     unsafe { &*OPTIONS.0.get() }
 }
 

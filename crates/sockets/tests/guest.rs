@@ -11,7 +11,7 @@ use sockets::{descriptors, fork, home, process, signals};
 #[test]
 fn a_guest() {
     process::be_guest();
-    process::start(options::Options::DEFAULT);
+    process::start();
 
     // A fork() changes nothing in the parent: a connection that counts as shared is woken the slow
     // way for good.

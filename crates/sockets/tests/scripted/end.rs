@@ -22,14 +22,16 @@ const NOW: i32 = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
 /// Housekeeping of one connection serves all of the process, so one test runs at a time.
 static TURN: Mutex<()> = Mutex::new(());
 static LISTENER: LazyLock<TcpListener> = LazyLock::new(|| {
-    process::start(Options {
+    let options = Options {
         // The script knows who we are, and is not looked for.
         board: Text::new(b"/dev/null").unwrap(),
         promote_after: Some(0),
         promote_rate: Some(0),
         spin_us: Some(0),
         ..Options::DEFAULT
-    });
+    };
+    process::set_options(|all| *all = options);
+    process::start();
     TcpListener::bind("127.0.0.1:0").unwrap()
 });
 

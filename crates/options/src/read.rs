@@ -61,7 +61,7 @@ pub fn change<'a>(
 ) {
     let env = Environment::collect(env, problem);
     let paths = env.files();
-    for (i, content) in files.iter().enumerate() {
+    for (i, content) in files.iter().enumerate().filter(|(_, content)| !content.is_empty()) {
         read_file(options, paths.get(i).copied().flatten(), content, problem);
     }
     for (opt, value) in TABLE.iter().zip(env.values) {

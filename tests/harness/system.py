@@ -114,13 +114,13 @@ def where(pid):
 
 
 def briefly_where(pid):
-    """The same of its first thread in a few words, for the line that a summary of many tests shows."""
+    """The same of its first thread in a few words, for the line that a summary of many tests shows; not by its stack, which only root may read."""
     try:
-        name = Path(f"/proc/{pid}/comm").read_text().strip()
-        stack = Path(f"/proc/{pid}/stack").read_text().replace("[<0>] ", "").split("\n")[0].split("+")[0]
-        return f"{name} {_stat(pid)[0]} in {stack or 'the program'}"
-    except (OSError, TypeError):
+        name, function = (Path(f"/proc/{pid}/{file}").read_text().strip() for file in ("comm", "wchan"))
+    except OSError:
         return f"{pid} gone"
+    state = (_stat(pid) or "?")[0]
+    return f"{name} {state} in {'the program' if function in ('', '0') else function}"
 
 
 def kill_group(pid):

@@ -22,6 +22,8 @@ pub fn at_first(act: fn()) {
     AT_FIRST.store(act as usize, Ordering::Release);
 }
 
+/// With the lock of [`steady`], so that other threads wait until it is done, and no child of fork()
+/// has half of it.
 #[cold]
 fn first() {
     let act = AT_FIRST.swap(0, Ordering::AcqRel);

@@ -85,10 +85,15 @@ impl Set {
             }
             if nanos == Some(0) || deadline.is_some_and(|deadline| ticks() >= deadline) {
                 let call = self.calls.fetch_add(1, Ordering::Relaxed) + 1;
-                let count = match moved || inner.is_some() {
-                    true => self.collect(&link::scan(), places, Hints::Until(u64::MAX), call, false)?,
-                    false => 0,
+                let (count, undecided) = match moved || inner.is_some() {
+                    true => self.go(&link::scan(), places, Hints::Until(u64::MAX), call, false)?,
+                    false => (0, false),
                 };
+                if count == 0 && undecided {
+                    // Not nothing: poll() may have told of it before.
+                    sys::yield_now();
+                    continue;
+                }
                 if count == 0 && self.given_back.load(Ordering::Relaxed) != 0 {
                     self.given_back.store(0, Ordering::Relaxed);
                     // What is ready may be the kernel's since it was asked.
@@ -365,12 +370,25 @@ impl Set {
         call: u64,
         more: bool,
     ) -> Result<usize, Errno> {
+        Ok(self.go(scan, places, hints, call, more)?.0)
+    }
+
+    /// As [`Set::collect`]; and says whether there was a member of which it is being decided
+    /// whether its calls are ours.
+    fn go(
+        &self,
+        scan: &link::Scan,
+        places: &mut [libc::epoll_event],
+        hints: Hints,
+        call: u64,
+        more: bool,
+    ) -> Result<(usize, bool), Errno> {
         let mut guard = self.lock().ok_or(Errno::EINTR)?;
         if hints != Hints::None {
             // The kernel has been asked since.
             guard.relist(|state| &mut state.late);
         }
-        let mut count = self.go_through(scan, &mut guard, Some((&mut *places, call)), hints).0;
+        let (mut count, undecided) = self.go_through(scan, &mut guard, Some((&mut *places, call)), hints);
         let queue = self.queue.load(Ordering::Acquire) as usize;
         // What came before something that has been looked at late: its hint was set before that was
         // written.
@@ -387,7 +405,7 @@ impl Set {
             }
             guard.relist(|state| &mut state.told);
         }
-        Ok(count)
+        Ok((count, undecided))
     }
 
     /// A child has told of members of its parent's set. It may have taken the kernel's edge, of

@@ -26,8 +26,8 @@ pub struct Post {
     pub cookie: u64,
     pub pid: u32,
     pub index: u32,
-    /// Seconds since boot.
-    time: u32,
+    /// When it was posted, in milliseconds since boot, without those above 2^32.
+    pub time: u32,
     unused: [u32; 3],
 }
 
@@ -50,7 +50,7 @@ static NETNS: AtomicU64 = AtomicU64::new(0);
 impl Post {
     /// A post of this process.
     pub fn new(key: u64, token: u64, cookie: u64, index: u32) -> Post {
-        let time = (sys::now() / 1_000_000_000) as u32;
+        let time = (sys::now() / 1_000_000) as u32;
         let post =
             Post { magic: MAGIC, key, token, cookie, pid: process::pid(), index, time, ..Post::default() };
         Post { check: post.sum(), ..post }

@@ -215,6 +215,8 @@ pub struct Conn {
     /// Where on the board it is posted: byte offset + 1; and its index among the posted + 1.
     pub posted_at: AtomicU64,
     pub posted_index: AtomicU64,
+    /// And when it was: [`crate::board::Post::time`].
+    pub posted_time: AtomicU32,
     pub link: AtomicU32,
     pub slot: AtomicU32,
     /// The process that has the other end, or had when it came into memory.

@@ -60,6 +60,9 @@ pub(super) fn approach(conn: &'static Conn, other: &Post, remote: bool) {
             link::state::READY if remote && !offers(own_token(), other.token) => {
                 wait_longer(conn, Reason::Offered)
             }
+            link::state::READY if !remote && comes_to_us(conn, other) => {
+                wait_longer(conn, Reason::Offered);
+            }
             link::state::READY => offer(conn, link, other),
             link::state::ASKED => match hello::progress(link) {
                 Ok(true) => offer(conn, link, other),
@@ -84,6 +87,19 @@ pub(super) fn approach(conn: &'static Conn, other: &Post, remote: bool) {
         }
     }
 }
+
+/// Whether the other end is to offer when it looks next. Where it was posted long before, it looks
+/// seldom by now: until it answered an offer of ours, each call on the connection would take
+/// longer.
+fn comes_to_us(conn: &Conn, other: &Post) -> bool {
+    is_long_before(other.time, conn.posted_time.load(Ordering::Relaxed))
+}
+
+fn is_long_before(theirs: u32, ours: u32) -> bool {
+    ours.wrapping_sub(theirs) as i32 > LONG_BEFORE_MS
+}
+
+const LONG_BEFORE_MS: i32 = 10;
 
 fn offer(conn: &'static Conn, link: &'static Link, other: &Post) {
     if conn.has(flag::SHUT_WR | flag::SHUT_RD | flag::NEVER) {
@@ -406,4 +422,22 @@ fn proved(conn: &Conn, link: &Link, cookie: u64) -> bool {
     User::of(link.peer_uid.load(Ordering::Relaxed)).is_some_and(|user| {
         other_end(conn).is_ok_and(|record| record.cookie == cookie && credentials::is_of(record.uid, user))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_two_ends_at_most_one_waits_for_the_other_to_offer() {
+        for (theirs, ours, waits) in
+            [(100, 100, false), (100, 105, false), (100, 400, true), (400, 100, false)]
+        {
+            for wrapped in [0, u32::MAX - 200] {
+                let (theirs, ours) = (wrapped.wrapping_add(theirs), wrapped.wrapping_add(ours));
+                assert_eq!(is_long_before(theirs, ours), waits);
+                assert!(!(waits && is_long_before(ours, theirs)));
+            }
+        }
+    }
 }

@@ -76,6 +76,7 @@ fn try_post(conn: &'static Conn, fd: i32, seen: bool) -> Result<(), Reason> {
     };
     let post = Post::new(board::key(own, peer), token, cookie, index);
     let (place, other) = board::post(&post, board::key(peer, own))?;
+    conn.posted_time.store(post.time, Ordering::Relaxed);
     conn.posted_at.store(place + 1, Ordering::Release);
     if !seen {
         return Ok(());

@@ -32,8 +32,8 @@ MECHANISMS = {
         "execs or spawns"),
     "again": Mechanism(
         "nothing is promoted again after exec", "sockets/src/demote.rs",
-        "again: conn.notes() & note::AGAIN != 0,",
-        "again: conn.notes() & note::AGAIN == u64::MAX,",
+        "again: conn.notes() & note::AGAIN != 0 || for_now,",
+        "again: conn.notes() & note::AGAIN == u64::MAX || for_now,",
         "test_in_memory_again"),
     "recalled": Mechanism(
         "memory with recalled bytes is given back at the end", "sockets/src/link/former.rs",
@@ -217,8 +217,8 @@ MECHANISMS = {
         "libraries and deep"),
     "short_lives": Mechanism(
         "connections that have ended soon after their move are moved as early the next time", "sockets/src/worth.rs",
-        "if answers + bytes / 4096 < PAYS { now * 2 }",
-        "if answers + bytes / 4096 < PAYS { now }",
+        "if paid { now / 2 } else { now * 2 };",
+        "if paid { now / 2 } else { now };",
         "moves_have_not_paid"),
     "learnt_at_exit": Mechanism(
         "connections of processes that end without closing them do not count for the next", "preload/src/end.rs",
@@ -232,8 +232,8 @@ MECHANISMS = {
         "peer_is_quick"),
     "long_lives": Mechanism(
         "it is not learnt which connections live long", "sockets/src/worth.rs",
-        "else { now / 2 };",
-        "else { now };",
+        "let next = if paid { now / 2 }",
+        "let next = if paid { now }",
         "they_come_earlier"),
     "much_by_few_calls": Mechanism(
         "what is carried by few calls stays on tcp", "sockets/src/worth.rs",
@@ -286,4 +286,9 @@ MECHANISMS = {
         "let loud = if kin { None } else { bells::loud() };",
         "let loud = if kin || !kin { None } else { bells::loud() };",
         "threads_wake_without_tcp", mode="users"),
+    "gain": Mechanism(
+        "what takes a kick for each message stays in memory", "sockets/src/gain.rs",
+        "if !is_doubtful(before, now) {",
+        "if !is_doubtful(before, now) || conn.is_managed() {",
+        "goes_back or comes_back"),
 }

@@ -20,7 +20,7 @@ use host::addr::Addr;
 
 mod direction;
 
-pub use direction::{Direction, Half, Held, Rx, Tx};
+pub use direction::{Counts, Direction, Half, Held, Rx, Tx};
 
 /// Where a connection stands; a Conn's `state`.
 pub mod state {
@@ -119,6 +119,9 @@ pub mod flag {
     pub const NAP: u32 = 1 << 29;
     /// Its tripwire is not armed any more, whoever sleeps.
     pub const DISARMED: u32 = 1 << 30;
+    /// Goes back to tcp because memory gains nothing for now, and counts as new there
+    /// ([`crate::gain`]).
+    pub const FOR_NOW: u32 = 1 << 31;
 }
 
 /// Counters that `shunt stat` shows.
@@ -162,6 +165,17 @@ impl Counters {
     }
 }
 
+/// What memory and tcp are compared by.
+#[derive(Debug, Default)]
+pub struct Trial {
+    /// Bytes in 2^20 ticks in memory, before the trial; 0: they have been compared.
+    pub in_memory: AtomicU64,
+    /// The same by tcp; 0: it has not been tried.
+    pub by_tcp: AtomicU64,
+    /// What the companion had carried when the trial began.
+    pub carried: AtomicU64,
+}
+
 /// Value of `managed` while it is being changed.
 const CHANGING: u32 = 2;
 
@@ -197,6 +211,9 @@ pub struct Conn {
     pub arming: AtomicU64,
     /// Of which service it is ([`crate::worth`]).
     pub service: AtomicU32,
+    /// How often it has gone back for a trial of tcp, and what is measured for that
+    /// ([`crate::gain`]).
+    pub gone_back: AtomicU32,
     /// How often its promotion was put off (see [`crate::epoll::untimely`]).
     pub put_off: AtomicU32,
     /// So many reads more that are not asked whether they wait ([`crate::seen`]).
@@ -243,6 +260,7 @@ pub struct Conn {
     /// What has been recalled of the ring that is read is what lies behind this position, plus one.
     /// 0: all that is unread.
     pub recalled_from: AtomicU64,
+    pub trial: Trial,
     pub exchange: Exchange,
     pub rx: Direction<Rx>,
     pub tx: Direction<Tx>,
@@ -263,12 +281,13 @@ unsafe impl Sync for Conn {}
 impl Conn {
     /// As new, for another connection.
     pub fn reset(&self) {
-        zero!(self: flags reason ops service users managed waiters epolls queue put_off unasked sleepers orphans manner low_water);
+        zero!(self: flags reason ops service users managed waiters epolls queue gone_back put_off unasked sleepers orphans manner low_water);
         zero!(self: pending pending_cookie posted_at posted_index cookie arming arms due agreement recalled_from);
         self.asleep.iter().for_each(|place| place.store(0, Ordering::Relaxed));
         self.slot.store(layout::SLOTS as u32, Ordering::Relaxed);
         self.counters.reset();
         self.remote.reset();
+        self.trial.by_tcp.store(0, Ordering::Relaxed);
         self.rx.set_path(path::TCP);
         self.tx.set_path(path::TCP);
     }

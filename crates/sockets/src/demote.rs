@@ -53,6 +53,12 @@ pub fn now(conn: &'static Conn, fd: i32, reason: Reason) {
     leave(conn, fd, reason, false);
 }
 
+/// As [`now`], but not for good: on tcp the connection counts as new, at both ends.
+pub(crate) fn for_now(conn: &'static Conn, fd: i32, reason: Reason) {
+    conn.set(flag::FOR_NOW);
+    step_back(conn, fd, reason, false);
+}
+
 /// As [`now`], for what the kernel is to do with the descriptor by itself from now on. Between
 /// hosts it waits, not for long, until the peer knows, and has said in the companion from where on
 /// it goes by tcp; on one host it knows at once.
@@ -181,6 +187,10 @@ fn to_tcp(conn: &Conn, tx: &mut Held<'_, Tx>, recalled: Option<u64>) {
 
 pub(crate) fn leave(conn: &'static Conn, fd: i32, reason: Reason, recall: bool) {
     conn.set(flag::OWN_WISH);
+    step_back(conn, fd, reason, recall);
+}
+
+fn step_back(conn: &'static Conn, fd: i32, reason: Reason, recall: bool) {
     if conn.state() != state::PROMOTED && rendezvous::give_up(conn, reason) {
         return;
     }
@@ -233,7 +243,10 @@ fn await_agreement(conn: &Conn) {
 /// A step of what [`writing`] says; `from`: the first byte of the ring that is to go by tcp.
 fn carry_out(conn: &Conn, fd: i32, tx: &mut Held<'_, Tx>, step: Step, from: Option<u64>) {
     match step {
-        Step::Tell => conn.tell(note::DEMOTE),
+        Step::Tell => {
+            let again = if conn.has(flag::FOR_NOW) { note::AGAIN } else { 0 };
+            conn.tell(note::DEMOTE | again);
+        }
         Step::Wake => fire::wake(conn, fd, tx, trip::RX | trip::TX),
         Step::Announce => to_tcp(conn, tx, from),
     }
@@ -399,14 +412,16 @@ pub(crate) fn finish(conn: &'static Conn) -> bool {
     true
 }
 
-/// If the peer's program has gone through exec(), the image that it is now may want the connection
-/// in memory again: then it counts as new. Its slot it keeps until it gets another one
-/// ([`crate::link::Former`]).
+/// If the peer's program has gone through exec(), and the image that it is now may want the
+/// connection in memory again, or if either end has gone back [`for_now`]: then it counts as new.
+/// Its slot it keeps until it gets another one ([`crate::link::Former`]).
 fn begin_anew(conn: &'static Conn) {
     const ENDED: u32 = flag::SHUT_WR | flag::SHUT_RD | flag::PEER_FIN | flag::PEER_HUP | flag::BROKEN;
-    const OF_THE_SLOT: u32 = flag::NEVER | flag::TX_FULL | flag::PEER_SMALL_BUFFERS | flag::REST;
+    const OF_THE_SLOT: u32 =
+        flag::NEVER | flag::TX_FULL | flag::PEER_SMALL_BUFFERS | flag::REST | flag::FOR_NOW;
+    let for_now = conn.has(flag::FOR_NOW);
     let seen = Anew {
-        again: conn.notes() & note::AGAIN != 0,
+        again: conn.notes() & note::AGAIN != 0 || for_now,
         ended: conn.has(ENDED),
         stays: conn.has(flag::OWN_WISH | flag::SHARED),
     };
@@ -416,7 +431,11 @@ fn begin_anew(conn: &'static Conn) {
     conn.clear(OF_THE_SLOT);
     conn.ops.store(0, Ordering::Relaxed);
     conn.put_off.store(0, Ordering::Relaxed);
-    conn.set_reason(Reason::Young);
+    if for_now {
+        conn.gone_back.fetch_add(1, Ordering::Relaxed);
+    } else {
+        conn.set_reason(Reason::Young);
+    }
     conn.due.store(0, Ordering::Relaxed);
     let new =
         conn.state.compare_exchange(state::PLAIN, state::NEW, Ordering::AcqRel, Ordering::Relaxed).is_ok();

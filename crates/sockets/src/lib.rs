@@ -23,6 +23,7 @@ pub mod errno;
 pub mod events;
 pub mod faults;
 pub mod fork;
+mod gain;
 pub mod handover;
 pub mod home;
 mod idle;

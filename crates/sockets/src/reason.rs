@@ -76,6 +76,6 @@ reasons! {
     Aio = 48, "used by io_submit() (linux-aio)";
     Taken = 49, "taken by another process (pidfd_getfd)";
     OtherPorts = 50, "goes on by a relay to which the kernel has given other ports";
-    OneProcessor = 51, "real-time threads that wait for each other on one processor";
+    NoGain = 51, "memory gains nothing here";
     PeerUnseen = 52, "the other end's program was not seen to wait for it";
 }

@@ -13,7 +13,7 @@ use core::ptr;
 use fabric::sync::Ordering;
 use fabric::sys::{self, Errno};
 use fabric::{Local, trip};
-use stream::spin::{Learned, NO_CPU, Spun, cpu, is_realtime, nanos_of, ticks, ticks_of};
+use stream::spin::{Learned, Spun, nanos_of, ticks, ticks_of};
 
 use crate::conn::{Conn, flag, path, state};
 use crate::layout::{R, SMALL_AT, TCP_AT, TRIP};
@@ -21,7 +21,6 @@ use crate::path::reading;
 use crate::path::room;
 use crate::path::room::stall_ns;
 use crate::path::writer;
-use crate::reason::Reason;
 use crate::signals::Sleeps;
 use crate::wake::arm::{Seen, arm, meet};
 use crate::wake::call_bell::CallBell;
@@ -181,10 +180,6 @@ fn beyond(conn: &'static Conn, number: &mut Number, had: u64) -> Result<(), Errn
         return beside_unsent(conn, number, seen);
     }
     let peer = meet(conn);
-    if ahead.is_some() && gains_nothing(conn, peer) {
-        demote::now(conn, number.fd, Reason::OneProcessor);
-        return Ok(());
-    }
     let changed = || {
         // The bytes come together with the word that tells of them.
         ahead.iter().flatten().for_each(|&place| conn.mine().foresee(place));
@@ -219,24 +214,6 @@ fn beside_unsent(conn: &'static Conn, number: &mut Number, seen: Seen) -> Result
     }
     Ok(())
 }
-
-/// Whether tcp would do as well: a real-time reader does not spin, and if its peer waits on the
-/// same processor each message costs a kick to send, to look at, and to take, which is one call
-/// more than by tcp.
-fn gains_nothing(conn: &Conn, peer: u64) -> bool {
-    // First what most have not: to ask for the processor takes as long as a message.
-    let sleeps = conn.counters.sleeps.load(Ordering::Relaxed);
-    sleeps > SLEEPS_MOST
-        && conn.counters.ring_in.load(Ordering::Relaxed) < sleeps * GAINS_BYTES
-        && peer != NO_CPU
-        && peer == cpu()
-        && is_realtime(ticks())
-        && !conn.is_demoted()
-}
-
-/// So many sleeps are enough to tell; and with so many bytes for each, memory is better even so.
-const SLEEPS_MOST: u64 = 500;
-const GAINS_BYTES: u64 = 4096;
 
 fn sleep_readable(conn: &'static Conn, number: &mut Number, seen: Seen) -> Result<(), Errno> {
     number.sleeps.began();

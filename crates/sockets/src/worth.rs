@@ -37,11 +37,19 @@ fn learnt(conn: &Conn) -> Option<&'static AtomicU32> {
     Some(&home::header(conn)?.learnt[conn.service.load(Ordering::Relaxed) as usize % SERVICES])
 }
 
-/// After how many calls a connection may move.
+/// After how many calls a connection may move: after far more each time it has gone back because
+/// that gained nothing.
 #[inline]
 pub fn calls(conn: &Conn) -> u32 {
-    process::options().promote_after.unwrap_or_else(|| calls_learnt(learnt(conn)))
+    let calls = process::options().promote_after.unwrap_or_else(|| calls_learnt(learnt(conn)));
+    match conn.gone_back.load(Ordering::Relaxed) {
+        0 => calls,
+        times => calls.max(1).saturating_mul(LATER.saturating_pow(times)),
+    }
 }
+
+/// So many times as many.
+const LATER: u32 = 16;
 
 fn calls_learnt(learnt: Option<&AtomicU32>) -> u32 {
     match learnt.map_or(0, |calls| calls.load(Ordering::Relaxed)) {
@@ -52,10 +60,11 @@ fn calls_learnt(learnt: Option<&AtomicU32>) -> u32 {
 
 /// Whether a connection that has made fewer calls has carried much by them: asked at the fourth,
 /// the eighth, the sixteenth, ...
-pub fn carries_much(fd: i32, calls: u32) -> bool {
+pub fn carries_much(conn: &Conn, fd: i32, calls: u32) -> bool {
     calls >= 4
         && calls.is_power_of_two()
         && process::options().promote_after.is_none()
+        && conn.gone_back.load(Ordering::Relaxed) == 0
         && diag::carried(fd).is_ok_and(|bytes| bytes >= BYTES)
 }
 
@@ -74,8 +83,19 @@ pub fn ended(conn: &Conn) {
     let (got, given) = (count(&counters.ring_in), count(&counters.ring_out));
     let answers = waits.max(count(&counters.writes).min(got));
     let bytes = got + given;
+    learn(learnt, answers + bytes / 4096 >= PAYS);
+}
+
+/// A connection has gone back because memory gains nothing.
+pub(crate) fn gained_nothing(conn: &Conn) {
+    if let Some(learnt) = learnt(conn) {
+        learn(learnt, false);
+    }
+}
+
+fn learn(learnt: &AtomicU32, paid: bool) {
     let now = calls_learnt(Some(learnt));
-    let next = if answers + bytes / 4096 < PAYS { now * 2 } else { now / 2 };
+    let next = if paid { now / 2 } else { now * 2 };
     learnt.store(next.clamp(LEAST, MOST), Ordering::Relaxed);
 }
 

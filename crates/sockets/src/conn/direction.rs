@@ -60,6 +60,25 @@ impl Rx {
     }
 }
 
+/// What a connection has carried in memory, and how many kicks that took.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Counts {
+    /// When they were taken.
+    pub ticks: u64,
+    pub sent_kicks: u64,
+    pub got_kicks: u64,
+    pub writes: u64,
+    pub bytes_out: u64,
+    pub bytes_in: u64,
+}
+
+impl Counts {
+    /// In both directions.
+    pub fn bytes(&self) -> u64 {
+        self.bytes_out + self.bytes_in
+    }
+}
+
 /// The writing direction, under its lock.
 #[repr(C)]
 #[derive(Debug, Default)]
@@ -93,6 +112,8 @@ pub struct Tx {
     /// given back ([`crate::idle`]).
     pub looked_at: u64,
     pub given: u64,
+    /// Where the counts stood when it was last judged whether memory gains anything.
+    pub judged: Option<Counts>,
     /// What is being done, for whoever has the lock next if it is not ended
     /// ([`crate::path::recovery`]).
     pub step: u32,

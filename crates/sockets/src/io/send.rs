@@ -16,7 +16,7 @@ use crate::peering::peer::Peer;
 use crate::reason::Reason;
 use crate::signals::Sleeps;
 use crate::wake::fire;
-use crate::{demote, epoll, faults, kicks, process, rendezvous, small_buffers, wait};
+use crate::{demote, epoll, faults, gain, kicks, process, rendezvous, small_buffers, wait};
 
 /// Where it comes from what is sent.
 trait Source {
@@ -197,6 +197,7 @@ fn send_from(conn: &'static Conn, fd: i32, source: &impl Source, flags: i32) -> 
         if matches!(attempt, Attempt::Bytes(_)) && path::is_ring(conn.tx.path()) {
             if conn.theirs().armed(conn.at(TRIP), trip::RX) {
                 kicks::fire(conn, fd, trip::RX);
+                gain::judge(conn, fd);
             }
             if conn.notes() & note::RECALL != 0 {
                 demote::attend(conn, fd);

@@ -10,7 +10,7 @@ use super::posting::{check, post};
 use crate::conn::{Conn, flag, state};
 use crate::peering::desk;
 use crate::reason::Reason;
-use crate::{process, seen, worth};
+use crate::{gain, process, seen, worth};
 
 /// Housekeeping, on the way into a call on a connection that is still on tcp. True if the call,
 /// should it be a write, is to be late ([`nap`]).
@@ -47,12 +47,20 @@ fn worthwhile(conn: &Conn, fd: i32) -> bool {
     if calls == 0 {
         // Not in use before it is posted: when the count began.
         conn.due.store(ticks(), Ordering::Relaxed);
+        if conn.gone_back.load(Ordering::Relaxed) != 0 {
+            gain::trial_begins(conn, fd);
+        }
     }
     if calls < after {
-        if !worth::carries_much(fd, calls) {
+        if !worth::carries_much(conn, fd, calls) {
             return false;
         }
         conn.ops.store(after, Ordering::Relaxed);
+    }
+    if conn.gone_back.load(Ordering::Relaxed) != 0
+        && !gain::trial_ends(conn, fd, conn.due.load(Ordering::Relaxed))
+    {
+        return false;
     }
     if rate == 0 || process::busy() {
         return true;

@@ -136,6 +136,14 @@ def test_a_signal_behind_the_first_sleep(r, mode, how):
     assert interrupted(r, how, after=0)
 
 
+@pytest.mark.parametrize("milliseconds", [1, 60])
+def test_handlers_of_both_kinds(r, milliseconds):
+    """What a read does is up to the handler that has run; and readers are woken by memory all the same."""
+    report = r.new_report()
+    r.run([r.apps / "kinds", milliseconds])
+    r.accelerated(report)
+
+
 def test_handlers_are_what_the_program_has_set(r):
     """The kernel has ours: the program is told of its own by each way of asking, and they find what they are given."""
     r.run([r.apps / "handlers"])

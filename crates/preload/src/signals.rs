@@ -65,7 +65,7 @@ impl Given {
 }
 
 extern "C" fn counted(signal: c_int) -> usize {
-    signals::handler_runs();
+    signals::handler_runs(signal);
     HANDLERS[signal as usize].load(Ordering::Acquire)
 }
 

@@ -35,9 +35,16 @@ impl Drop for Blocked {
     }
 }
 
-/// How many handlers have run in each thread. Threads may share a place.
-static RUN: [AtomicU32; THREADS] = [const { AtomicU32::new(0) }; THREADS];
+/// How many handlers have run in each thread, and how many of them without SA_RESTART. Threads may
+/// share a place.
+static RUN: [Run; THREADS] =
+    [const { Run { all: AtomicU32::new(0), interrupting: AtomicU32::new(0) } }; THREADS];
 const THREADS: usize = 4096;
+
+struct Run {
+    all: AtomicU32,
+    interrupting: AtomicU32,
+}
 
 /// Whether a handler of it may end a wait.
 pub fn may_be_counted(signal: i32) -> bool {
@@ -46,12 +53,18 @@ pub fn may_be_counted(signal: i32) -> bool {
 
 /// A handler of the program's begins to run. The kernel says in which thread: a program may have
 /// changed the register by which a thread finds its memory, until its handler sets it right.
-pub fn handler_runs() {
-    RUN[sys::gettid() as usize % THREADS].fetch_add(1, Ordering::Relaxed);
+pub fn handler_runs(signal: i32) {
+    let run = &RUN[sys::gettid() as usize % THREADS];
+    if INTERRUPT.load(Ordering::Relaxed) & signal_bit(signal) != 0 {
+        run.interrupting.fetch_add(1, Ordering::Relaxed);
+    }
+    run.all.fetch_add(1, Ordering::Relaxed);
 }
 
-fn handlers_run() -> u32 {
-    RUN[thread::tid() as usize % THREADS].load(Ordering::Relaxed)
+/// How many have run in this thread: all, and those without SA_RESTART.
+fn handlers_run() -> (u32, u32) {
+    let run = &RUN[thread::tid() as usize % THREADS];
+    (run.all.load(Ordering::Relaxed), run.interrupting.load(Ordering::Relaxed))
 }
 
 /// The sleeps of one call. To the kernel they would be one wait, which a handler ends whenever it
@@ -59,8 +72,11 @@ fn handlers_run() -> u32 {
 /// next. Not in the first moment, unless the last wait was longer, as most waits end in it: of a
 /// handler that has run there is only known that it has.
 pub struct Sleeps {
-    /// When the first began, in ticks, and how many handlers had run; 0: none has.
+    /// When the first began, in ticks, and how many handlers had run: all, and those without
+    /// SA_RESTART; 0: none has.
     began: u64,
+    had_run: (u32, u32),
+    /// How many had run when it was last looked.
     run: u32,
     /// What signals were blocked before.
     blocked: Option<Blocked>,
@@ -95,13 +111,14 @@ impl Drop for Sleeps {
 
 impl Sleeps {
     pub(crate) const fn new() -> Sleeps {
-        Sleeps { began: 0, run: 0, blocked: None }
+        Sleeps { began: 0, had_run: (0, 0), run: 0, blocked: None }
     }
 
     /// When the first of them began, which may be now.
     pub(crate) fn began(&mut self) -> u64 {
         if self.began == 0 {
-            (self.began, self.run) = (ticks(), handlers_run());
+            (self.began, self.had_run) = (ticks(), handlers_run());
+            self.run = self.had_run.0;
         }
         self.began
     }
@@ -135,7 +152,7 @@ impl Sleeps {
         if !first || part != left && LONG.load(Ordering::Relaxed) {
             self.blocked = Some(Blocked::but(FAULTS));
         }
-        let run = handlers_run();
+        let run = handlers_run().0;
         if core::mem::replace(&mut self.run, run) != run {
             return Err(Errno::EINTR);
         }
@@ -143,6 +160,16 @@ impl Sleeps {
             return Ok(Some(part.unwrap_or(u64::MAX).min(MOMENT_NS)));
         }
         Ok(part)
+    }
+
+    /// After EINTR: whether a read ends with it, as one without SA_RESTART has run. Of those that are
+    /// not counted (of faults, and in a guest) it is only known which kinds there are.
+    pub(crate) fn end_a_read(&self) -> bool {
+        let (all, interrupting) = handlers_run();
+        match all == self.had_run.0 || process::is_guest() {
+            true => !restarts(),
+            false => interrupting != self.had_run.1,
+        }
     }
 
     /// The mask to sleep with: the program's, or its thread's; null where that is as it was. The
@@ -192,15 +219,9 @@ pub fn may_be_in_handler() -> bool {
         || process::is_guest() && sys::blocked_signals() != 0
 }
 
-/// Whether all handlers are of one kind, so that [`restarts`] is what the kernel would do. Not in a
-/// guest, who does not hear of them.
-pub(crate) fn are_alike() -> bool {
-    !process::is_guest() && (RESTART.load(Ordering::Relaxed) == 0 || restarts())
-}
-
-/// After EINTR: whether to go on waiting. With handlers of both kinds the call is ended: programs
-/// that have any handler without SA_RESTART must cope with EINTR. A guest does not hear of
-/// handlers, and those who call it cope with EINTR.
+/// After EINTR by a handler that is not counted: whether to go on waiting. With handlers of both
+/// kinds the call is ended: programs that have any handler without SA_RESTART must cope with EINTR.
+/// A guest does not hear of handlers, and those who call it cope with EINTR.
 pub fn restarts() -> bool {
     INTERRUPT.load(Ordering::Relaxed) == 0 && !process::is_guest()
 }

@@ -27,7 +27,7 @@ use crate::wake::call_bell::CallBell;
 use crate::wake::sleepers::Waiter;
 use crate::wake::word;
 
-use crate::{demote, idle, kicks, next, overdue, peering, process, rendezvous, signals, table};
+use crate::{demote, idle, kicks, next, overdue, peering, process, rendezvous, table};
 
 /// The number that a call goes by, and how it sleeps. If it is closed while the call sleeps it is
 /// an `orphan`, and goes on by the connection's hidden one ([`crate::close`]).
@@ -112,7 +112,7 @@ fn sleep(
         Err(errno) => Err(errno),
     };
     match slept {
-        Err(Errno::EINTR) if limited || !signals::restarts() => Err(Errno::EINTR),
+        Err(Errno::EINTR) if limited || sleeps.end_a_read() => Err(Errno::EINTR),
         got => Ok(got.unwrap_or(0)),
     }
 }
@@ -263,7 +263,7 @@ fn sleep_readable(conn: &'static Conn, number: &mut Number, seen: Seen) -> Resul
 fn sleep_on_word(conn: &'static Conn, number: &mut Number, seen: Seen) -> Option<Result<(), Errno>> {
     if conn.waiters.load(Ordering::Acquire) != 0
         || !word::tells_all(conn)
-        || !signals::are_alike()
+        || process::is_guest()
         || !waits_for_long(conn, number.fd)
     {
         return None;
@@ -278,9 +278,7 @@ fn sleep_on_word(conn: &'static Conn, number: &mut Number, seen: Seen) -> Option
     match slept {
         Ok(()) => Some(Ok(())),
         // Signals may come again and again before the kernel would be asked for the end.
-        Err(Errno::EINTR) if interrupts(number.fd) && !kicks::ended(conn, number.fd) => {
-            Some(Err(Errno::EINTR))
-        }
+        Err(Errno::EINTR) if interrupts(number) && !kicks::ended(conn, number.fd) => Some(Err(Errno::EINTR)),
         // One that has been closed meanwhile is nobody's to sleep on.
         Err(_) => number.check(conn).is_err().then_some(Ok(())),
     }
@@ -288,8 +286,8 @@ fn sleep_on_word(conn: &'static Conn, number: &mut Number, seen: Seen) -> Option
 
 /// Whether a handler that has run ends a read: with a time limit any does, SA_RESTART or not
 /// (signal(7)).
-fn interrupts(fd: i32) -> bool {
-    !signals::restarts() || deadline(fd, libc::SO_RCVTIMEO).is_some()
+fn interrupts(number: &Number) -> bool {
+    number.sleeps.end_a_read() || deadline(number.fd, libc::SO_RCVTIMEO).is_some()
 }
 
 /// Whether its reads have no time limit, or one that is long beside a sleep on the word. The kernel
@@ -311,14 +309,14 @@ const LONG: u64 = 50;
 
 /// Sleeps in poll(), until the peer rings this thread's bell, which is cheaper than a kick to send
 /// and to take; between hosts our own progress thread rings it. `None` if all bells are taken, if
-/// others sleep on the connection, or if it is not known whether a signal is to end the call. But
-/// recv() cannot be told which signals to block: where they are between sleeps, or have to be, one
-/// without a bell sleeps here until it is kicked.
+/// others sleep on the connection, or if it is not known whether a signal is to end the call, as in
+/// a guest. But recv() cannot be told which signals to block: where they are between sleeps, or
+/// have to be, one without a bell sleeps here until it is kicked.
 fn sleep_by_bell(conn: &'static Conn, number: &mut Number, seen: Seen) -> Option<Result<(), Errno>> {
-    let alike = signals::are_alike() || peering::facts(conn).uses_records;
+    let told = !process::is_guest() || peering::facts(conn).uses_records;
     let alone = conn.waiters.load(Ordering::Acquire) == 0 && !conn.has(flag::SHARED | flag::NO_BELLS);
-    let bell = CallBell::claim_for(conn, alike && alone);
-    if !bell.is_had() && !number.sleeps.are_one(alike) {
+    let bell = CallBell::claim_for(conn, told && alone);
+    if !bell.is_had() && !number.sleeps.are_one(told) {
         return None;
     }
     let deadline = deadline(number.fd, libc::SO_RCVTIMEO);

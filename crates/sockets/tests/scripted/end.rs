@@ -90,6 +90,11 @@ impl End {
         self.conn.sleepers.load(Ordering::Relaxed)
     }
 
+    /// From now on its peer can ring no bell of ours: reads that sleep for long wait for kicks.
+    pub fn has_no_bells(&self) {
+        self.conn.set(flag::NO_BELLS);
+    }
+
     pub fn is_shared(&self) -> bool {
         self.conn.has(flag::SHARED)
     }

@@ -22,7 +22,6 @@ use std::time::{Duration, Instant};
 
 use end::End;
 use peer::Peer;
-use sockets::signals;
 
 /// A connection whose ends have agreed, and which is on tcp both ways.
 fn pair() -> (End, Peer) {
@@ -62,25 +61,6 @@ fn full() -> (End, Peer, usize) {
     ours.tick();
     assert!(peer.accepted());
     (ours, peer, full)
-}
-
-/// While it lives, it is not known whether a signal is to end a call, as there are handlers of both
-/// kinds: reads have no bell then, and wait for kicks.
-struct NoBell;
-
-impl NoBell {
-    fn new() -> NoBell {
-        signals::installed(libc::SIGUSR1, Some(libc::SA_RESTART));
-        signals::installed(libc::SIGUSR2, Some(0));
-        NoBell
-    }
-}
-
-impl Drop for NoBell {
-    fn drop(&mut self) {
-        signals::installed(libc::SIGUSR1, None);
-        signals::installed(libc::SIGUSR2, None);
-    }
 }
 
 /// Waits for what the kernel or another thread is about to do.

@@ -8,7 +8,7 @@ use sockets::layout::CALL_BELL;
 
 use crate::end::{End, Reason, Set};
 use crate::peer::Peer;
-use crate::{NoBell, on_rings, pair, until};
+use crate::{on_rings, pair, until};
 
 /// Runs `call`, which sleeps; when the library is armed for `interest`, `wake`.
 fn asleep<T: Send>(
@@ -39,7 +39,7 @@ fn asleep_by<T: Send>(
 #[test]
 fn a_read_is_woken_by_a_kick_which_it_takes() {
     let (ours, mut peer) = on_rings();
-    let _kicked = NoBell::new();
+    ours.has_no_bells();
     read_three_times(&ours, &mut peer, KICK);
     // The last one, too, if it came when the read was over.
     until("it is taken", || {

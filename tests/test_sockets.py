@@ -125,3 +125,49 @@ def test_polling_writer_keeps_to_the_window(r, mode, window, delayed, how):
     if mode == "shunt":
         assert shown == ["via"]
         assert int(writer.out.read_text()) > 0, "the window was never full"
+
+
+# A connection that is used all the time, by a program that closes its file's number again before it opens the file anew, as some do with what
+# they have lost count of: harmless as long as nobody else opens anything.
+TWICE = """
+import os, socket, sys, time
+
+listener = socket.create_server(("127.0.0.1", 0))
+child = os.fork()
+peer = listener.accept()[0] if child else socket.create_connection(listener.getsockname())
+fd = -1
+end = time.monotonic() + 2
+
+def round_trip():
+    try:
+        if child:
+            peer.sendall(b"x")
+        got = peer.recv(1)
+        if got and not child:
+            peer.sendall(b"x")
+        return got
+    except ConnectionError:
+        return b""
+
+while child or time.monotonic() < end:
+    try:
+        os.close(fd)
+    except OSError:
+        pass
+    fd = os.open(sys.argv[1], os.O_RDONLY)
+    if not round_trip():
+        break
+    assert os.read(fd, 100) == b"the file"
+    os.close(fd)
+    if not round_trip():
+        break
+peer.close()
+os._exit(os.waitpid(child, 0)[1] if child else 0)
+"""
+
+
+def test_a_number_that_is_closed_twice(r):
+    """Between hosts a thread of ours opens libfabric meanwhile."""
+    path = r.tmp / "file"
+    path.write_text("the file")
+    r.run([sys.executable, "-c", TWICE, path])

@@ -110,6 +110,7 @@ pub fn got_from_process(from: c_int, theirs: c_int, got: c_int) -> c_int {
 }
 
 fn duplicate_over(from: c_int, to: c_int, next: impl FnOnce() -> c_int) -> c_int {
+    let _closing = descriptors::Closing::begin();
     // Only a call that will close the target may tell what it stood for that it is closed.
     if from != to && to >= 0 && sys::fcntl(from, libc::F_GETFD, 0).is_ok() && !closing(to) {
         return -1;
@@ -128,6 +129,7 @@ fn close_range_around(
     flags: c_int,
     close: impl Fn(c_uint, c_uint) -> c_int,
 ) -> c_int {
+    let _closing = descriptors::Closing::begin();
     let keeps = flags & CLOSE_RANGE_CLOEXEC != 0;
     let mut from = first;
     for fd in first..(table::top_of_all() as c_uint).min(last.saturating_add(1)) {
@@ -272,6 +274,7 @@ hooks! {
             descriptors::library_closes(fd);
             return 0;
         }
+        let _closing = descriptors::Closing::begin();
         if closing(fd) { next(fd) } else { -1 }
     }
     fn close_range(next; first: c_uint, last: c_uint, flags: c_int) -> c_int {

@@ -10,7 +10,7 @@ use fabric::sync::{AtomicU32, Ordering};
 use fabric::sys;
 use libc::{FILE, size_t, ssize_t};
 use sockets::reason::Reason;
-use sockets::{relay, table};
+use sockets::{descriptors, relay, table};
 
 use crate::next::{Next, hooks};
 use crate::{fds, files};
@@ -93,6 +93,7 @@ unsafe extern "C-unwind" fn write(stream: *mut FILE, buffer: *mut c_void, len: s
 unsafe extern "C-unwind" fn close(stream: *mut FILE) -> c_int {
     // SAFETY: as for `read`.
     unsafe {
+        let _closing = descriptors::Closing::begin();
         fds::closing(libc::fileno(stream));
         let next: unsafe extern "C-unwind" fn(*mut FILE) -> c_int = core::mem::transmute(CLOSE_FILE.get());
         next(stream)

@@ -54,7 +54,8 @@
 //! * **Libraries that libfabric loads** shall not change the process. Threads of ours are known
 //!   (`thread::is_ours`): handlers that libraries install from them are not installed, and
 //!   descriptors that they make are hidden like our own (`makers.rs` of `preload`,
-//!   `descriptors::for_library`). What else changed while libfabric was opened is put back, and in
+//!   `descriptors::for_library`). While one is made, or files of libraries are open, the program
+//!   closes nothing (`descriptors::Opening`). What else changed while libfabric was opened is put back, and in
 //!   children its destructors are taken out (`ofi::isolation`).
 //! * **A process that ends** sends an END behind everything that it has put, notes `ENDING`, and
 //!   asks nothing of its peers (`demote::begin_end`): their answers would lie unread in its socket,
@@ -78,7 +79,7 @@ use ofi::world::{Builder, JoinHandle};
 use ofi::{Library, Port, isolation};
 use sockets::peering::desk;
 use sockets::peering::progress;
-use sockets::{log, thread};
+use sockets::{descriptors, log, thread};
 
 use crate::links::Admission;
 use crate::work::Progress;
@@ -87,6 +88,7 @@ use crate::work::Progress;
 /// and has threads.
 pub fn offer() {
     if desk::is_asked_for() {
+        descriptors::count_closing();
         isolation::ask_not_to_patch();
         desk::offer_progress_thread(start, stop, isolation::forked);
     }
@@ -137,6 +139,7 @@ fn open() -> Result<(), String> {
     if cfg!(sim) {
         return open_port();
     }
+    let _opening = descriptors::Opening::begin();
     let before = isolation::Before::now();
     thread::be_ours(true);
     // Opened before any other use of libfabric.

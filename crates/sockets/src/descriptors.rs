@@ -11,7 +11,7 @@
 //! connections stay on tcp.
 
 use fabric::lock::Lock;
-use fabric::sync::{AtomicU32, AtomicU64, Ordering};
+use fabric::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use fabric::sys::{self, Errno};
 use fabric::words::bits;
 
@@ -88,11 +88,90 @@ pub fn intact(fd: i32) -> bool {
     !process::is_guest() || table::is_own_as(fd, sys::identity(fd))
 }
 
+/// How many threads of ours are in the middle of opening something, and how many of the program's
+/// in the middle of closing; whether the latter are counted.
+static OPENING: AtomicU32 = AtomicU32::new(0);
+static CLOSING: AtomicU32 = AtomicU32::new(0);
+static COUNTED: AtomicBool = AtomicBool::new(false);
+
+/// There may be a thread of ours: from now on, before the program has threads, closing is counted.
+pub fn count_closing() {
+    COUNTED.store(true, Ordering::Relaxed);
+}
+
+/// While it lives, a thread of ours has numbers that are not out of the program's way yet: those of
+/// files that the dynamic linker and libc open by themselves, and each new one until it is hidden.
+/// A program that closes a number twice, which is harmless as long as nobody else opens anything,
+/// would close one of these, and get it for a file of its own that we would close then. So nothing
+/// is closed meanwhile ([`Closing`]).
+pub struct Opening(());
+
+impl Opening {
+    pub fn begin() -> Opening {
+        OPENING.fetch_add(1, Ordering::SeqCst);
+        let start = sys::now();
+        // close() may take long (SO_LINGER).
+        while CLOSING.load(Ordering::SeqCst) != 0 && sys::now() - start < CLOSING_NS {
+            sys::yield_now();
+        }
+        Opening(())
+    }
+}
+
+impl Drop for Opening {
+    fn drop(&mut self) {
+        OPENING.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+const CLOSING_NS: u64 = 20_000_000;
+
+/// While it lives, the program closes a number.
+pub struct Closing(bool);
+
+impl Closing {
+    #[inline]
+    pub fn begin() -> Closing {
+        let counted = COUNTED.load(Ordering::Relaxed) && !process::borrowed() && !thread::is_ours();
+        if counted {
+            await_opening();
+        }
+        Closing(counted)
+    }
+}
+
+impl Drop for Closing {
+    #[inline]
+    fn drop(&mut self) {
+        if self.0 {
+            CLOSING.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+}
+
+/// Counts this thread among those that close, when no thread of ours opens anything any more. Does
+/// not wait for ever: the caller may have what the other thread waits for.
+#[cold]
+fn await_opening() {
+    let start = sys::now();
+    loop {
+        CLOSING.fetch_add(1, Ordering::SeqCst);
+        if OPENING.load(Ordering::SeqCst) == 0 || sys::now() - start > OPENING_NS {
+            return;
+        }
+        CLOSING.fetch_sub(1, Ordering::AcqRel);
+        let _ = sys::ppoll(&mut [], Some(200_000));
+    }
+}
+
+const OPENING_NS: u64 = 3_000_000_000;
+
 /// Makes a descriptor for a library that a thread of ours has opened, by a function of libc's, out
 /// of the program's way as our own are. Such a library keeps the numbers of its descriptors, so
 /// they must stay what they are: under a limit of the program's that goes up to them later it finds
 /// these numbers taken.
 pub fn for_library(make: impl Fn() -> i32) -> i32 {
+    let _opening = Opening::begin();
     let made = made(|| match make() {
         fd if fd >= 0 => Ok(fd),
         _ => Err(Errno::new(errno::get())),
@@ -323,6 +402,8 @@ pub fn thaw() {
 pub fn forked() {
     RAISING.reset();
     FLOOR.store(0, Ordering::Relaxed);
+    OPENING.store(0, Ordering::Relaxed);
+    CLOSING.store(0, Ordering::Relaxed);
     for (index, word) in OF_LIBRARIES.iter().enumerate() {
         bits(word.swap(0, Ordering::AcqRel)).for_each(|bit| unhide((index * 64 + bit) as i32));
     }

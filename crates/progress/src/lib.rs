@@ -55,8 +55,8 @@
 //!   (`thread::is_ours`): handlers that libraries install from them are not installed, and
 //!   descriptors that they make are hidden like our own (`makers.rs` of `preload`,
 //!   `descriptors::for_library`). While one is made, or files of libraries are open, the program
-//!   closes nothing (`descriptors::Opening`). What else changed while libfabric was opened is put back, and in
-//!   children its destructors are taken out (`ofi::isolation`).
+//!   closes nothing (`descriptors::Opening`). What else changed while libfabric was opened is put
+//!   back, and in children its destructors are taken out (`ofi::isolation`).
 //! * **A process that ends** sends an END behind everything that it has put, notes `ENDING`, and
 //!   asks nothing of its peers (`demote::begin_end`): their answers would lie unread in its socket,
 //!   and the kernel would make a reset of that. Before, it takes back offers that are out

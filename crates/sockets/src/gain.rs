@@ -4,11 +4,12 @@
 //! has to be woken costs a small part of one by tcp; one that wakes by the word or by a bell about
 //! six tenths. But a kick is a message by tcp itself, and has to be looked at and taken out
 //! besides. So where many messages take a kick (processes that share a connection, threads that
-//! sleep on the same one), and carry little, the connection goes back for a *trial*. On tcp it counts as new, and when it has made far more calls
-//! than a new one needs ([`crate::worth::calls`]), its bytes a second there are held against those
-//! in memory. If tcp is slower it moves at once, and stays as long as memory is faster than that.
-//! If not, it stays for far more calls still before memory is tried once more: other things may
-//! have become of its sleepers. After [`TRIALS`] of them it stays for good.
+//! sleep on the same one), and carry little, the connection goes back for a *trial*. On tcp it
+//! counts as new, and when it has made far more calls than a new one needs
+//! ([`crate::worth::calls`]), its bytes a second there are held against those in memory. If tcp is
+//! slower it moves at once, and stays as long as memory is faster than that. If not, it stays for
+//! far more calls still before memory is tried once more: other things may have become of its
+//! sleepers. After [`TRIALS`] of them it stays for good.
 
 use fabric::sync::Ordering;
 use host::diag;

@@ -162,8 +162,8 @@ impl Sleeps {
         Ok(part)
     }
 
-    /// After EINTR: whether a read ends with it, as one without SA_RESTART has run. Of those that are
-    /// not counted (of faults, and in a guest) it is only known which kinds there are.
+    /// After EINTR: whether a read ends with it, as one without SA_RESTART has run. Of those that
+    /// are not counted (of faults, and in a guest) it is only known which kinds there are.
     pub(crate) fn end_a_read(&self) -> bool {
         let (all, interrupting) = handlers_run();
         match all == self.had_run.0 || process::is_guest() {

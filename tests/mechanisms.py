@@ -132,8 +132,8 @@ MECHANISMS = {
         "between_two_sleeps"),
     "handlers_counted": Mechanism(
         "a handler that has run before a sleep does not end it", "sockets/src/signals.rs",
-        "if core::mem::replace(&mut self.run, run) != run {",
-        "if core::mem::replace(&mut self.run, run) > u32::MAX - 1 {",
+        "if handlers_run().0 != self.run {",
+        "if self.run == u32::MAX {",
         "behind_the_first_sleep"),
     "moving": Mechanism(
         "handlers run while calls on a connection become ours", "sockets/src/rendezvous/agreement.rs",

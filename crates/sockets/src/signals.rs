@@ -72,12 +72,11 @@ fn handlers_run() -> (u32, u32) {
 /// next. Not in the first moment, unless the last wait was longer, as most waits end in it: of a
 /// handler that has run there is only known that it has.
 pub struct Sleeps {
-    /// When the first began, in ticks, and how many handlers had run: all, and those without
-    /// SA_RESTART; 0: none has.
+    /// When the first began, in ticks; 0: none has. And how many handlers had run, all and those
+    /// without SA_RESTART, then or when it was last asked whether they end the call.
     began: u64,
-    had_run: (u32, u32),
-    /// How many had run when it was last looked.
     run: u32,
+    interrupting: u32,
     /// What signals were blocked before.
     blocked: Option<Blocked>,
 }
@@ -111,14 +110,14 @@ impl Drop for Sleeps {
 
 impl Sleeps {
     pub(crate) const fn new() -> Sleeps {
-        Sleeps { began: 0, had_run: (0, 0), run: 0, blocked: None }
+        Sleeps { began: 0, run: 0, interrupting: 0, blocked: None }
     }
 
     /// When the first of them began, which may be now.
     pub(crate) fn began(&mut self) -> u64 {
         if self.began == 0 {
-            (self.began, self.had_run) = (ticks(), handlers_run());
-            self.run = self.had_run.0;
+            self.began = ticks();
+            (self.run, self.interrupting) = handlers_run();
         }
         self.began
     }
@@ -138,7 +137,7 @@ impl Sleeps {
     }
 
     /// Before a sleep that is to end after `part` for a look, while the program waits for `left`.
-    /// How long to sleep; EINTR, once for each time, if a handler has run since the last. No time
+    /// How long to sleep; EINTR if a handler has run meanwhile ([`Sleeps::end_the_call`]). No time
     /// at all is a look, which no handler ends.
     pub(crate) fn part(&mut self, left: Option<u64>, part: Option<u64>) -> Result<Option<u64>, Errno> {
         self.began();
@@ -152,8 +151,7 @@ impl Sleeps {
         if !first || part != left && LONG.load(Ordering::Relaxed) {
             self.blocked = Some(Blocked::but(FAULTS));
         }
-        let run = handlers_run().0;
-        if core::mem::replace(&mut self.run, run) != run {
+        if handlers_run().0 != self.run {
             return Err(Errno::EINTR);
         }
         if part != left && self.blocked.is_none() {
@@ -162,14 +160,15 @@ impl Sleeps {
         Ok(part)
     }
 
-    /// After EINTR: whether a read ends with it, as one without SA_RESTART has run. Of those that
-    /// are not counted (of faults, and in a guest) it is only known which kinds there are.
-    pub(crate) fn end_a_read(&self) -> bool {
-        let (all, interrupting) = handlers_run();
-        match all == self.had_run.0 || process::is_guest() {
-            true => !restarts(),
-            false => interrupting != self.had_run.1,
+    /// After EINTR: whether the call ends with it, as a handler without SA_RESTART has run; else it
+    /// goes on. Of handlers that are not counted (of faults, and in a guest) it is only known which
+    /// kinds there are.
+    pub(crate) fn end_the_call(&mut self) -> bool {
+        let (run, interrupting) = handlers_run();
+        if core::mem::replace(&mut self.run, run) == run || process::is_guest() {
+            return !restarts();
         }
+        interrupting != self.interrupting
     }
 
     /// The mask to sleep with: the program's, or its thread's; null where that is as it was. The

@@ -112,7 +112,7 @@ fn sleep(
         Err(errno) => Err(errno),
     };
     match slept {
-        Err(Errno::EINTR) if limited || sleeps.end_a_read() => Err(Errno::EINTR),
+        Err(Errno::EINTR) if limited || sleeps.end_the_call() => Err(Errno::EINTR),
         got => Ok(got.unwrap_or(0)),
     }
 }
@@ -286,8 +286,8 @@ fn sleep_on_word(conn: &'static Conn, number: &mut Number, seen: Seen) -> Option
 
 /// Whether a handler that has run ends a read: with a time limit any does, SA_RESTART or not
 /// (signal(7)).
-fn interrupts(number: &Number) -> bool {
-    number.sleeps.end_a_read() || deadline(number.fd, libc::SO_RCVTIMEO).is_some()
+fn interrupts(number: &mut Number) -> bool {
+    number.sleeps.end_the_call() || deadline(number.fd, libc::SO_RCVTIMEO).is_some()
 }
 
 /// Whether its reads have no time limit, or one that is long beside a sleep on the word. The kernel

@@ -16,7 +16,7 @@ use crate::peering::peer::Peer;
 use crate::reason::Reason;
 use crate::signals::Sleeps;
 use crate::wake::fire;
-use crate::{demote, epoll, faults, gain, kicks, process, rendezvous, small_buffers, wait};
+use crate::{demote, epoll, faults, gain, process, rendezvous, small_buffers, wait};
 
 /// Where it comes from what is sent.
 trait Source {
@@ -196,8 +196,7 @@ fn send_from(conn: &'static Conn, fd: i32, source: &impl Source, flags: i32) -> 
         drop(tx);
         if matches!(attempt, Attempt::Bytes(_)) && path::is_ring(conn.tx.path()) {
             if conn.theirs().armed(conn.at(TRIP), trip::RX) {
-                kicks::fire(conn, fd, trip::RX);
-                gain::judge(conn, fd);
+                wake_reader(conn, fd);
             }
             if conn.notes() & note::RECALL != 0 {
                 demote::attend(conn, fd);
@@ -252,6 +251,15 @@ fn send_from(conn: &'static Conn, fd: i32, source: &impl Source, flags: i32) -> 
             }
         }
     }
+}
+
+/// The peer is armed for what was put.
+#[cold]
+fn wake_reader(conn: &'static Conn, fd: i32) {
+    if let Some(mut tx) = conn.lock_tx(fd) {
+        fire::wake_armed(conn, fd, &mut tx, trip::RX);
+    }
+    gain::judge(conn, fd);
 }
 
 /// Another thread has locked the process in while this one slept: the call goes on as libc's.

@@ -110,12 +110,13 @@ pub fn got_from_process(from: c_int, theirs: c_int, got: c_int) -> c_int {
 }
 
 fn duplicate_over(from: c_int, to: c_int, next: impl FnOnce() -> c_int) -> c_int {
-    let _closing = descriptors::Closing::begin();
     // Only a call that will close the target may tell what it stood for that it is closed.
     if from != to && to >= 0 && sys::fcntl(from, libc::F_GETFD, 0).is_ok() && !closing(to) {
         return -1;
     }
+    let counted = descriptors::Closing::begin();
     let fd = next();
+    drop(counted);
     if fd >= 0 && from != to {
         duplicated(from, fd);
     }
@@ -129,7 +130,10 @@ fn close_range_around(
     flags: c_int,
     close: impl Fn(c_uint, c_uint) -> c_int,
 ) -> c_int {
-    let _closing = descriptors::Closing::begin();
+    let close = |from, to| {
+        let _closing = descriptors::Closing::begin();
+        close(from, to)
+    };
     let keeps = flags & CLOSE_RANGE_CLOEXEC != 0;
     let mut from = first;
     for fd in first..(table::top_of_all() as c_uint).min(last.saturating_add(1)) {
@@ -274,8 +278,11 @@ hooks! {
             descriptors::library_closes(fd);
             return 0;
         }
+        if !closing(fd) {
+            return -1;
+        }
         let _closing = descriptors::Closing::begin();
-        if closing(fd) { next(fd) } else { -1 }
+        next(fd)
     }
     fn close_range(next; first: c_uint, last: c_uint, flags: c_int) -> c_int {
         if first > last {

@@ -93,8 +93,8 @@ unsafe extern "C-unwind" fn write(stream: *mut FILE, buffer: *mut c_void, len: s
 unsafe extern "C-unwind" fn close(stream: *mut FILE) -> c_int {
     // SAFETY: as for `read`.
     unsafe {
-        let _closing = descriptors::Closing::begin();
         fds::closing(libc::fileno(stream));
+        let _closing = descriptors::Closing::begin();
         let next: unsafe extern "C-unwind" fn(*mut FILE) -> c_int = core::mem::transmute(CLOSE_FILE.get());
         next(stream)
     }

@@ -99,7 +99,7 @@ fn is_long_before(theirs: u32, ours: u32) -> bool {
     ours.wrapping_sub(theirs) as i32 > LONG_BEFORE_MS
 }
 
-const LONG_BEFORE_MS: i32 = 10;
+const LONG_BEFORE_MS: i32 = 30;
 
 fn offer(conn: &'static Conn, link: &'static Link, other: &Post) {
     if conn.has(flag::SHUT_WR | flag::SHUT_RD | flag::NEVER) {

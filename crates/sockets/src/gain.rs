@@ -18,7 +18,7 @@ use stream::spin::ticks;
 use crate::conn::{Conn, Counts, path, state};
 use crate::layout::KICKS;
 use crate::reason::Reason;
-use crate::{demote, peering, worth};
+use crate::{demote, peering, process, worth};
 
 /// After so many kicks sent it is judged. The simulator's programs live shorter.
 const WINDOW: u64 = if cfg!(sim) { 2 } else { 256 };
@@ -40,7 +40,8 @@ pub(crate) fn judge(conn: &'static Conn, fd: i32) {
 
 #[cold]
 fn judge_kicked(conn: &'static Conn, fd: i32) {
-    if conn.is_via() || !peering::facts(conn).shares_memory {
+    // A guest has asked for memory.
+    if process::is_guest() || conn.is_via() || !peering::facts(conn).shares_memory {
         return;
     }
     let Some(mut tx) = conn.lock_tx(fd) else { return };

@@ -41,10 +41,10 @@ def ran(r, mode):
     if mode != "shunt":
         pytest.skip("nothing moves")
 
-    def run(rounds, bells, promote_after):
+    def run(rounds, bells):
         report = r.new_report()
         # On one processor nobody spins for long, and whoever waits sleeps.
-        env = {"SHUNT_SPIN_US": 0, "SHUNT_BELLS": bells, "SHUNT_PROMOTE_AFTER": promote_after}
+        env = {"SHUNT_SPIN_US": 0, "SHUNT_BELLS": bells, "SHUNT_PROMOTE_AFTER": "auto"}
         r.run(["taskset", "-c", "0", sys.executable, "-c", PROGRAM, str(rounds)], env=env, timeout=100)
         return report.promoted, report.demoted, report.reasons().get(NO_GAIN, 0)
 
@@ -52,15 +52,15 @@ def ran(r, mode):
 
 
 def test_what_takes_a_kick_for_each_message_goes_back(ran):
-    promoted, demoted, gained_nothing = ran(4000, "off", 64)
+    promoted, demoted, gained_nothing = ran(4000, "off")
     assert promoted >= 2 and demoted >= 2 and gained_nothing >= 1
 
 
 def test_it_comes_back_a_bounded_number_of_times(ran):
-    promoted, demoted, gained_nothing = ran(12000, "off", 1)
+    promoted, demoted, gained_nothing = ran(60000, "off")
     assert promoted >= 4 and gained_nothing <= 8
 
 
 def test_what_is_woken_by_memory_stays(ran):
-    promoted, demoted, gained_nothing = ran(4000, "on", 64)
+    promoted, demoted, gained_nothing = ran(4000, "on")
     assert promoted == 2 and demoted == gained_nothing == 0

@@ -1,4 +1,5 @@
-//! Whether a connection in memory gains anything by it, measured while it lives.
+//! Whether a connection in memory gains anything by it, measured while it lives, unless the option
+//! `promote-after` is set.
 //!
 //! What may make memory slower than tcp is how its sleepers are woken. A message for which nobody
 //! has to be woken costs a small part of one by tcp; one that wakes by the word or by a bell about
@@ -40,8 +41,9 @@ pub(crate) fn judge(conn: &'static Conn, fd: i32) {
 
 #[cold]
 fn judge_kicked(conn: &'static Conn, fd: i32) {
-    // A guest has asked for memory.
-    if process::is_guest() || conn.is_via() || !peering::facts(conn).shares_memory {
+    // A guest has asked for memory, as has who sets the option.
+    let asked_for = process::is_guest() || process::options().promote_after.is_some() && !cfg!(sim);
+    if asked_for || conn.is_via() || !peering::facts(conn).shares_memory {
         return;
     }
     let Some(mut tx) = conn.lock_tx(fd) else { return };

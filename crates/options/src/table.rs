@@ -311,6 +311,7 @@ shunt.rules(5) say more; shunt doctor --rules PROGRAM ADDR says which rule decid
 short ones do not pay for a move from which they would not profit: it costs about as much as fifty round trips. auto \
 begins with 64 calls, or 256 KB, and learns from the connections of the same listener, or to the same address: between 16 \
 calls, where they live long, and 1024, where they end soon after a move. 0 moves connections as soon as they are used. \
+Under auto one that gains nothing in memory goes back. \
 Counted at each end for itself.",
         set: |options, value| match value {
             Value::Number(n) => options.promote_after = Some(n),

@@ -8,7 +8,7 @@
 //! It is the only thread of the library. Two rules follow:
 //!
 //! * It waits for no lock that a thread of the program may hold, as that thread may be waiting for
-//!   room in an outbox.
+//!   room in an outbox. (For one that is in the kernel's close() it waits, 20 ms at most.)
 //! * Events of links are reported in the middle of other things. It notes them and handles them
 //!   later, when it holds nothing (`work.rs`). The exceptions are requests that somebody waits for
 //!   and that nothing can delay (`links.rs`).

@@ -50,7 +50,7 @@ static NETNS: AtomicU64 = AtomicU64::new(0);
 impl Post {
     /// A post of this process.
     pub fn new(key: u64, token: u64, cookie: u64, index: u32) -> Post {
-        let time = (sys::now() / 1_000_000) as u32;
+        let time = now();
         let post =
             Post { magic: MAGIC, key, token, cookie, pid: process::pid(), index, time, ..Post::default() };
         Post { check: post.sum(), ..post }
@@ -67,6 +67,11 @@ impl Post {
     pub fn parse(bytes: &[u8]) -> Option<Post> {
         Post::of(bytes).filter(|post| post.magic == MAGIC && post.check == post.sum())
     }
+}
+
+/// [`Post::time`] of what is posted now.
+pub fn now() -> u32 {
+    (sys::now() / 1_000_000) as u32
 }
 
 /// The key of the end whose own address is `own`.

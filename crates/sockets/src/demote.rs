@@ -244,7 +244,8 @@ fn await_agreement(conn: &Conn) {
 fn carry_out(conn: &Conn, fd: i32, tx: &mut Held<'_, Tx>, step: Step, from: Option<u64>) {
     match step {
         Step::Tell => {
-            let again = if conn.has(flag::FOR_NOW) { note::AGAIN } else { 0 };
+            let for_now = conn.has(flag::FOR_NOW) && !conn.has(flag::OWN_WISH);
+            let again = if for_now { note::AGAIN } else { 0 };
             conn.tell(note::DEMOTE | again);
         }
         Step::Wake => fire::wake(conn, fd, tx, trip::RX | trip::TX),

@@ -90,11 +90,12 @@ fn counts(conn: &Conn, sent_kicks: u64) -> Counts {
 /// kick, and they have carried little.
 fn is_doubtful(before: Counts, now: Counts) -> bool {
     let since = |of: fn(&Counts) -> u64| of(&now).saturating_sub(of(&before));
-    let kicks = since(|counts| counts.sent_kicks) + since(|counts| counts.got_kicks);
+    // The peer says how many it has sent.
+    let kicks = since(|counts| counts.sent_kicks).saturating_add(since(|counts| counts.got_kicks));
     let (writes, bytes_in) = (since(|counts| counts.writes), since(|counts| counts.bytes_in));
     // The peer's messages are not counted here: as many as ours, if it has sent any.
     let messages = writes + writes.min(bytes_in);
-    kicks * 4 > messages && since(Counts::bytes) < kicks * GAINS_BYTES
+    kicks.saturating_mul(4) > messages && since(Counts::bytes) < kicks.saturating_mul(GAINS_BYTES)
 }
 
 /// Bytes in 2^20 ticks.
@@ -107,10 +108,15 @@ pub(crate) fn trial_begins(conn: &Conn, fd: i32) {
     conn.trial.carried.store(diag::carried(fd).unwrap_or(0), Ordering::Relaxed);
 }
 
-/// A trial on tcp that began at `from` ends: whether the connection is to move.
+/// A trial on tcp that began at `from` ends: whether the connection is to move. It is measured
+/// once, however long the move takes then.
 pub(crate) fn trial_ends(conn: &Conn, fd: i32, from: u64) -> bool {
     let trial = &conn.trial;
-    let carried = diag::carried(fd).unwrap_or(0).saturating_sub(trial.carried.load(Ordering::Relaxed));
+    let before = trial.carried.swap(MEASURED, Ordering::Relaxed);
+    if before == MEASURED {
+        return true;
+    }
+    let carried = diag::carried(fd).unwrap_or(0).saturating_sub(before);
     let by_tcp = rate(carried, from, ticks());
     trial.by_tcp.store(by_tcp.max(1), Ordering::Relaxed);
     let in_memory = trial.in_memory.swap(0, Ordering::Relaxed);
@@ -124,6 +130,9 @@ pub(crate) fn trial_ends(conn: &Conn, fd: i32, from: u64) -> bool {
     }
     false
 }
+
+/// Instead of what the companion had carried.
+const MEASURED: u64 = u64::MAX;
 
 /// A little slower is as fast: what takes kicks has its costs at others, too.
 fn is_for_tcp(by_tcp: u64, in_memory: u64) -> bool {
@@ -157,7 +166,7 @@ mod tests {
         assert!(!doubtful(100, 400, 25600, 25600), "every fourth");
         assert!(!doubtful(100, 100, 1 << 20, 6400), "large ones");
         assert!(!doubtful(0, 100_000, 6_400_000, 0), "hardly any");
-        assert!(doubtful(u64::MAX / 8, 100, 0, 0), "whatever a peer says");
+        assert!(doubtful(u64::MAX - 5, 100, 0, 0), "whatever a peer says");
     }
 
     #[test]

@@ -77,7 +77,7 @@ impl Set {
                 // told of them.
                 let rings = match self.moved.load(Ordering::Acquire) {
                     0 => 0,
-                    _ => self.collect(&link::scan(), &mut places[count..], Hints::None, call, false)?,
+                    _ => self.collect(&link::scan(), &mut places[count..], Hints::None, call, false)?.0,
                 };
                 places[inner.unwrap_or(count)..count + rings].rotate_right(rings);
                 self.pass_on();
@@ -86,7 +86,7 @@ impl Set {
             if nanos == Some(0) || deadline.is_some_and(|deadline| ticks() >= deadline) {
                 let call = self.calls.fetch_add(1, Ordering::Relaxed) + 1;
                 let (count, undecided) = match moved || inner.is_some() {
-                    true => self.go(&link::scan(), places, Hints::Until(u64::MAX), call, false)?,
+                    true => self.collect(&link::scan(), places, Hints::Until(u64::MAX), call, false)?,
                     false => (0, false),
                 };
                 if count == 0 && undecided {
@@ -134,9 +134,9 @@ impl Set {
         if !mixed && self.crowded.swap(0, Ordering::Relaxed) == 0 {
             let since = ticks() - self.kernel_asked.load(Ordering::Relaxed);
             if next.asked || since <= ticks_of(KERNEL_NS) {
-                return self.collect(scan, places, all, call, false);
+                return Ok(self.collect(scan, places, all, call, false)?.0);
             }
-            let mut count = self.collect(scan, places, all, call, true)?;
+            let mut count = self.collect(scan, places, all, call, true)?.0;
             let mut inner = None;
             if count < places.len() && (count > 0 || next.spins) {
                 let (kernel, place) = self.ask_kernel(&mut places[count..], Some(0), core::ptr::null())?;
@@ -145,18 +145,18 @@ impl Set {
             // What the inner set had is on the list now.
             let rest = if inner.is_some() { &mut places[count..] } else { &mut [] };
             let hints = if inner.is_some() { all } else { Hints::None };
-            return Ok(count + self.collect(scan, rest, hints, call, false)?);
+            return Ok(count + self.collect(scan, rest, hints, call, false)?.0);
         }
         if mixed && queue != 0 {
             // For what comes from now on the bell is rung, which tells its place.
             self.arm_sleep(scan, queue - 1);
         }
         let half = places.len() / 2;
-        let first = self.collect(scan, &mut places[..half], Hints::None, call, true)?;
+        let first = self.collect(scan, &mut places[..half], Hints::None, call, true)?.0;
         let before = if mixed { ticks() } else { u64::MAX };
         let (kernel, bell) = self.ask_kernel(&mut places[first..], Some(0), core::ptr::null())?;
         let count = first + kernel;
-        let hinted = self.collect(scan, &mut places[count..], Hints::Until(before), call, false)?;
+        let hinted = self.collect(scan, &mut places[count..], Hints::Until(before), call, false)?.0;
         places[first + bell.unwrap_or(kernel)..count + hinted].rotate_right(hinted);
         if mixed && queue != 0 {
             self.wait_for_ringers(scan, queue - 1);
@@ -360,22 +360,10 @@ impl Set {
         }
     }
 
-    /// Goes through the list, and reports what is ready. `more`: the same call goes through it
-    /// again, and must not report the same once more.
+    /// Goes through the list, and reports what is ready: how many are, and whether there was a
+    /// member of which it is being decided whether its calls are ours. `more`: the same call goes
+    /// through the list again, and must not report the same once more.
     fn collect(
-        &self,
-        scan: &link::Scan,
-        places: &mut [libc::epoll_event],
-        hints: Hints,
-        call: u64,
-        more: bool,
-    ) -> Result<usize, Errno> {
-        Ok(self.go(scan, places, hints, call, more)?.0)
-    }
-
-    /// As [`Set::collect`]; and says whether there was a member of which it is being decided
-    /// whether its calls are ours.
-    fn go(
         &self,
         scan: &link::Scan,
         places: &mut [libc::epoll_event],

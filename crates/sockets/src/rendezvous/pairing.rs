@@ -13,7 +13,7 @@ use super::agreement::{
 };
 use super::hello;
 use super::posted::{LISTENER, SERVE_NS, UNSEEN, other_end, own_token, posted, wait_longer, wait_no_longer};
-use crate::board::Post;
+use crate::board::{self, Post};
 use crate::conn::{Conn, Held, Tx, flag, path, state};
 use crate::layout::{self, ACCEPTED, CANCELLED, REFUSED, SMALL_BUFFERS_SET, STATE, note};
 use crate::link::{self, Link, MANNER, Message, OFFER, SMALL_BUFFERS, TAKE_BACK};
@@ -90,9 +90,10 @@ pub(super) fn approach(conn: &'static Conn, other: &Post, remote: bool) {
 
 /// Whether the other end is to offer when it looks next. Where it was posted long before, it looks
 /// seldom by now: until it answered an offer of ours, each call on the connection would take
-/// longer.
+/// longer. Not for ever: it may have no slot left.
 fn comes_to_us(conn: &Conn, other: &Post) -> bool {
-    is_long_before(other.time, conn.posted_time.load(Ordering::Relaxed))
+    let ours = conn.posted_time.load(Ordering::Relaxed);
+    is_long_before(other.time, ours) && board::now().wrapping_sub(ours) < COMES_MS
 }
 
 fn is_long_before(theirs: u32, ours: u32) -> bool {
@@ -100,6 +101,8 @@ fn is_long_before(theirs: u32, ours: u32) -> bool {
 }
 
 const LONG_BEFORE_MS: i32 = 30;
+/// It looks once a second at least, if its program makes calls.
+const COMES_MS: u32 = 2000;
 
 fn offer(conn: &'static Conn, link: &'static Link, other: &Post) {
     if conn.has(flag::SHUT_WR | flag::SHUT_RD | flag::NEVER) {

@@ -20,10 +20,13 @@ use crate::{bells, events, idle, link, next, overdue, process, ready, table};
 /// The kernel's part of a set is asked at least this often while rings keep it busy.
 const KERNEL_NS: u64 = 50_000;
 
-/// How long a bell is waited for that is about to be rung; and for how long none is after one that
-/// was not.
-const RINGERS_NS: u64 = if cfg!(perturb) { 50_000_000 } else { 50_000 };
-const IMPATIENT_NS: u64 = if cfg!(perturb) { 0 } else { 10_000_000 };
+/// How long a bell is waited for that is about to be rung: as long as whoever rings it may have to
+/// wait for a processor. After one that did not come none is waited for: whoever sets hints and
+/// never rings takes one part in a hundred of our time.
+const RINGERS_NS: u64 = if cfg!(perturb) { 50_000_000 } else { 10_000_000 };
+const IMPATIENT_NS: u64 = if cfg!(perturb) { 0 } else { 100 * RINGERS_NS };
+/// It is waited for without a system call for so long.
+const RINGERS_SPIN_NS: u64 = 5_000;
 /// How often hints are taken again, at most, for what came before something that has been seen.
 const POLLS: usize = 4;
 
@@ -179,6 +182,7 @@ impl Set {
         }
         let Some(bell) = bells::bell_fd(queue as usize) else { return };
         let waking = core::mem::take(&mut guard.state().waking);
+        drop(guard);
         let start = ticks();
         if start >= self.impatient.load(Ordering::Relaxed) {
             for conn in waking.into_iter().flatten() {
@@ -188,7 +192,7 @@ impl Set {
                         self.impatient.store(start + ticks_of(IMPATIENT_NS), Ordering::Relaxed);
                         break;
                     }
-                    if waited > ticks_of(RINGERS_NS / 10) {
+                    if waited > ticks_of(RINGERS_SPIN_NS) {
                         sys::yield_now();
                     } else {
                         spin_hint();

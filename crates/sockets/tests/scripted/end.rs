@@ -223,14 +223,20 @@ impl Set {
     }
 
     pub fn wait(&self, nanos: Option<u64>) -> i32 {
+        match self.all(nanos)[..] {
+            [] => 0,
+            [(_, events)] => events,
+            ref more => panic!("{} events of one member", more.len()),
+        }
+    }
+
+    /// What is told of all members, in its order: descriptors and events.
+    pub fn all(&self, nanos: Option<u64>) -> Vec<(i32, i32)> {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; 4];
         // SAFETY: there is room for so many events.
         let got = unsafe { epoll::wait(self.0, events.as_mut_ptr(), 4, nanos, std::ptr::null()) };
-        match got.expect("it is ours").unwrap() {
-            0 => 0,
-            1 => events[0].events as i32,
-            more => panic!("{more} events of one member"),
-        }
+        let got = got.expect("it is ours").unwrap();
+        events[..got].iter().map(|event| (event.u64 as i32, event.events as i32)).collect()
     }
 }
 

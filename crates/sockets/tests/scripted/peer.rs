@@ -313,14 +313,22 @@ impl Peer {
 
     /// Wakes the library as it is armed.
     pub fn fire(&mut self) {
-        let mut how = self.theirs.stimulate(self.at(layout::TRIP), trip::RX | trip::TX);
+        let how = self.claim();
+        self.carry_out(how);
+    }
+
+    /// The first half of [`Peer::fire`]: what is left to be done.
+    pub fn claim(&mut self) -> u64 {
+        let how = self.theirs.stimulate(self.at(layout::TRIP), trip::RX | trip::TX);
         assert_ne!(how, 0, "it is armed");
         if how & trip::WORD != 0 {
             trip::wake(&self.theirs, self.at(layout::TRIP), 1);
         }
-        if how & trip::MODE == trip::QUEUE {
-            how = self.hint(trip::id(how));
-        }
+        if how & trip::MODE == trip::QUEUE { self.hint(trip::id(how)) } else { how }
+    }
+
+    /// The other half.
+    pub fn carry_out(&mut self, how: u64) {
         if how & trip::MODE == trip::BELL {
             self.ring(trip::id(how));
         } else if how & trip::MODE != 0 {

@@ -53,14 +53,19 @@ pub fn cpu() -> u64 {
 }
 
 /// Ticks per millisecond; measured once against the kernel's clock.
+#[inline]
 pub fn ticks_per_ms() -> u64 {
     if cfg!(sim) {
         return 1_000_000;
     }
-    let known = TICKS_PER_MS.load(Ordering::Relaxed);
-    if known != 0 {
-        return known;
+    match TICKS_PER_MS.load(Ordering::Relaxed) {
+        0 => measure_once(),
+        known => known,
     }
+}
+
+#[cold]
+fn measure_once() -> u64 {
     let begun = (BEGUN_TICKS.load(Ordering::Relaxed), BEGUN.load(Ordering::Relaxed));
     let rate = between(begun, both(&mut sys::now, &mut ticks)).unwrap_or_else(|| measure(sys::now, ticks));
     TICKS_PER_MS.store(rate, Ordering::Relaxed);
@@ -127,8 +132,13 @@ fn both(now: &mut impl FnMut() -> u64, ticks: &mut impl FnMut() -> u64) -> (u64,
 }
 
 /// Nanoseconds as ticks.
+#[inline]
 pub fn ticks_of(nanos: u64) -> u64 {
-    (u128::from(nanos) * u128::from(ticks_per_ms()) / 1_000_000).min(u64::MAX.into()) as u64
+    let rate = ticks_per_ms();
+    match nanos.checked_mul(rate) {
+        Some(product) => product / 1_000_000,
+        None => (u128::from(nanos) * u128::from(rate) / 1_000_000).min(u64::MAX.into()) as u64,
+    }
 }
 
 /// Ticks as nanoseconds.

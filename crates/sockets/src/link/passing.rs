@@ -18,16 +18,20 @@ impl Link {
     /// Whether the peer can ring our bell with this number: it is passed to it now, if need be, or
     /// made, for one of another user. Who asks owns the bell: a set, or the thread that is going to
     /// sleep.
+    #[inline]
     pub(crate) fn gives(&self, number: usize) -> bool {
+        self.given.load(Ordering::Acquire) & 1 << number != 0 || self.gives_now(number)
+    }
+
+    #[cold]
+    fn gives_now(&self, number: usize) -> bool {
         if self.rings_loud() {
             return bells::loud_fd(number).is_some();
         }
-        let bit = 1 << number;
-        self.given.load(Ordering::Acquire) & bit != 0
-            || self.rings() && self.serves() && self.pass(number) && {
-                self.given.fetch_or(bit, Ordering::AcqRel);
-                true
-            }
+        self.rings() && self.serves() && self.pass(number) && {
+            self.given.fetch_or(1 << number, Ordering::AcqRel);
+            true
+        }
     }
 
     /// One at a time is under way: the kernel limits how many descriptors of a user are, the

@@ -33,7 +33,7 @@ unitdir   := $(DESTDIR)$(PREFIX)/lib/systemd/system
 usersdir  := $(DESTDIR)$(PREFIX)/lib/sysusers.d
 docdir    := $(DESTDIR)$(PREFIX)/share/doc/shunt
 
-.PHONY: help build programs demo quick test bench wheel install uninstall models sim mends fuzz soak ether-soak conformance qemu users plain perturb switched-off checked far check fmt fresh dist clean
+.PHONY: help build programs demo quick test bench wheel install uninstall models sim mends fuzz soak ether-soak conformance qemu users plain perturb switched-off checked far libcs check fmt fresh dist clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -107,6 +107,10 @@ far: build ## connections between hosts: network namespaces, agents, libfabric's
 users: build ## all examples of tests/apps between two users
 	@scripts/bootstrap.sh test
 	@USERS_TESTS=test TEST_ONLY=users scripts/test.sh
+
+libcs: build programs ## the library with other releases of glibc, in roots that debootstrap makes (LIBCS="bullseye trixie sid")
+	@scripts/bootstrap.sh test
+	@scripts/libcs.sh
 
 qemu: build ## two guests under QEMU with TIPC, bonds and `shunt ether`, all of it (what is short is in make test); figures go to build/qemu
 	@scripts/bootstrap.sh test

@@ -27,6 +27,7 @@ HERE = Path(__file__).parent
 def pytest_addoption(parser):
     parser.addoption("--modes", default=",".join(modes.MODES), help="which of plain,shunt,tcp to run, or far")
     parser.addoption("--shared-shm", action="store_true", help="use the machine's /dev/shm, not one of our own")
+    parser.addoption("--apps", help="the folder with the programs of tests/apps, built for another libc (make libcs)")
 
 
 def pytest_configure(config):
@@ -105,6 +106,8 @@ def pytest_runtest_makereport(item, call):
 @pytest.fixture(scope="session")
 def apps(pytestconfig):
     """The folder with the built victim programs (tests/apps)."""
+    if built := pytestconfig.getoption("--apps"):
+        return Path(built)
     out = (pytestconfig.staged or modes.ROOT / "build") / "apps"
     with system.building(out):
         made = subprocess.run(["make", "-s", "-j2", "-C", str(HERE / "apps"), f"OUT={out}"], capture_output=True, text=True)

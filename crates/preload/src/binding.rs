@@ -5,13 +5,11 @@
 //! Slots that are bound when they are first called have no function yet; ours is put there, too. A
 //! function that the library, or one that it needs, defines itself stays.
 
-use core::ffi::{CStr, c_char, c_int, c_void};
-use core::ops::Range;
+use core::ffi::{CStr, c_int, c_void};
 use core::{mem, ptr};
-use fabric::sys;
 
+use crate::loaded::{DT_RPATH, DT_RUNPATH, Library, file_of};
 use crate::next::behind;
-use crate::start::file_of;
 
 /// Something cannot be bound to us.
 pub struct Past;
@@ -121,7 +119,7 @@ impl Binder {
                     }
                 }
                 if library.readonly.contains(&(slot as usize)) && !mem::replace(&mut writable, true) {
-                    done = library.protect(libc::PROT_READ | libc::PROT_WRITE);
+                    done = library.protect(libc::PROT_READ | libc::PROT_WRITE).map_err(|_| Past);
                     if done.is_err() {
                         break;
                     }
@@ -130,7 +128,7 @@ impl Binder {
                 fabric::sync::AtomicUsize::from_ptr(slot).store(new, fabric::sync::Ordering::Relaxed);
             }
             if writable {
-                done = done.and(library.protect(libc::PROT_READ));
+                done = done.and(library.protect(libc::PROT_READ).map_err(|_| Past));
             }
         }
         done
@@ -171,204 +169,6 @@ enum Slot {
     Past,
     Unknown,
 }
-
-/// A library that is loaded.
-struct Library {
-    /// What its own addresses are relative to.
-    address: usize,
-    /// Where its file begins.
-    base: usize,
-    mapped: Range<usize>,
-    /// What the dynamic linker has made read-only when it had written it.
-    readonly: Range<usize>,
-    dynamic: *const Dynamic,
-}
-
-impl Library {
-    /// The one that a handle of dlopen() stands for.
-    ///
-    /// # Safety
-    /// The handle is open.
-    unsafe fn of(handle: *mut c_void) -> Option<Library> {
-        let mut map: *const LinkMap = ptr::null();
-        // SAFETY: the caller vouches for the handle; the library's description lives as long.
-        unsafe {
-            if libc::dlinfo(handle, libc::RTLD_DI_LINKMAP, (&raw mut map).cast()) != 0 {
-                return None;
-            }
-            Library::with((*map).dynamic.cast())
-        }
-    }
-
-    /// The one that has this address.
-    fn with(address: *const c_void) -> Option<Library> {
-        struct Wanted {
-            address: usize,
-            library: Option<Library>,
-        }
-        unsafe extern "C" fn look(info: *mut libc::dl_phdr_info, _: usize, wanted: *mut c_void) -> c_int {
-            // SAFETY: dl_iterate_phdr() gives what describes a library, and our argument.
-            unsafe {
-                let wanted = &mut *wanted.cast::<Wanted>();
-                wanted.library = Library::described(&*info).filter(|it| it.mapped.contains(&wanted.address));
-                c_int::from(wanted.library.is_some())
-            }
-        }
-        let mut wanted = Wanted { address: address as usize, library: None };
-        // SAFETY: the function only looks at what it is given.
-        unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut wanted).cast()) };
-        wanted.library
-    }
-
-    /// # Safety
-    /// As dl_iterate_phdr() describes it.
-    unsafe fn described(info: &libc::dl_phdr_info) -> Option<Library> {
-        let address = info.dlpi_addr as usize;
-        // SAFETY: the program headers are there.
-        let headers = unsafe { core::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()) };
-        let range = |header: &libc::Elf64_Phdr| {
-            let begin = address + header.p_vaddr as usize;
-            begin..begin + header.p_memsz as usize
-        };
-        let first = |kind| headers.iter().find(|header| header.p_type == kind).map(range);
-        let loaded = || headers.iter().filter(|header| header.p_type == libc::PT_LOAD).map(range);
-        let mapped = loaded().map(|it| it.start).min()?..loaded().map(|it| it.end).max()?;
-        // SAFETY: asks for a number.
-        let page = unsafe { libc::getauxval(libc::AT_PAGESZ) } as usize;
-        Some(Library {
-            address,
-            base: mapped.start / page * page,
-            mapped,
-            readonly: first(libc::PT_GNU_RELRO)
-                .map_or(0..0, |it| it.start / page * page..it.end / page * page),
-            dynamic: first(libc::PT_DYNAMIC)?.start as *const Dynamic,
-        })
-    }
-
-    fn entries(&self) -> impl Iterator<Item = Dynamic> {
-        // SAFETY: a library's entries, which end with one of zeroes, are mapped as long as it is.
-        (0..).map(|i| unsafe { *self.dynamic.add(i) }).take_while(|entry| entry.tag != 0)
-    }
-
-    fn entry(&self, tag: i64) -> Option<usize> {
-        self.entries().find(|entry| entry.tag == tag).map(|entry| entry.value)
-    }
-
-    /// An entry that is an address: the dynamic linker has made it absolute, on most machines.
-    fn table(&self, tag: i64) -> Option<usize> {
-        self.entry(tag).map(|at| if at < self.address { at + self.address } else { at })
-    }
-
-    fn relocations(&self) -> impl Iterator<Item = &Relocation> {
-        let table = |tag, size| {
-            let begin = self.table(tag).unwrap_or(0) as *const Relocation;
-            let len = self.entry(size).unwrap_or(0) / size_of::<Relocation>();
-            // SAFETY: the library's own words say where they are, and how many.
-            (0..if begin.is_null() { 0 } else { len }).map(move |i| unsafe { &*begin.add(i) })
-        };
-        table(DT_RELA, DT_RELASZ).chain(table(DT_JMPREL, DT_PLTRELSZ))
-    }
-
-    fn symbol(&self, index: usize) -> Symbol {
-        // SAFETY: the library's own words say where its symbols are.
-        unsafe { *(self.table(DT_SYMTAB).unwrap_or(0) as *const Symbol).add(index) }
-    }
-
-    /// The name of a symbol.
-    fn name(&self, symbol: usize) -> &CStr {
-        self.string(self.symbol(symbol).name as usize)
-    }
-
-    fn string(&self, offset: usize) -> &CStr {
-        // SAFETY: the library's own words say where its strings are, each of which ends.
-        unsafe { CStr::from_ptr((self.table(DT_STRTAB).unwrap_or(0) + offset) as *const c_char) }
-    }
-
-    fn needed(&self) -> impl Iterator<Item = &CStr> {
-        self.entries().filter(|entry| entry.tag == DT_NEEDED).map(|entry| self.string(entry.value))
-    }
-
-    /// The address of a function that it defines, by its hash table (DT_GNU_HASH).
-    fn defined(&self, name: &CStr) -> Option<usize> {
-        let hash = name
-            .to_bytes()
-            .iter()
-            .fold(5381_u32, |hash, byte| hash.wrapping_mul(33).wrapping_add(u32::from(*byte)));
-        let table = self.table(DT_GNU_HASH)? as *const u32;
-        // SAFETY: words as the linker has made them: the number of buckets, the first symbol that
-        // is in one, the number of words (of 8 bytes) of the filter; filter, buckets, hashes.
-        unsafe {
-            let [buckets, first, filter] = [0, 1, 2].map(|i| *table.add(i) as usize);
-            let bucket = table.add(4 + 2 * filter);
-            let hashes = bucket.add(buckets);
-            let mut index = *bucket.add(hash as usize % buckets.max(1)) as usize;
-            while index >= first {
-                let other = *hashes.add(index - first);
-                let symbol = self.symbol(index);
-                if other | 1 == hash | 1 && self.string(symbol.name as usize) == name {
-                    return Some(self.address + symbol.value as usize);
-                }
-                if other & 1 != 0 {
-                    break;
-                }
-                index += 1;
-            }
-        }
-        None
-    }
-
-    /// Changes the protection of what is read-only.
-    ///
-    /// # Safety
-    /// Nothing writes there afterwards that needs it writable.
-    unsafe fn protect(&self, protection: c_int) -> Result<(), Past> {
-        sys::mprotect(self.readonly.start as *mut u8, self.readonly.len(), protection).map_err(|_| Past)
-    }
-}
-
-/// What the dynamic linker says of a library (<link.h>).
-#[repr(C)]
-struct LinkMap {
-    address: usize,
-    name: *const c_char,
-    dynamic: *const Dynamic,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Dynamic {
-    tag: i64,
-    value: usize,
-}
-
-#[repr(C)]
-struct Relocation {
-    offset: usize,
-    info: u64,
-    addend: isize,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Symbol {
-    name: u32,
-    kind: u8,
-    visibility: u8,
-    section: u16,
-    value: u64,
-    size: u64,
-}
-
-const DT_NEEDED: i64 = 1;
-const DT_PLTRELSZ: i64 = 2;
-const DT_STRTAB: i64 = 5;
-const DT_SYMTAB: i64 = 6;
-const DT_RELA: i64 = 7;
-const DT_RELASZ: i64 = 8;
-const DT_RPATH: i64 = 15;
-const DT_JMPREL: i64 = 23;
-const DT_RUNPATH: i64 = 29;
-const DT_GNU_HASH: i64 = 0x6fff_fef5;
 
 /// The types of relocations that are the address of a function: as a value, in a table, in the
 /// table of calls.

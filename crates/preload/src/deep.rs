@@ -16,8 +16,8 @@ use sockets::reason::Reason;
 use crate::next::Next;
 use crate::{binding, uring};
 
-static DLOPEN: Next = Next::new(c"dlopen");
-static DLMOPEN: Next = Next::new(c"dlmopen");
+static DLOPEN: Next = Next::pointer(c"dlopen");
+static DLMOPEN: Next = Next::pointer(c"dlmopen");
 
 /// Before dlopen(): where to go on.
 unsafe extern "C" fn opening(file: *const c_char, flags: c_int) -> usize {

@@ -1,20 +1,29 @@
 //! libc's own functions behind the hooks, found when first needed: another library's constructor
 //! may call a hook before ours ran.
 
-use core::ffi::{CStr, c_int};
+use core::ffi::CStr;
 use fabric::sync::{AtomicUsize, Ordering};
 use fabric::sys::Errno;
 use sockets::errno;
 
+use crate::older;
+
 /// The address of the next definition of a symbol.
 pub struct Next {
     name: &'static CStr,
+    /// Stands for it where there is none.
+    missing: unsafe extern "C" fn() -> isize,
     at: AtomicUsize,
 }
 
 impl Next {
     pub const fn new(name: &'static CStr) -> Next {
-        Next { name, at: AtomicUsize::new(0) }
+        Next { name, missing: minus_one, at: AtomicUsize::new(0) }
+    }
+
+    /// One that returns a pointer, null where it fails.
+    pub const fn pointer(name: &'static CStr) -> Next {
+        Next { name, missing: null, at: AtomicUsize::new(0) }
     }
 
     #[inline(always)]
@@ -27,7 +36,7 @@ impl Next {
     fn find(&self) -> usize {
         let mut at = behind(self.name);
         if at == 0 {
-            at = missing as *const () as usize;
+            at = older::call(self.name).unwrap_or(self.missing as *const () as usize);
         }
         self.at.store(at, Ordering::Relaxed);
         at
@@ -45,10 +54,14 @@ pub fn behind(name: &CStr) -> usize {
     }
 }
 
-/// Stands for a function that this libc does not have.
-unsafe extern "C" fn missing() -> c_int {
+unsafe extern "C" fn minus_one() -> isize {
     errno::set(libc::ENOSYS);
     -1
+}
+
+unsafe extern "C" fn null() -> isize {
+    errno::set(libc::ENOSYS);
+    0
 }
 
 /// What a call returns: the value, or -1 with errno set.

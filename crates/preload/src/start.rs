@@ -5,6 +5,7 @@ use options::LogLevel;
 use sockets::reason::Reason;
 use sockets::{lifecycle, log, next, process, report};
 
+use crate::loaded::file_of;
 use crate::next::Next;
 use crate::options_of::Entries;
 use crate::rules_of::Found;
@@ -101,16 +102,6 @@ fn is_preloaded() -> bool {
     };
     // Another copy of us may be preloaded.
     !version.is_null() && file_of(version) == file_of(start as *const c_void)
-}
-
-/// Where the file begins that this address belongs to; 0 if it belongs to none.
-pub fn file_of(address: *const c_void) -> usize {
-    // SAFETY: zeroes are a valid Dl_info, which dladdr fills.
-    unsafe {
-        let mut info: libc::Dl_info = core::mem::zeroed();
-        libc::dladdr(address, &mut info);
-        info.dli_fbase as usize
-    }
 }
 
 unsafe extern "C" fn finish() {

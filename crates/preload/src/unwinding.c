@@ -1,15 +1,16 @@
 /* The unwinder is libgcc's. To load its library takes a process longer than to load ours, and hardly any has anything to unwind: so it is loaded when a
  * thread is cancelled in a call of ours, or a call of ours panics. These stand in its functions' place, for us alone. */
+#define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdint.h>
 #include <stdlib.h>
 
 #pragma GCC visibility push(hidden)
 
-/* By then libc has loaded it, if it is a cancellation. */
+/* By then libc has loaded it, if it is a cancellation: also where the program has no dlopen() (before glibc 2.34). */
 static void *function(const char *name) {
     void *library = dlopen("libgcc_s.so.1", RTLD_NOW | RTLD_LOCAL);
-    void *found = library ? dlsym(library, name) : NULL;
+    void *found = dlsym(library ? library : RTLD_NEXT, name);
     if (!found) abort();
     return found;
 }

@@ -115,6 +115,20 @@ fn every_call_of_libc_is_hooked_or_explained() {
     );
 }
 
+/// An older libc would load neither the library nor the program: `src/older.rs`.
+#[test]
+fn it_needs_nothing_that_came_after_glibc_2_17() {
+    let newer: Vec<String> = needed(library())
+        .into_iter()
+        .filter(|(_, version)| !version.is_some_and(|version| version <= (2, 17)))
+        .map(|(name, _)| name)
+        .collect();
+    assert!(
+        newer.is_empty(),
+        "{newer:?} are bound to later versions: write them in crates/preload/src/older.rs"
+    );
+}
+
 #[test]
 fn what_is_hooked_is_not_excused() {
     let (hooks, list) = (symbols(library()), List::read());
@@ -210,6 +224,39 @@ fn symbols(path: &Path) -> BTreeSet<String> {
     let names = all().unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     assert!(names.len() > 50, "{} has hardly any symbols: {names:?}", path.display());
     names
+}
+
+/// A name, and the version of glibc that it is bound to, 2.17 as (2, 17).
+type Needed = (String, Option<(u32, u32)>);
+
+/// The names of libc's that a library needs.
+fn needed(path: &Path) -> Vec<Needed> {
+    let data = std::fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let all = || -> object::Result<Vec<Needed>> {
+        let header = FileHeader64::<Endianness>::parse(&*data)?;
+        let endian = header.endian()?;
+        let sections = header.sections(endian, &*data)?;
+        let table = sections.symbols(endian, &*data, object::elf::SHT_DYNSYM)?;
+        let versions = sections.versions(endian, &*data)?.expect("libc's symbols have versions");
+        let mut names = Vec::new();
+        for (index, symbol) in table.enumerate().filter(|(_, symbol)| symbol.st_shndx(endian) == SHN_UNDEF) {
+            let number = versions.version_index(endian, SymbolIndex(index.0));
+            let Some(version) = versions.version(number)? else { continue };
+            let name = String::from_utf8_lossy(symbol.name(endian, table.strings())?).into_owned();
+            names.push((name, release(version.name())));
+        }
+        Ok(names)
+    };
+    let names = all().unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    assert!(names.iter().any(|(name, _)| name == "memcpy"), "{names:?} cannot be all");
+    names
+}
+
+/// GLIBC_2.17, or 2.2.5, as two numbers.
+fn release(version: &[u8]) -> Option<(u32, u32)> {
+    let mut parts = std::str::from_utf8(version).ok()?.strip_prefix("GLIBC_")?.split('.');
+    let mut part = || parts.next()?.parse().ok();
+    Some((part()?, part()?))
 }
 
 /// The libc that this test itself runs with.

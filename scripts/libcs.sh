@@ -1,0 +1,104 @@
+#!/usr/bin/env bash
+# `make libcs`: the library, as it is built here, with other releases of glibc. For each Debian suite of LIBCS debootstrap makes a root in
+# build/libcs (once; remove it to have it made anew). In it
+#
+#   * tests/apps is built by its compiler for its libc, and the tests of LIBCS_TESTS run with these programs, in mode shunt. They
+#     start on this machine, so that their network and the agent are the tests'; only their libc is the root's;
+#   * each program of /usr/bin is started with --version, twice without the library and once with it in LD_PRELOAD: the same output and
+#     the same exit status, but for what differs without it as well.
+#
+#   LIBCS="bullseye trixie sid"   the suites
+#   LIBCS_TESTS=...               the files of tests
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+suites=${LIBCS:-bullseye trixie sid}
+tests=${LIBCS_TESTS:-tests/test_sockets.py tests/test_sets.py tests/test_exec.py tests/test_leftover.py tests/test_death.py tests/test_interrupts.py}
+target=${CARGO_TARGET_DIR:-$PWD/target}
+export SHUNT_LIB=${SHUNT_LIB:-$target/release/libshunt.so} SHUNT_COMMAND=${SHUNT_COMMAND:-$target/release/shunt}
+repo=$PWD
+
+main() {
+    [ "$(id -u)" = 0 ] || { echo "make libcs: debootstrap and chroot need root" >&2; exit 1; }
+    command -v debootstrap >/dev/null || apt-get install -y -q debootstrap >/dev/null
+    local suite status=0
+    for suite in $suites; do
+        root=$repo/build/libcs/$suite/root apps=$repo/build/libcs/$suite/apps
+        echo "##### libcs: $suite"
+        new_root "$suite"
+        programs "$suite"
+        examples "$suite" || status=1
+        starts "$suite" || status=1
+    done
+    return $status
+}
+
+new_root() {
+    [ -e "$root/made" ] && return 0
+    rm -rf --one-file-system "$root"
+    mkdir -p "$root" "$apps"
+    debootstrap --variant=minbase --include=gcc,g++,libc6-dev,make,libaio-dev,liburing-dev,python3-minimal \
+        "$1" "$root" http://deb.debian.org/debian >"$root/../debootstrap.log" 2>&1 ||
+        { tail -5 "$root/../debootstrap.log" >&2; echo "make libcs: debootstrap of $1 failed" >&2; exit 1; }
+    touch "$root/made"
+}
+
+# inside COMMAND: in the root, with this folder as /mnt. Its mounts end with it.
+inside() {
+    unshare --mount sh -c 'mount --bind "$1" "$2/mnt" && mount -t proc proc "$2/proc" && mount --rbind /dev "$2/dev" && shift && exec chroot "$@"' \
+        sh "$repo" "$root" sh -c "$1"
+}
+
+# Each program is started by its libc's own loader, which it names, and finds that libc by its path.
+programs() {
+    local loader folder
+    loader=$root$(inside 'readlink -f "$(ldd /bin/true | grep -o "/[^ ]*/ld-linux[^ ]*")"')
+    folder=$(dirname "$loader")
+    inside "make -s -k -j2 -C /mnt/tests/apps OUT=/mnt/build/libcs/$1/apps \
+        CC='gcc -include older.h -Wl,--dynamic-linker=$loader -Wl,--disable-new-dtags,-rpath,$folder' \
+        CXX='g++ -Wl,--disable-new-dtags,-rpath,$folder'" >"$root/../programs.log" 2>&1 || true
+    absent=$(grep -oE 'Makefile:[0-9]+: [^]]*/[a-z_]+\] Error' "$root/../programs.log" | sed 's|.*/||; s|\] Error||' | sort -u)
+    echo "libcs: $1 has $(inside 'ldd --version | head -1'); not to be built there, not run: ${absent:-none}" | tr '\n' ' '
+    echo
+}
+
+examples() {
+    local choice="not sandbox" name
+    for name in $absent; do choice="$choice and not $name"; done
+    # shellcheck disable=SC2086 # words
+    build/venv/bin/python -m pytest $tests -q -ra -p no:cacheprovider --modes shunt --apps "$apps" -k "$choice"
+}
+
+starts() {
+    cp "$SHUNT_LIB" "$root/libshunt.so"
+    cat >"$root/starts.sh" <<'END'
+cd /tmp
+for program in /usr/bin/*; do
+    [ -f "$program" ] && [ -x "$program" ] || continue
+    echo "== $program"
+    timeout 10 "$program" --version </dev/null 2>&1
+    echo "== $?"
+done
+END
+    local run
+    for run in first second; do inside 'sh /starts.sh' >"$root/../starts.$run" 2>&1; done
+    inside 'LD_PRELOAD=/libshunt.so sh /starts.sh' >"$root/../starts.shunt" 2>&1
+    build/venv/bin/python - "$root/.." <<'END'
+import re, sys
+from pathlib import Path
+
+def read(name):
+    parts = re.split(rb"^== (/.*)\n", (Path(sys.argv[1]) / f"starts.{name}").read_bytes(), flags=re.M)[1:]
+    return dict(zip(parts[::2], parts[1::2]))
+
+first, second, shunt = map(read, ("first", "second", "shunt"))
+same = [name for name in first if first[name] == second.get(name)]
+wrong = [name for name in same if shunt.get(name) != first[name]]
+for name in wrong:
+    print(f"{name.decode()}: without the library {first[name]!r}, with it {shunt.get(name)!r}")
+print(f"libcs: {len(same)} programs started, {len(wrong)} not as without the library; {len(first) - len(same)} are never the same")
+sys.exit(bool(wrong) or len(same) < 200)
+END
+}
+
+main

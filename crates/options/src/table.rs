@@ -1,5 +1,7 @@
 //! The table itself, and the [`Options`] that it fills in.
 
+use core::ffi::CStr;
+
 use crate::kind::{Choice, Kind, Value};
 use crate::networks::Networks;
 use crate::settings::{Fabric, LogLevel, LogTarget, PathMode, Profile, RuleSource, Stream};
@@ -61,6 +63,9 @@ pub struct Options {
 }
 
 impl Options {
+    /// The board of a host whose containers take part, where it is there and none is named.
+    pub const HOST_BOARD: &CStr = c"/run/shunt/board";
+
     /// The values of options that are not set; [`TABLE`] has the same in words.
     pub const DEFAULT: Options = Options {
         profile: Profile::Balanced,
@@ -89,6 +94,11 @@ impl Options {
         check_sleepers: false,
         report: None,
     };
+
+    /// Whether no board is named.
+    pub fn has_usual_board(&self) -> bool {
+        self.board.as_bytes() == Options::DEFAULT.board.as_bytes()
+    }
 
     /// Calls a second that make a connection worth moving. 0: it always is, however seldom it is
     /// used.
@@ -408,7 +418,8 @@ unless this is on. `shunt run --stats` counts such starts.",
         short: "The file by which the two ends of a connection find each other",
         long: "Both ends of a connection must name the same file. It holds hints only, no data, and nothing in it is trusted; \
 it is made when it is missing. If it cannot be opened, or is damaged, connections stay on TCP. Processes with different \
-boards do not find each other: a way to keep groups of programs apart.",
+boards do not find each other: a way to keep groups of programs apart. Where /run/shunt/board is there, which shunt container makes, it is \
+used in the place of the default.",
         set: |options, value| {
             if let Value::Path(path) = value {
                 options.board = path;

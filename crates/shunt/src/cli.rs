@@ -31,7 +31,7 @@ pub fn command() -> Command {
         .subcommand_required(true)
         .arg_required_else_help(true)
         .disable_help_subcommand(true)
-        .subcommands([run(), stat(), doctor(), bench(), demo(), ether(), agent()])
+        .subcommands([run(), stat(), doctor(), bench(), demo(), ether(), agent(), container()])
         .subcommands(OF_PYTHON.iter().map(|(name, _, about)| passed_on(Command::new(*name).about(*about))))
         .subcommands([help(), generate()])
 }
@@ -459,11 +459,47 @@ fn agent() -> Command {
         )
 }
 
+fn container() -> Command {
+    Command::new("container")
+        .about("Put Shunt into containers that ask for it (CDI)")
+        .long_about(format!(
+            "Writes a CDI file (/etc/cdi/shunt.json), by which container engines (Docker from 25, Podman from 4.1, containerd, CRI-O) put Shunt \
+             into the containers that are started with --device {}. Nothing else changes, in no other container, and no daemon is \
+             needed.\n\nSuch a container gets three files: the library, /etc/ld.so.preload, which names it to each program, and {}, the \
+             board of this host, which is made now and when the host starts. Programs for musl, and static ones, run plain; a glibc must be \
+             2.17 or newer.\n\nPrograms that share a network namespace move their connections to memory: those of one container, of one pod, of \
+             containers with the host's network, and of the host itself. Between containers with networks of their own connections stay on TCP.",
+            crate::container::DEVICE,
+            options::Options::HOST_BOARD.to_string_lossy(),
+        ))
+        .after_help("Exit status:\n  0  done\n  1  it failed\n  2  wrong usage")
+        .arg(flag("print").help("Print the CDI file, and change nothing"))
+        .arg(
+            flag("remove").conflicts_with("print").help("Remove all that was written; containers that run keep what they have"),
+        )
+        .arg(
+            Arg::new("library")
+                .long("library")
+                .value_name("FILE")
+                .help("The library [default: the one that `shunt run` uses]")
+                .value_hint(ValueHint::FilePath)
+                .value_parser(value_parser!(std::path::PathBuf)),
+        )
+        .arg(
+            Arg::new("root")
+                .long("root")
+                .value_name("DIR")
+                .help("Write below this folder, for an image of a host [default: /]")
+                .value_hint(ValueHint::DirPath)
+                .value_parser(value_parser!(std::path::PathBuf)),
+        )
+}
+
 fn help() -> Command {
     Command::new("help").about("Explain a subcommand, or the options").arg(
         Arg::new("topic").value_name("TOPIC").help("A subcommand, `options`, or `rules`").value_parser(
             PossibleValuesParser::new(
-                ["options", "rules", "run", "stat", "doctor", "bench", "demo", "ether", "agent"]
+                ["options", "rules", "run", "stat", "doctor", "bench", "demo", "ether", "agent", "container"]
                     .into_iter()
                     .chain(OF_PYTHON.iter().map(|of| of.0)),
             ),

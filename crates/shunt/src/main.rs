@@ -4,6 +4,7 @@
 
 mod agent;
 mod cli;
+mod container;
 mod doctor;
 mod ether;
 mod generate;
@@ -38,6 +39,7 @@ fn main() -> ExitCode {
         Some(("demo", matches)) => bench::demo(&passed_on(matches)),
         Some(("ether", matches)) => ether::main(matches),
         Some(("agent", matches)) => agent::main(matches),
+        Some(("container", matches)) => container::main(matches),
         Some(("help", matches)) => match matches.get_one::<String>("topic").map(String::as_str) {
             Some("bench") => bench::main(&["--help".into()]),
             Some("demo") => bench::demo(&["--help".into()]),

@@ -8,6 +8,7 @@ use fabric::Plain;
 use fabric::sync::{AtomicBool, AtomicU64, Ordering};
 use fabric::sys::{self, Errno};
 use host::addr::Addr;
+use options::Options;
 
 use crate::descriptors::{Kept, intact};
 use crate::process;
@@ -154,9 +155,14 @@ fn open() -> Result<i32, Errno> {
     if sys::file_size_limit() < FIRST + BUCKETS * (WAYS * ENTRY) as u64 {
         return Err(Errno::EFBIG);
     }
-    let path = process::options().board;
-    let path = path.as_c_str();
+    let options = process::options();
     let flags = libc::O_RDWR | libc::O_NOFOLLOW | libc::O_NONBLOCK;
+    if options.has_usual_board()
+        && let Ok(fd) = sys::open(Options::HOST_BOARD, flags, 0)
+    {
+        return checked(fd);
+    }
+    let path = options.board.as_c_str();
     // Without O_CREAT first: Linux forbids O_CREAT on other people's files in sticky directories
     // (fs.protected_regular).
     let fd = match sys::open(path, flags, 0) {
@@ -164,27 +170,28 @@ fn open() -> Result<i32, Errno> {
             Ok(fd) => {
                 // All users of the host meet here; the entries are hints.
                 let _ = sys::fchmod(fd, 0o666);
-                if let Err(errno) = sys::pwrite(fd, &HEADER, 0) {
-                    sys::close(fd);
-                    return Err(errno);
-                }
-                return Ok(fd);
+                return checked(fd);
             }
             Err(Errno::EEXIST) => sys::open(path, flags, 0)?,
             Err(errno) => return Err(errno),
         },
         other => other?,
     };
+    checked(fd)
+}
+
+/// A board that has been opened; whoever finds it empty writes the header.
+fn checked(fd: i32) -> Result<i32, Errno> {
     let mut header = [0; 8];
-    // A board that is being made is still empty: that is not a foreign one.
-    match sys::pread(fd, &mut header, 0) {
-        Ok(0) => Ok(fd),
-        Ok(8) if header == HEADER => Ok(fd),
-        _ => {
-            sys::close(fd);
-            Err(Errno::EINVAL)
-        }
+    let known = match sys::pread(fd, &mut header, 0) {
+        Ok(0) => sys::pwrite(fd, &HEADER, 0).map(drop),
+        Ok(8) if header == HEADER => Ok(()),
+        _ => Err(Errno::EINVAL),
+    };
+    if known.is_err() {
+        sys::close(fd);
     }
+    known.map(|()| fd)
 }
 
 /// The network namespace: its inode, as two hosts' worth of the same addresses may meet on one

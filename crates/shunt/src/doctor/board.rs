@@ -1,10 +1,13 @@
 //! The options, and the board: the file by which the ends of connections find each other must be
 //! one that both ends can write to.
 
+use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
 
+use options::Options;
 use rustix::fs::Access;
 
 use super::check::Check;
@@ -23,7 +26,10 @@ pub fn checks() -> Vec<Check> {
             "correct them; `shunt help options` lists what there is",
         ),
     };
-    vec![settings, look_at(&path_of(&options.board))]
+    let host = Path::new(OsStr::from_bytes(Options::HOST_BOARD.to_bytes()));
+    let board =
+        if options.has_usual_board() && host.exists() { host.into() } else { path_of(&options.board) };
+    vec![settings, look_at(&board)]
 }
 
 fn look_at(path: &Path) -> Check {

@@ -1,0 +1,140 @@
+//! `shunt container`: puts Shunt into the containers that ask for it, by the way that all engines
+//! have for devices, CDI (Container Device Interface): a JSON file that says what is mounted where.
+//!
+//! A container gets the library, a list of libraries to preload (`/etc/ld.so.preload`, which musl
+//! and static programs do not read, and an LD_PRELOAD would keep musl's from starting), and the
+//! board of the host. Only that file of the board is mounted, no folder: a container may write lies
+//! to it, as any user of the host may, and cannot remove it or put another in its place.
+
+use std::fs;
+use std::io::{self, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::ArgMatches;
+use options::Options;
+use serde_json::{Value, json};
+
+use crate::library;
+
+/// What a container is started with: `--device shunt.dev/shunt=on`.
+pub const DEVICE: &str = "shunt.dev/shunt=on";
+const CDI: &str = "etc/cdi/shunt.json";
+const PRELOAD: &str = "etc/shunt/ld.so.preload";
+const AT_BOOT: &str = "etc/tmpfiles.d/shunt.conf";
+
+/// Where containers have the library.
+const INSIDE: &str = "/opt/shunt/libshunt.so";
+
+pub fn main(matches: &ArgMatches) -> ExitCode {
+    let root = matches.get_one::<PathBuf>("root").map_or(Path::new("/"), PathBuf::as_path);
+    let done = if matches.get_flag("print") {
+        library::find(named(matches)).and_then(|library| print(&device(&library)))
+    } else if matches.get_flag("remove") {
+        remove(root).map(|files| {
+            eprintln!("shunt container: removed {files} files; containers that run keep what they have");
+        })
+    } else {
+        library::find(named(matches)).and_then(|library| install(root, &library)).map(|()| {
+            eprintln!(
+                "shunt container: containers get Shunt by --device {DEVICE} (docker, podman, nerdctl), from now on"
+            );
+        })
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            eprintln!("shunt container: {why}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn named(matches: &ArgMatches) -> Option<&std::ffi::OsStr> {
+    matches.get_one::<PathBuf>("library").map(|path| path.as_os_str())
+}
+
+/// The CDI file (version 0.5.0 of the specification).
+fn device(library: &Path) -> Value {
+    let mount = |from: &str, to: &str, access: &str| json!({ "hostPath": from, "containerPath": to, "options": [access, "bind", "nosuid", "nodev"] });
+    let board = board();
+    let preload = format!("/{PRELOAD}");
+    json!({
+        "cdiVersion": "0.5.0",
+        "kind": "shunt.dev/shunt",
+        "devices": [{
+            "name": "on",
+            "containerEdits": { "mounts": [
+                mount(&library.to_string_lossy(), INSIDE, "ro"),
+                mount(&preload, "/etc/ld.so.preload", "ro"),
+                mount(&board, &board, "rw"),
+            ] },
+        }],
+    })
+}
+
+fn board() -> String {
+    Options::HOST_BOARD.to_string_lossy().into_owned()
+}
+
+fn print(device: &Value) -> Result<(), String> {
+    let text = format!("{device:#}\n");
+    io::stdout().write_all(text.as_bytes()).map_err(|error| error.to_string())
+}
+
+fn install(root: &Path, library: &Path) -> Result<(), String> {
+    // A relative path, or one through a link, means another file to the engine, or tomorrow.
+    let library = fs::canonicalize(library).map_err(|error| format!("{}: {error}", library.display()))?;
+    library::version(&library).map_err(|why| format!("{} {why}", library.display()))?;
+    write(root, PRELOAD, &format!("{INSIDE}\n"))?;
+    write(root, CDI, &format!("{:#}\n", device(&library)))?;
+    let board = board();
+    let folder = Path::new(&board).parent().unwrap_or(Path::new("/")).display().to_string();
+    let lines = format!(
+        "# The board by which programs on this host and in its containers find each other (shunt container).\n\
+         d {folder} 0755 root root -\nf {board} 0666 root root -\n"
+    );
+    write(root, AT_BOOT, &lines)?;
+    // What tmpfiles does when the host starts.
+    let board = root.join(board.trim_start_matches('/'));
+    let made = || -> io::Result<()> {
+        fs::create_dir_all(board.parent().unwrap_or(root))?;
+        fs::OpenOptions::new().create(true).append(true).open(&board)?;
+        fs::set_permissions(&board, fs::Permissions::from_mode(0o666))
+    };
+    made().map_err(|error| failed(&board, &error))
+}
+
+/// Writes a file beside its place first: whoever starts a container meanwhile sees the old one or
+/// the new one.
+fn write(root: &Path, path: &str, text: &str) -> Result<(), String> {
+    let path = root.join(path);
+    let made = || -> io::Result<()> {
+        fs::create_dir_all(path.parent().unwrap_or(root))?;
+        let beside = path.with_extension("new");
+        fs::write(&beside, text)?;
+        fs::set_permissions(&beside, fs::Permissions::from_mode(0o644))?;
+        fs::rename(&beside, &path)
+    };
+    made().map_err(|error| failed(&path, &error))
+}
+
+fn failed(path: &Path, error: &io::Error) -> String {
+    let hint = if error.kind() == io::ErrorKind::PermissionDenied { " (run it as root)" } else { "" };
+    format!("{}: {error}{hint}", path.display())
+}
+
+/// How many files were there.
+fn remove(root: &Path) -> Result<usize, String> {
+    let mut files = 0;
+    for path in [CDI, PRELOAD, AT_BOOT, board().trim_start_matches('/')] {
+        let path = root.join(path);
+        match fs::remove_file(&path) {
+            Ok(()) => files += 1,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(failed(&path, &error)),
+        }
+    }
+    Ok(files)
+}

@@ -107,7 +107,7 @@ def pytest_runtest_makereport(item, call):
 def apps(pytestconfig):
     """The folder with the built victim programs (tests/apps)."""
     if built := pytestconfig.getoption("--apps"):
-        return Path(built)
+        return Path(built).resolve()
     out = (pytestconfig.staged or modes.ROOT / "build") / "apps"
     with system.building(out):
         made = subprocess.run(["make", "-s", "-j2", "-C", str(HERE / "apps"), f"OUT={out}"], capture_output=True, text=True)

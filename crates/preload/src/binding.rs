@@ -26,8 +26,9 @@ pub unsafe fn bind(handle: *mut c_void) -> Result<(), Past> {
     let mut done = Ok(());
     // SAFETY: the caller vouches for the handle; what a library needs is there as long as it is.
     unsafe {
-        let binder = Binder { handle, ours: Library::with(bind as *const c_void).ok_or(Past)? };
-        let libc = file_of(behind(c"send") as *const c_void);
+        let ours = Library::with(bind as *const c_void).ok_or(Past)?;
+        let binder =
+            Binder { handle, ours, libc: [behind(c"gnu_get_libc_version"), behind(c"send")].map(file_with) };
         while begun < len {
             let library = Library::of(found[begun]);
             begun += 1;
@@ -35,7 +36,7 @@ pub unsafe fn bind(handle: *mut c_void) -> Result<(), Past> {
                 done = Err(Past);
                 break;
             };
-            if library.base == libc || library.base == binder.ours.base {
+            if binder.libc.contains(&library.base) || library.base == binder.ours.base {
                 continue;
             }
             done = done.and(binder.bind(&library));
@@ -87,9 +88,16 @@ pub fn depends_on_caller() -> bool {
     unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut first).cast()) != 0 }
 }
 
+fn file_with(function: usize) -> usize {
+    file_of(function as *const c_void)
+}
+
 struct Binder {
     handle: *mut c_void,
     ours: Library,
+    /// The files of libc, and of libpthread, which before glibc 2.34 had many of its functions as
+    /// well. If it is not loaded, libc's twice.
+    libc: [usize; 2],
 }
 
 impl Binder {
@@ -148,10 +156,10 @@ impl Binder {
                 libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) as usize,
             )
         };
-        if next == 0 || found != next {
+        if next == 0 || found != next && !self.libc.contains(&file_with(found)) {
             return Slot::Stays; // Its own, or none.
         }
-        if function == next {
+        if [next, found].contains(&function) {
             return Slot::Past;
         }
         if library.mapped.contains(&value) {
@@ -159,8 +167,8 @@ impl Binder {
             return if seen == ours { Slot::Past } else { Slot::Unknown };
         }
         // Another version of libc's, perhaps.
-        let [file, libc] = [function, next].map(|it| file_of(it as *const c_void));
-        if file == libc { Slot::Unknown } else { Slot::Stays }
+        let file = file_with(function);
+        if file == file_with(next) || self.libc.contains(&file) { Slot::Unknown } else { Slot::Stays }
     }
 }
 

@@ -202,8 +202,8 @@ MECHANISMS = {
         "keeps_to_the_window"),
     "deep_slots": Mechanism(
         "libraries that are loaded with RTLD_DEEPBIND keep libc's functions", "preload/src/binding.rs",
-        "if function == next { return Slot::Past; }",
-        "if function == next { return Slot::Stays; }",
+        "if [next, found].contains(&function) { return Slot::Past; }",
+        "if [next, found].contains(&function) { return Slot::Stays; }",
         "libraries and deep"),
     "deep_unbound": Mechanism(
         "what such a library binds when it first calls is bound to libc", "preload/src/binding.rs",

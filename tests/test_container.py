@@ -95,6 +95,10 @@ def test_programs_with_its_mounts_meet(r, command, tmp_path, both):
     port = r.free_port()
     server = r.spawn([*place(mounts), sys.executable, "-c", ECHO % port], env={"LD_PRELOAD": ""})
     r.wait_port(port, server)
+    # From here it has another board, and from a shell with the host's the same one.
+    doctor = [modes.command(), "doctor", "--pid", server.pid]
+    assert "no board in common" in r.run(doctor, status=None).text
+    assert "the same as that of programs here" in r.run([*place(host), *doctor], env={"LD_PRELOAD": ""}, status=None).text
     mounts[0] = mounts[0].replace("copy", "another")
     r.run([*place(mounts if both == "in_containers" else host), sys.executable, "-c", ASK % port], env={"LD_PRELOAD": ""})
     server.kill()

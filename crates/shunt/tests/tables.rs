@@ -75,9 +75,20 @@ fn pages_are_sound() {
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
         .collect();
     names.sort();
-    let subcommands =
-        ["agent", "bench", "demo", "doctor", "ether", "filters", "help", "microscope", "run", "stat"]
-            .map(|name| format!("shunt-{name}.1"));
+    let subcommands = [
+        "agent",
+        "bench",
+        "container",
+        "demo",
+        "doctor",
+        "ether",
+        "filters",
+        "help",
+        "microscope",
+        "run",
+        "stat",
+    ]
+    .map(|name| format!("shunt-{name}.1"));
     let of_ether =
         ["check", "dump", "reload", "run", "stat", "stop"].map(|name| format!("shunt-ether-{name}.1"));
     let of_agent = ["new-key", "run", "status"].map(|name| format!("shunt-agent-{name}.1"));

@@ -145,11 +145,10 @@ fn memlock() -> Check {
 
 fn container() -> Check {
     const NAME: &str = "container";
-    const TODO: &str =
-        "to reach programs outside, share both with them (docker run --network=host --ipc=host)";
+    const TODO: &str = "to reach programs outside, share both with them (docker run --network=host --device shunt.dev/shunt=on)";
     if let Some(kind) = container_kind() {
         let found = format!(
-            "in {kind}: programs in it find each other; those outside only if they share network and /dev/shm with it"
+            "in {kind}: programs in it find each other; those outside only if they share network and board with it"
         );
         return Check::warn(NAME, found, TODO);
     }

@@ -1,11 +1,18 @@
 //! Whether a running process is accelerated, and what limits it, from what `/proc` shows of it.
 
+use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+use options::Options;
 
 use super::check::Check;
 use super::kernel::status_field;
 use crate::homes::ConnStat;
+use crate::path::path_of;
 use crate::{homes, library};
 
 const NAME: &str = "process";
@@ -37,8 +44,51 @@ pub fn checks(pid: u32) -> Vec<Check> {
             "if it uses it for sockets, all of them stay on TCP; switch that off in its configuration, if it can",
         ));
     }
+    checks.extend(shared(pid, &who));
     checks.extend(sleepers(pid, &who));
     checks
+}
+
+/// What a process in other namespaces, as in a container, shares with programs here.
+fn shared(pid: u32, who: &str) -> Vec<Check> {
+    let namespace = |of: &str, kind| fs::read_link(format!("/proc/{of}/ns/{kind}")).ok();
+    let other = |kind| namespace("self", kind) != namespace(&pid.to_string(), kind);
+    let (mounts, network) = (other("mnt"), other("net"));
+    let mut checks = Vec::new();
+    if network {
+        checks.push(Check::warn(
+            "process network",
+            format!("{who} has a network namespace that is not ours"),
+            "its connections to programs in that namespace move to memory; all others stay on TCP",
+        ));
+    }
+    if mounts || network {
+        let file = |of: &str| {
+            board_of(of).and_then(|path| fs::metadata(path).ok()).map(|meta| (meta.dev(), meta.ino()))
+        };
+        checks.push(match file(&pid.to_string()) {
+            Some(its) if file("self") == Some(its) => Check::ok("process board", "the same as that of programs here"),
+            _ => Check::warn(
+                "process board",
+                format!("{who} and programs here have no board in common, so they do not find each other"),
+                "start its container with --device shunt.dev/shunt=on (see `shunt container`), or give it this /dev/shm",
+            ),
+        });
+    }
+    checks
+}
+
+/// Where we find the file that a process uses as the board.
+fn board_of(of: &str) -> Option<PathBuf> {
+    let root = PathBuf::from(format!("/proc/{of}/root"));
+    let within = |path: &Path| root.join(path.strip_prefix("/").unwrap_or(path));
+    let environ = fs::read(format!("/proc/{of}/environ")).ok()?;
+    let named = environ.split(|&byte| byte == 0).find_map(|entry| entry.strip_prefix(b"SHUNT_BOARD="));
+    if let Some(named) = named {
+        return Some(within(Path::new(OsStr::from_bytes(named))));
+    }
+    let host = within(Path::new(OsStr::from_bytes(Options::HOST_BOARD.to_bytes())));
+    Some(if host.exists() { host } else { within(&path_of(&Options::DEFAULT.board)) })
 }
 
 /// Whether all threads sleep although bytes wait in memory: a second look tells a sleeper who is

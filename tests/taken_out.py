@@ -38,13 +38,31 @@ def copy():
             shutil.copy(source, target)
 
 
+TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "taken_out"
+# The simulator and the library with all mends.
+WHOLE = TARGET / "whole"
+
+
 def simulate(*arguments, timeout=None):
     """Builds and runs the simulator of the copy; what it says."""
-    target = os.environ.get("CARGO_TARGET_DIR", ROOT / "target")
-    ours = {"CARGO": str(ROOT / "scripts/cargo"), "CARGO_TARGET_DIR": f"{target}/taken_out", "RUSTFLAGS": "-Awarnings"}
+    ours = {"CARGO": str(ROOT / "scripts/cargo"), "CARGO_TARGET_DIR": str(TARGET), "RUSTFLAGS": "-Awarnings"}
     done = subprocess.run([COPY / "scripts/sim.sh", *arguments], env=os.environ | ours, timeout=timeout, text=True,
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     return done.stdout
+
+
+def build_whole():
+    copy()
+    if "--seeds" not in (built := simulate("--help")):
+        sys.exit(built)
+    WHOLE.mkdir(exist_ok=True)
+    for file in ("sim", "libshunt.so"):
+        shutil.copy(TARGET / "sim/fast" / file, WHOLE)
+
+
+def fails_anyway(seed, *hosts):
+    """Whether a seed fails with all mends, too: it says nothing of one that is taken out."""
+    return subprocess.run([WHOLE / "sim", "--seeds", f"{seed}-{seed}", *hosts], stdout=subprocess.DEVNULL).returncode != 0
 
 
 def try_without(name):
@@ -56,9 +74,14 @@ def try_without(name):
         return f"DOES NOT COMPILE\n{built}"
     began = time.monotonic()
     hosts = ["--hosts"] if MENDS[name].hosts else []
-    said = simulate("--seeds", f"1-{SEEDS}", "--jobs", "1", *hosts, timeout=MOST_SECONDS)
-    found = re.search(r"^seed +(\d+) *: (.*)$", said, re.M)
-    return found and f"{time.monotonic() - began:3.0f} s, seed {found[1]}: {found[2]}"
+    first = 1
+    while True:
+        said = simulate("--seeds", f"{first}-{SEEDS}", "--jobs", "1", *hosts, timeout=MOST_SECONDS)
+        found = re.search(r"^seed +(\d+) *: (.*)$", said, re.M)
+        if not found or not fails_anyway(found[1], *hosts):
+            return found and f"{time.monotonic() - began:3.0f} s, seed {found[1]}: {found[2]}"
+        print(f"{name:20} seed {found[1]} fails with all mends, too: {found[2]}", flush=True)
+        first = int(found[1]) + 1
 
 
 def main():
@@ -70,6 +93,7 @@ def main():
     if unknown := set(names) - set(MENDS):
         sys.exit(f"no such mend: {', '.join(sorted(unknown))}; there are {', '.join(MENDS)}")
     unnoticed = []
+    build_whole()
     for name in names:
         found = try_without(name)
         print(f"{name:20} {found or 'NO SEED FAILS'}", flush=True)

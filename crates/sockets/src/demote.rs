@@ -96,7 +96,7 @@ fn call_progress_thread(conn: &Conn) {
 /// Between hosts: waits, not for long, for the END of a peer that was asked to go to tcp. It must
 /// not come when nobody knows what it is.
 fn await_end(conn: &'static Conn, fd: i32) {
-    let start = sys::now();
+    let (start, mut ready) = (sys::now(), false);
     if conn.state() != state::PROMOTED || !peering::facts(conn).uses_records {
         return;
     }
@@ -121,8 +121,8 @@ fn await_end(conn: &'static Conn, fd: i32) {
             return;
         }
         drop(rx);
-        let events = if shut { 0 } else { libc::POLLIN };
-        let _ = sys::ppoll(&mut [libc::pollfd { fd, events, revents: 0 }], Some(200_000));
+        ready |= shut;
+        kicks::await_more(fd, &mut ready, 200_000);
     }
 }
 

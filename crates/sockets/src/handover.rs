@@ -123,7 +123,7 @@ fn give_up_ring(conn: &'static Conn, fd: i32, reason: Reason, may_stay: impl Fn(
     }
     ask_progress_thread(conn, fd);
     let start = sys::now();
-    let mut tried = false;
+    let (mut tried, mut ready) = (false, false);
     loop {
         let Some(mut rx) = conn.lock_rx(fd) else { return Handed::Left };
         kicks::poll_for_records(conn, fd, &mut rx);
@@ -189,7 +189,7 @@ fn give_up_ring(conn: &'static Conn, fd: i32, reason: Reason, may_stay: impl Fn(
             Next::SendForPeer | Next::Wait => {}
         }
         drop(rx);
-        let _ = sys::ppoll(&mut [libc::pollfd { fd, events: libc::POLLIN, revents: 0 }], Some(500_000));
+        kicks::await_more(fd, &mut ready, 500_000);
     }
 }
 

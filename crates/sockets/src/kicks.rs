@@ -72,6 +72,14 @@ pub(crate) fn poll(conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>, by: By) -> Polle
     Polled::Data
 }
 
+/// Waits until something comes, at most for `nanos`. What is there already, and has not helped,
+/// would end each wait at once: `ready` says that the last one was.
+pub(crate) fn await_more(fd: i32, ready: &mut bool, nanos: u64) {
+    let mut fds = [libc::pollfd { fd, events: libc::POLLIN, revents: 0 }];
+    let fds = if *ready { &mut [][..] } else { &mut fds };
+    *ready = sys::ppoll(fds, Some(nanos)) != Ok(0);
+}
+
 /// Takes the records that one who reads from a ring has in the companion, behind kicks.
 pub(crate) fn poll_for_records(conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>) {
     if peering::facts(conn).uses_records && path::is_ring(conn.rx.path()) {

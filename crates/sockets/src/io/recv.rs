@@ -4,6 +4,7 @@ use fabric::sync::{Ordering, spin_hint};
 use fabric::sys::Errno;
 use fabric::{Remote, trip};
 use stream::spin::{ticks, ticks_of};
+use stream::transport::Ends;
 
 use super::buffers::{PIECE, Wanted, pieces, total};
 use super::companion::{at_mark, from_kernel, rest_by_kernel, take_early};
@@ -14,6 +15,7 @@ use crate::layout::{TCP_AT, TRIP, W, note};
 use crate::outcome::{Attempt, Outcome};
 use crate::path::reader::{look_for_unsent, progress, recalled, take_turn, turn};
 use crate::path::reading::{self, Turn};
+use crate::peering::peer::Peer;
 use crate::reason::Reason;
 use crate::wait::Number;
 use crate::{close, demote, epoll, faults, kicks, low_water, peering, process, rendezvous, seen, wait};
@@ -117,8 +119,9 @@ impl Receiving<'_> {
     /// has come to where the path changes. `None`: the lock cannot be had.
     #[inline(always)]
     fn attempt(&self, conn: &'static Conn, fd: i32) -> Option<(Attempt, bool)> {
-        let (peek, told) = (self.rest.peeks(), !peering::facts(conn).shares_memory);
+        let peek = self.rest.peeks();
         let mut rx = conn.lock_rx(fd)?;
+        let told = !peering::facts(conn).shares_memory;
         let given = told.then(|| rx.ring.given());
         let attempt = match take(conn, fd, &mut rx, self.rest) {
             Attempt::Bytes(seen) if peek && seen < self.want => {
@@ -137,7 +140,7 @@ impl Receiving<'_> {
             epoll::drop_stand_ins(conn);
         }
         if matches!(attempt, Attempt::Bytes(_)) && !peek {
-            wake_writer(conn, fd, gives);
+            wake_writer(conn, fd, told.then_some(gives));
         }
         Some((attempt, turns))
     }
@@ -241,11 +244,12 @@ impl Receiving<'_> {
     }
 }
 
-/// After bytes were read: a writer that waits for room is woken, and told how much was given back.
+/// After bytes were read: a writer that waits for room is woken. One that does not share memory is
+/// told of what was given back: then `told` says whether anything was.
 #[inline(always)]
-fn wake_writer(conn: &'static Conn, fd: i32, gives: bool) {
-    if !peering::facts(conn).shares_memory {
-        // Whether the writer waits is not known: it is told what was given back, and looks itself.
+fn wake_writer(conn: &'static Conn, fd: i32, told: Option<bool>) {
+    if let Some(gives) = told {
+        // Whether the writer waits is not known: it looks itself.
         if gives {
             kicks::fire(conn, fd, trip::TX);
         }
@@ -323,14 +327,14 @@ fn take(conn: &'static Conn, fd: i32, rx: &mut Held<'_, Rx>, wanted: Wanted) -> 
             ring @ (path::SMALL | path::BIG) => {
                 let want = wanted.len();
                 gather(conn, rx);
-                let ready = rx.ring.ready(&conn.ends(), want, || conn.until(ring));
-                let Ok(ready) = ready else {
+                let ends = conn.ends();
+                let Ok(ready) = rx.ring.ready(&ends, want, || conn.until(ring)) else {
                     conn.break_off(fd);
                     return Attempt::Error(Errno::ECONNRESET);
                 };
                 if ready > 0 && !conn.has(flag::BROKEN) {
                     let count = ready.min(want);
-                    copy_out(conn, rx, wanted, count);
+                    copy_out(conn, &ends, rx, wanted, count);
                     return Attempt::Bytes(count);
                 }
                 match empty(conn, fd, rx, ring, wanted.waits(conn)) {
@@ -363,12 +367,11 @@ fn gather(conn: &Conn, rx: &mut Held<'_, Rx>) {
     }
 }
 
-fn copy_out(conn: &Conn, rx: &mut Held<'_, Rx>, wanted: Wanted, count: usize) {
+fn copy_out(conn: &Conn, ends: &Ends<'_, Peer>, rx: &mut Held<'_, Rx>, wanted: Wanted, count: usize) {
     rx.streak = if count < SMALL_READ { rx.streak.saturating_add(1) } else { 0 };
     if wanted.peeks() {
         return peek_out(conn, &rx.ring, wanted, count);
     }
-    let ends = conn.ends();
     let discard = wanted.flags & libc::MSG_TRUNC != 0;
     pieces(wanted.iov, wanted.skip, count, |to, len| {
         let mut at = 0;
@@ -377,9 +380,9 @@ fn copy_out(conn: &Conn, rx: &mut Held<'_, Rx>, wanted: Wanted, count: usize) {
             if !discard {
                 // SAFETY: the program vouches for its buffers (what `faults` does not catch ends
                 // it); `ready` vouched for count bytes of ring.
-                unsafe { rx.ring.peek(&ends, 0, to.add(at), piece) };
+                unsafe { rx.ring.peek(ends, 0, to.add(at), piece) };
             }
-            rx.ring.consume(&ends, piece);
+            rx.ring.consume(ends, piece);
             at += piece;
         }
     });

@@ -78,13 +78,21 @@ pub(super) struct Wanted<'a> {
     pub(super) iov: &'a [libc::iovec],
     pub(super) skip: usize,
     pub(super) flags: i32,
+    /// How many bytes the buffers have room for.
+    pub(super) room: usize,
 }
 
-impl Wanted<'_> {
+impl<'a> Wanted<'a> {
+    /// All that there is room for.
+    #[inline(always)]
+    pub(super) fn all(iov: &'a [libc::iovec], flags: i32) -> Self {
+        Wanted { iov, skip: 0, flags, room: total(iov) }
+    }
+
     /// How many bytes that are.
     #[inline(always)]
     pub(super) fn len(&self) -> usize {
-        total(self.iov) - self.skip
+        self.room - self.skip
     }
 
     #[inline(always)]

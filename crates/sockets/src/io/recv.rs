@@ -6,7 +6,7 @@ use fabric::{Remote, trip};
 use stream::spin::{ticks, ticks_of};
 use stream::transport::Ends;
 
-use super::buffers::{PIECE, Wanted, pieces, total};
+use super::buffers::{PIECE, Wanted, pieces};
 use super::companion::{at_mark, from_kernel, rest_by_kernel, take_early};
 use super::peek::{peek_on, peek_out};
 use crate::conn::{Conn, Held, InKernel, Rx, flag, path, state};
@@ -32,7 +32,7 @@ pub fn recv(conn: &'static Conn, fd: i32, iov: &[libc::iovec], flags: i32) -> Ou
         return outcome;
     }
     let outcome = match outcome {
-        Outcome::Kernel => Outcome::Done(Wanted { iov, skip: 0, flags }.by_kernel(number.fd, usize::MAX)),
+        Outcome::Kernel => Outcome::Done(Wanted::all(iov, flags).by_kernel(number.fd, usize::MAX)),
         done => done,
     };
     close::orphan_left(conn);
@@ -60,10 +60,10 @@ enum After {
 
 #[inline(always)]
 fn receive(conn: &'static Conn, number: &mut Number, iov: &[libc::iovec], flags: i32) -> Outcome {
-    if let Some(outcome) = prepare(conn, number.fd, iov, flags) {
+    let rest = Wanted::all(iov, flags);
+    if let Some(outcome) = prepare(conn, number.fd, rest) {
         return outcome;
     }
-    let rest = Wanted { iov, skip: 0, flags };
     let mut call = Receiving { rest, want: rest.len(), ended: false, deadline: None };
     loop {
         if conn.state() == state::OFFERED {
@@ -86,7 +86,8 @@ fn receive(conn: &'static Conn, number: &mut Number, iov: &[libc::iovec], flags:
 
 /// What is no matter of a managed connection, or of no bytes.
 #[inline(always)]
-fn prepare(conn: &'static Conn, fd: i32, iov: &[libc::iovec], flags: i32) -> Option<Outcome> {
+fn prepare(conn: &'static Conn, fd: i32, wanted: Wanted) -> Option<Outcome> {
+    let Wanted { iov, flags, .. } = wanted;
     if !conn.is_managed() {
         seen::reads(conn, fd, flags);
         rendezvous::tick(conn, fd);
@@ -95,9 +96,9 @@ fn prepare(conn: &'static Conn, fd: i32, iov: &[libc::iovec], flags: i32) -> Opt
         }
     }
     if flags & (libc::MSG_OOB | libc::MSG_ERRQUEUE) != 0 {
-        return Some(Outcome::Done(Wanted { iov, skip: 0, flags }.by_kernel(fd, usize::MAX)));
+        return Some(Outcome::Done(wanted.by_kernel(fd, usize::MAX)));
     }
-    if total(iov) == 0 {
+    if wanted.len() == 0 {
         return Some(Outcome::Done(Ok(0)));
     }
     if faults::suspect(iov) { faults::recv(conn, fd, iov, flags, recv) } else { None }

@@ -59,6 +59,12 @@ def test_it_writes_what_an_engine_needs_and_removes_it(command, tmp_path):
         "/etc/ld.so.preload": ("/etc/shunt/ld.so.preload", "ro"),
         "/run/shunt/board": ("/run/shunt/board", "rw"),
     }
+    # An image of a host has the library at a place of its own.
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib/libshunt.so").write_bytes(modes.library().read_bytes())
+    of_image = json.loads(command("--root", tmp_path, "--library", tmp_path / "lib/libshunt.so", "--print").stdout)
+    assert of_image["devices"][0]["containerEdits"]["mounts"][0]["hostPath"] == "/lib/libshunt.so"
+    (tmp_path / "lib/libshunt.so").unlink()
     # Again, as after an update, and what it prints is what it writes.
     assert command("--root", tmp_path, "--library", modes.library()).returncode == 0
     assert json.loads(command("--print", "--library", modes.library().resolve()).stdout) == file

@@ -30,13 +30,13 @@ const INSIDE: &str = "/opt/shunt/libshunt.so";
 pub fn main(matches: &ArgMatches) -> ExitCode {
     let root = matches.get_one::<PathBuf>("root").map_or(Path::new("/"), PathBuf::as_path);
     let done = if matches.get_flag("print") {
-        library::find(named(matches)).and_then(|library| print(&device(&library)))
+        named(matches, root).and_then(|library| print(&device(&library)))
     } else if matches.get_flag("remove") {
         remove(root).map(|files| {
             eprintln!("shunt container: removed {files} files; containers that run keep what they have");
         })
     } else {
-        library::find(named(matches)).and_then(|library| install(root, &library)).map(|()| {
+        named(matches, root).and_then(|library| install(root, &device(&library))).map(|()| {
             eprintln!(
                 "shunt container: containers get Shunt by --device {DEVICE} (docker, podman, nerdctl), from now on"
             );
@@ -51,8 +51,15 @@ pub fn main(matches: &ArgMatches) -> ExitCode {
     }
 }
 
-fn named(matches: &ArgMatches) -> Option<&std::ffi::OsStr> {
-    matches.get_one::<PathBuf>("library").map(|path| path.as_os_str())
+/// The library, where the host has it: a relative path, or one through a link, would mean another
+/// file to the engine, or tomorrow.
+fn named(matches: &ArgMatches, root: &Path) -> Result<PathBuf, String> {
+    let found = library::find(matches.get_one::<PathBuf>("library").map(|path| path.as_os_str()))?;
+    let library = fs::canonicalize(&found).map_err(|error| format!("{}: {error}", found.display()))?;
+    library::version(&library).map_err(|why| format!("{} {why}", library.display()))?;
+    // That of the image of a host is at its place when the image is the host.
+    let root = fs::canonicalize(root).unwrap_or_else(|_| root.into());
+    Ok(library.strip_prefix(root).map(|within| Path::new("/").join(within)).unwrap_or(library))
 }
 
 /// The CDI file (version 0.5.0 of the specification).
@@ -83,12 +90,9 @@ fn print(device: &Value) -> Result<(), String> {
     io::stdout().write_all(text.as_bytes()).map_err(|error| error.to_string())
 }
 
-fn install(root: &Path, library: &Path) -> Result<(), String> {
-    // A relative path, or one through a link, means another file to the engine, or tomorrow.
-    let library = fs::canonicalize(library).map_err(|error| format!("{}: {error}", library.display()))?;
-    library::version(&library).map_err(|why| format!("{} {why}", library.display()))?;
+fn install(root: &Path, device: &Value) -> Result<(), String> {
     write(root, PRELOAD, &format!("{INSIDE}\n"))?;
-    write(root, CDI, &format!("{:#}\n", device(&library)))?;
+    write(root, CDI, &format!("{device:#}\n"))?;
     let board = board();
     let folder = Path::new(&board).parent().unwrap_or(Path::new("/")).display().to_string();
     let lines = format!(

@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use options::Options;
 use rustix::fs::Access;
@@ -26,10 +26,14 @@ pub fn checks() -> Vec<Check> {
             "correct them; `shunt help options` lists what there is",
         ),
     };
-    let host = Path::new(OsStr::from_bytes(Options::HOST_BOARD.to_bytes()));
-    let board =
-        if options.has_usual_board() && host.exists() { host.into() } else { path_of(&options.board) };
-    vec![settings, look_at(&board)]
+    vec![settings, look_at(&place(&options, Path::new("/")))]
+}
+
+/// Where programs with these options have the board, seen from where `root` is their root.
+pub fn place(options: &Options, root: &Path) -> PathBuf {
+    let within = |path: &Path| root.join(path.strip_prefix("/").unwrap_or(path));
+    let host = within(Path::new(OsStr::from_bytes(Options::HOST_BOARD.to_bytes())));
+    if options.has_usual_board() && host.exists() { host } else { within(&path_of(&options.board)) }
 }
 
 fn look_at(path: &Path) -> Check {

@@ -7,13 +7,11 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use options::Options;
-
+use super::board;
 use super::check::Check;
 use super::kernel::status_field;
 use crate::homes::ConnStat;
-use crate::path::path_of;
-use crate::{homes, library};
+use crate::{homes, library, settings};
 
 const NAME: &str = "process";
 
@@ -78,17 +76,15 @@ fn shared(pid: u32, who: &str) -> Vec<Check> {
     checks
 }
 
-/// Where we find the file that a process uses as the board.
+/// Where we find the file that a process uses as the board, by its environment, and by
+/// configuration files where we have them.
 fn board_of(of: &str) -> Option<PathBuf> {
-    let root = PathBuf::from(format!("/proc/{of}/root"));
-    let within = |path: &Path| root.join(path.strip_prefix("/").unwrap_or(path));
     let environ = fs::read(format!("/proc/{of}/environ")).ok()?;
-    let named = environ.split(|&byte| byte == 0).find_map(|entry| entry.strip_prefix(b"SHUNT_BOARD="));
-    if let Some(named) = named {
-        return Some(within(Path::new(OsStr::from_bytes(named))));
-    }
-    let host = within(Path::new(OsStr::from_bytes(Options::HOST_BOARD.to_bytes())));
-    Some(if host.exists() { host } else { within(&path_of(&Options::DEFAULT.board)) })
+    let entries = environ.split(|&byte| byte == 0).filter_map(|entry| {
+        let at = entry.iter().position(|&byte| byte == b'=')?;
+        Some((OsStr::from_bytes(&entry[..at]).into(), OsStr::from_bytes(&entry[at + 1..]).into()))
+    });
+    Some(board::place(&settings::read(entries).options, Path::new(&format!("/proc/{of}/root"))))
 }
 
 /// Whether all threads sleep although bytes wait in memory: a second look tells a sleeper who is

@@ -1,10 +1,12 @@
 """Bytes unread, and the peer gone, when a child is started that holds the connection: the addresses stay, for all numbers of
-the connection, in children and in programs that are started with it, and nothing is lost. `leftover.py ADDRESS` is the server, and starts itself as the client."""
+the connection, in children and in programs that are started with it, and nothing is lost. `leftover.py ADDRESS` is the server, and starts itself as the client;
+with LATE the kernel first does not know the addresses that the relay gives to its namespace, so many times."""
 
 import os
 import socket
 import subprocess
 import sys
+import time
 
 DATA = bytes(range(250)) * 400
 
@@ -20,6 +22,14 @@ def client(address, port):
 
 def names(c):
     return c.getsockname(), c.getpeername()
+
+
+def addresses_come_late(times):
+    """What binds to an address is told that there is none such."""
+    strace = ["strace", "-f", "-qq", "-o", "/dev/null", "-e", "trace=bind", "-e", f"inject=bind:error=EADDRNOTAVAIL:when=1..{times}"]
+    subprocess.Popen([*strace, "-p", str(os.getpid())], env=dict(os.environ, LD_PRELOAD=""), start_new_session=True)
+    while "TracerPid:\t0\n" in open("/proc/self/status").read():
+        time.sleep(0.01)
 
 
 def started_with(c, rest):
@@ -38,6 +48,8 @@ def server(address):
         assert c.recv(1) == b"x"
         c.sendall(b"x")
     assert child.wait() == 0
+    if times := os.environ.get("LATE"):
+        addresses_come_late(times)
     c.set_inheritable(True)
     before, listening = names(c), listener.getsockname()
     os.system("true")

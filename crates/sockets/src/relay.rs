@@ -211,13 +211,14 @@ fn pair(family: i32, own: Addr, peer: Addr, apart: bool) -> Option<(i32, i32)> {
     }
     let socket = || sys::socket(family, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0);
     let listener = socket().ok()?;
+    let until = sys::now() + if apart { GIVEN_NS } else { 0 };
     let made = (|| {
-        bind(listener, family, own)?;
+        once_given(until, || bind(listener, family, own))?;
         sys::listen(listener, 1)?;
         let to = sys::getsockname(listener)?;
         let outer = socket()?;
-        let inner = bind(outer, family, peer)
-            .and_then(|()| sys::connect(outer, (&raw const to).cast(), length(family)))
+        let inner = once_given(until, || bind(outer, family, peer))
+            .and_then(|()| once_given(until, || sys::connect(outer, (&raw const to).cast(), length(family))))
             .and_then(|()| sys::accept(listener, libc::SOCK_CLOEXEC));
         inner.map(|inner| (inner, outer)).inspect_err(|_| sys::close(outer))
     })();
@@ -241,17 +242,24 @@ fn bind(fd: i32, family: i32, address: Addr) -> Result<(), Errno> {
         in6.sin6_family = libc::AF_INET6 as u16;
         in6.sin6_port = address.port.to_be();
         in6.sin6_addr.s6_addr = address.ip;
-        // The kernel takes a moment to make an address usable that it has just been given.
-        let mut tries = 100;
-        loop {
-            match sys::bind(fd, (&raw const in6).cast(), length(family)) {
-                Err(Errno::EADDRNOTAVAIL) if tries > 0 => tries -= 1,
-                bound => return bound,
-            }
-            let _ = sys::ppoll(&mut [], Some(1_000_000));
-        }
+        sys::bind(fd, (&raw const in6).cast(), length(family))
     }
 }
+
+/// Calls again while the kernel does not know an address that it has been given: for IPv6 it makes it
+/// usable, and its route, in work of its own, which waits for whoever changes the network elsewhere.
+fn once_given(until: u64, call: impl Fn() -> Result<(), Errno>) -> Result<(), Errno> {
+    loop {
+        match call() {
+            Err(Errno::EADDRNOTAVAIL | Errno::ENETUNREACH) if sys::now() < until => {}
+            done => return done,
+        }
+        let _ = sys::ppoll(&mut [], Some(1_000_000));
+    }
+}
+
+/// How long: the other way out is a reset.
+const GIVEN_NS: u64 = 5_000_000_000;
 
 fn v4(address: Addr) -> libc::sockaddr_in {
     // SAFETY: all zeroes is a valid sockaddr_in.

@@ -80,7 +80,9 @@ pub(crate) fn epoll_pwait(
 }
 
 /// A thread that is to be cancelled ends here: before it sleeps in a call that libc knows nothing
-/// of. No lock may be held.
+/// of, and when a signal has ended that sleep, which may be libc's own (from glibc 2.41 on it sends
+/// one to whichever thread it cancels, and its handler does nothing in calls that are not libc's).
+/// No lock may be held.
 pub(crate) fn test_cancel() {
     let at = TEST_CANCEL.load(Ordering::Acquire);
     if at != 0 {

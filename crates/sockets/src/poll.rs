@@ -375,6 +375,9 @@ fn sleep_on_word(
     if conn.has(flag::LEFT) && conn.is(managed(poll.fd)) {
         kicks::take_after_sleep(conn, poll.fd);
     }
+    if slept == Err(Errno::EINTR) {
+        next::test_cancel();
+    }
     match slept {
         Ok(()) => Some(Ok(false)),
         // Signals may come again and again before the kernel would be asked for the end.

@@ -275,6 +275,9 @@ fn sleep_on_word(conn: &'static Conn, number: &mut Number, seen: Seen) -> Option
     if conn.has(flag::LEFT) {
         kicks::take_after_sleep(conn, number.fd);
     }
+    if slept == Err(Errno::EINTR) {
+        next::test_cancel();
+    }
     match slept {
         Ok(()) => Some(Ok(())),
         // Signals may come again and again before the kernel would be asked for the end.

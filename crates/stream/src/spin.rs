@@ -7,6 +7,9 @@
 //! * It does not spin when the peer last waited on this very processor.
 //! * It does not spin where more than a tenth of its waits are ended by what a spin does not look
 //!   for, as in a server that also waits for others by tcp: these may want the processor.
+//! * It offers the processor to others (sched_yield()) when it has not done so for 20 us: a thread
+//!   that is woken seldom preempts one that has just begun to run, and would wait for the end of
+//!   the spin.
 //! * It does not spin for a while after it was preempted in a spin: that happens only where more
 //!   threads are runnable than there are processors.
 //! * A real-time thread (SCHED_FIFO, SCHED_RR) never spins. Another thread that wants its
@@ -211,7 +214,7 @@ impl Learned {
         if start < CROWDED_UNTIL.load(Ordering::Relaxed) || is_realtime(start) {
             return Spun::None;
         }
-        let mut last = start;
+        let (mut last, mut offered) = (start, OFFERED.load(Ordering::Relaxed));
         loop {
             for _ in 0..8 {
                 if done() {
@@ -233,6 +236,12 @@ impl Learned {
                 return Spun::Lost;
             }
             last = now;
+            if now - offered > ticks_of(OFFER_NS) {
+                sys::yield_now();
+                last = ticks();
+                offered = last;
+                OFFERED.store(last, Ordering::Relaxed);
+            }
         }
     }
 
@@ -296,6 +305,10 @@ static REALTIME: AtomicU64 = AtomicU64::new(0);
 /// The processor of a peer that never waited.
 pub const NO_CPU: u64 = u64::MAX;
 const PREEMPTED_NS: u64 = 100_000;
+/// So often the processor is offered to whoever waits for it.
+const OFFER_NS: u64 = 20_000;
+/// When this process did that last, in ticks: many short spins are as bad as a long one.
+static OFFERED: AtomicU64 = AtomicU64::new(0);
 
 #[cfg(test)]
 mod tests {
@@ -378,6 +391,17 @@ mod tests {
         assert!(learned.pays(), "that is over");
         learned.ended_elsewhere();
         assert_eq!(Learned::from_bits(learned.to_bits()), learned);
+    }
+
+    #[test]
+    fn a_spin_offers_its_processor_now_and_then() {
+        let start = ticks();
+        let offered = || OFFERED.load(Ordering::Relaxed) >= start;
+        // It may be preempted before.
+        assert!((0..100).any(|_| {
+            CROWDED_UNTIL.store(0, Ordering::Relaxed);
+            Learned::default().spin(ticks_of(10_000_000), NO_CPU, offered) == Spun::Won
+        }));
     }
 
     #[test]

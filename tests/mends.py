@@ -118,7 +118,7 @@ MENDS = {
         "epoll_wait() told twice of a member that another thread moved to memory meanwhile", "48ca82d",
         "the simulator", "sockets/src/epoll/members.rs",
         "place.told = self.calls.load(Ordering::Relaxed);",
-        "", hosts=True),
+        ""),
     "agreement_echoed": Mend(
         "between hosts one that had offered wrote to the ring before its peer knew of that, and was killed", "da90942",
         "the simulator", "sockets/src/peering/remote.rs",

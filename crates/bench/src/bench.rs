@@ -21,7 +21,7 @@ pub fn run(options: &BenchOptions) -> ExitCode {
     if let Some(load) = host::noise() {
         progress(format_args!("Note: this machine is not quiet (load {load:.1}); the spread will show it."));
     }
-    if session.cpus == Cpus::ANY {
+    if session.cpus == Cpus::ANY && !options.unpinned {
         progress(format_args!("Note: there is only one processor to use; server and client share it."));
     }
     let outcome = options.what.iter().try_for_each(|what| group(&mut session, what, options));
@@ -47,6 +47,9 @@ pub fn run(options: &BenchOptions) -> ExitCode {
 
 fn session(options: &BenchOptions) -> Result<Session> {
     let mut session = Session::new(options.rounds, options.duration)?;
+    if options.unpinned {
+        session.cpus = Cpus::ANY;
+    }
     if let Some(library) = &options.beside {
         let found = library.canonicalize().map_err(failed(format!("--beside {}", library.display())))?;
         session.beside = Some(found);
@@ -86,7 +89,8 @@ fn document(results: &Results, machine: Value, options: &BenchOptions) -> Value 
     let mut document = json!({
         "shunt": env!("CARGO_PKG_VERSION"),
         "machine": machine,
-        "options": {"what": options.what, "rounds": options.rounds, "duration": options.duration},
+        "options": {"what": options.what, "rounds": options.rounds, "duration": options.duration,
+                    "unpinned": options.unpinned},
     });
     if let (Value::Object(into), Value::Object(from)) = (&mut document, results.to_json()) {
         into.extend(from);

@@ -107,6 +107,8 @@ OPTIONS
   --rounds N     rounds, each with every contender once (default 5)
   --duration S   seconds of one measurement (default 1; applications take twice that)
   --quick        2 rounds of 0.3 s: does everything run?
+  --unpinned     programs run where the kernel puts them, as when nobody pins them (default: a server has one processor to
+                 itself, a client another); of applications it is promised then that none is slower than by kernel TCP
   --connections N  connections of `idle` (default 10000)
   --provider P   libfabric's provider for `ofi` (default tcp)
   --at ADDRESS   where the servers of `ofi` are reached (default 127.0.0.1)
@@ -160,6 +162,8 @@ pub struct BenchOptions {
     pub rounds: usize,
     pub duration: f64,
     pub connections: usize,
+    /// Nothing is bound to a processor.
+    pub unpinned: bool,
     /// Another build of the library.
     pub beside: Option<PathBuf>,
     pub json: bool,
@@ -197,7 +201,7 @@ pub struct DemoOptions {
 
 pub fn parse_bench(args: &[OsString]) -> Result<Parsed<BenchOptions>, String> {
     let mut words: Vec<String> = Vec::new();
-    let (mut rounds, mut duration, mut quick) = (None, None, false);
+    let (mut rounds, mut duration, mut quick, mut unpinned) = (None, None, false, false);
     let (mut json, mut plot, mut check, mut connections) = (false, None, false, 10_000);
     let (mut fabric, mut beside) = (FabricOptions::default(), None);
     let mut args = Args::new(args);
@@ -215,6 +219,7 @@ pub fn parse_bench(args: &[OsString]) -> Result<Parsed<BenchOptions>, String> {
             "--beside" => beside = Some(PathBuf::from(args.value("--beside")?)),
             "--json" => json = true,
             "--quick" => quick = true,
+            "--unpinned" => unpinned = true,
             "--check" => check = true,
             "--plot" => plot = Some(PathBuf::from(args.value("--plot")?)),
             "--rounds" => rounds = Some(args.number("--rounds", 1.0, 1000.0)? as usize),
@@ -266,6 +271,7 @@ pub fn parse_bench(args: &[OsString]) -> Result<Parsed<BenchOptions>, String> {
         rounds: rounds.unwrap_or(if quick { 2 } else { 5 }),
         duration: duration.unwrap_or(if quick { 0.3 } else { 1.0 }),
         connections,
+        unpinned,
         beside,
         json,
         plot,
@@ -360,7 +366,8 @@ mod tests {
         assert_eq!(options.what, ["apps"]);
         assert_eq!(options.apps, ["nginx"]);
         assert!(options.apps_by_name);
-        assert_eq!(options.rounds, 3);
+        assert_eq!((options.rounds, options.unpinned), (3, false));
+        assert!(run(&["nginx", "--unpinned"]).unpinned);
     }
 
     #[test]

@@ -246,8 +246,9 @@ fn bind(fd: i32, family: i32, address: Addr) -> Result<(), Errno> {
     }
 }
 
-/// Calls again while the kernel does not know an address that it has been given: for IPv6 it makes it
-/// usable, and its route, in work of its own, which waits for whoever changes the network elsewhere.
+/// Calls again while the kernel does not know an address that it has been given: it makes one of
+/// IPv6 usable, and its route, in work of its own, which waits for whoever changes the network
+/// elsewhere.
 fn once_given(until: u64, call: impl Fn() -> Result<(), Errno>) -> Result<(), Errno> {
     loop {
         match call() {

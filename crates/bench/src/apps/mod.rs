@@ -25,8 +25,8 @@ pub fn by_name(name: &str) -> Option<Box<dyn App>> {
     }
 }
 
-/// What is promised of applications for which the kernel chooses the processors. Kernel TCP gains by
-/// that, too: it then wakes a process where the one that woke it runs, or where nothing runs.
+/// What is promised of applications for which the kernel chooses the processors. Kernel TCP gains
+/// by that, too: it then wakes a process where the one that woke it runs, or where nothing runs.
 const NEVER_SLOWER: f64 = 0.98;
 
 /// `shunt bench apps`: every application quiet, one processor for each end.

@@ -1,4 +1,4 @@
-"""Takes one mend after the other out, and holds the simulator to finding what it mended.
+"""Takes one mend after the other out, and holds the simulator, or a test, to finding what it mended.
 
     tests/taken_out.py                 all of them, half a minute each
     tests/taken_out.py poll_before     these
@@ -65,10 +65,31 @@ def fails_anyway(seed, *hosts):
     return subprocess.run([WHOLE / "sim", "--seeds", f"{seed}-{seed}", *hosts], stdout=subprocess.DEVNULL).returncode != 0
 
 
+def unit_test(mend):
+    """What the mend's test says in the copy as it is."""
+    crate = mend.file.split("/")[0]
+    done = subprocess.run([ROOT / "scripts/cargo", "test", "--profile", "fast", "--locked", "-p", crate, "--lib", mend.test], cwd=COPY, text=True,
+                          env=os.environ | {"CARGO_TARGET_DIR": str(TARGET), "RUSTFLAGS": "-Awarnings"}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    return done.stdout
+
+
+def fails_without(mend):
+    """How the mend's test fails, which passes with it."""
+    without = unit_test(mend)
+    if "test result:" not in without:
+        return f"DOES NOT COMPILE\n{without}"
+    copy()
+    if "1 passed" in unit_test(mend) and "0 passed; 1 failed" in without:
+        return f"test {mend.test} fails"
+    return None
+
+
 def try_without(name):
-    """The seed that fails without, and how."""
+    """The seed or the test that fails without, and how."""
     copy()
     change(COPY / "crates", MENDS[name])
+    if MENDS[name].test:
+        return fails_without(MENDS[name])
     built = simulate("--help")
     if "--seeds" not in built:
         return f"DOES NOT COMPILE\n{built}"
@@ -96,11 +117,11 @@ def main():
     build_whole()
     for name in names:
         found = try_without(name)
-        print(f"{name:20} {found or 'NO SEED FAILS'}", flush=True)
+        print(f"{name:20} {found or 'NOTHING FAILS'}", flush=True)
         if not found or "COMPILE" in found:
             unnoticed.append(name)
     copy()
-    sys.exit(f"no seed fails without: {', '.join(unnoticed)}" if unnoticed else 0)
+    sys.exit(f"nothing fails without: {', '.join(unnoticed)}" if unnoticed else 0)
 
 
 if __name__ == "__main__":

@@ -166,3 +166,21 @@ pub(crate) fn send_owed(fd: i32, tx: &mut Tx, known: u64) -> bool {
     }
     true
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsRawFd;
+    use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn no_kick_is_sent_of_which_the_peer_does_not_know() {
+        let (ours, peers) = UnixStream::pair().unwrap();
+        let mut tx = Tx { kicks_sent: 7, debt: 3, ..Tx::default() };
+        for (known, debt, sent) in [(4, 3, 0), (5, 2, 1), (5, 2, 1), (7, 0, 3)] {
+            assert!(send_owed(ours.as_raw_fd(), &mut tx, known));
+            let there = sys::ioctl_int(peers.as_raw_fd(), libc::FIONREAD);
+            assert_eq!((tx.debt, there), (debt, Ok(sent)), "known: {known}");
+        }
+    }
+}

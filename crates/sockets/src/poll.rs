@@ -172,7 +172,7 @@ fn ask_kernel(
 /// Whether none of this process's polls has asked the kernel for a moment. What is ready there
 /// waits for the end of a spin otherwise, and one that ends in vain is learned from.
 fn not_asked_lately() -> bool {
-    ticks() - ASKED.load(Ordering::Relaxed) > ticks_of(ASKED_NS)
+    ticks().saturating_sub(ASKED.load(Ordering::Relaxed)) > ticks_of(ASKED_NS)
 }
 
 /// When one did last, in ticks.

@@ -236,7 +236,7 @@ impl Learned {
                 return Spun::Lost;
             }
             last = now;
-            if now - offered > ticks_of(OFFER_NS) {
+            if now.saturating_sub(offered) > ticks_of(OFFER_NS) {
                 sys::yield_now();
                 last = ticks();
                 offered = last;

@@ -74,10 +74,9 @@ pub fn poll(
         let spins = member.is_some() && learned.may_spin(process::spin_ticks());
         // Who goes to sleep at once learns from that what is ready in the kernel.
         ask |= !waits || found.ready > 0 || found.sets || spins && not_asked_lately();
-        let others = if ask { ask_kernel(fds, scratch.polls(), &found)? } else { Some(0) };
-        let Some(others) = others else { continue };
-        if found.ready + others > 0 || !waits {
-            return Ok(found.ready + others);
+        let ready = if ask { ask_kernel(fds, scratch.polls(), &found)? } else { found.ready };
+        if ready > 0 || !waits {
+            return Ok(ready);
         }
         let mut slept = Ok(false);
         let mut sleep = || {
@@ -129,23 +128,19 @@ fn survey(fds: &mut [libc::pollfd], polls: &mut [libc::pollfd]) -> Survey {
     found
 }
 
-/// How many of those in `polls` are ready, which goes to `fds`. `None` where a member turned out to
-/// have ended, or to have been promoted meanwhile: then they are to be looked at again.
-fn ask_kernel(
-    fds: &mut [libc::pollfd],
-    polls: &mut [libc::pollfd],
-    found: &Survey,
-) -> Result<Option<usize>, Errno> {
+/// Asks for those in `polls`, and whether members have ended; what comes out goes to `fds`. How many
+/// are ready in all.
+fn ask_kernel(fds: &mut [libc::pollfd], polls: &mut [libc::pollfd], found: &Survey) -> Result<usize, Errno> {
     let polls = &mut polls[..fds.len()];
     if !look_for_ends(fds, polls) && !found.others {
-        return Ok(Some(0));
+        return Ok(found.ready);
     }
     if found.sets {
         epoll::settle();
     }
     match sys::ppoll(polls, Some(0)) {
         // The kernel looks for signals only where nothing is ready.
-        Err(Errno::EINTR) if found.ready > 0 => return Ok(Some(0)),
+        Err(Errno::EINTR) if found.ready > 0 => return Ok(found.ready),
         asked => asked?,
     };
     if polls.iter().any(|poll| poll.revents != 0 && table::set(poll.fd).is_some()) {
@@ -155,18 +150,17 @@ fn ask_kernel(
         sys::ppoll(polls, Some(0))?;
     }
     ASKED.store(ticks(), Ordering::Relaxed);
-    let (mut ready, mut again) = (0, false);
-    for (place, poll) in polls.iter().zip(fds).filter(|(place, _)| place.fd >= 0 && place.revents != 0) {
-        if let Some(conn) = managed(place.fd) {
+    for (place, poll) in polls.iter().zip(&mut *fds).filter(|(place, _)| place.fd >= 0 && place.revents != 0)
+    {
+        // Of a member it was asked only for the end; it may have gone back to tcp meanwhile.
+        let of_member = managed(place.fd).filter(|_| place.events == ENDED).and_then(|conn| {
             ready::absorb(conn, place.fd);
-            again = true;
-            continue;
-        }
-        // Where it went back to tcp meanwhile, it was asked only whether it has ended.
-        poll.revents = place.revents & (poll.events | libc::POLLERR | libc::POLLHUP | libc::POLLNVAL);
-        ready += usize::from(poll.revents != 0);
+            events(conn, poll)
+        });
+        let wanted = poll.events | libc::POLLERR | libc::POLLHUP | libc::POLLNVAL;
+        poll.revents = of_member.map_or(place.revents & wanted, |events| events as i16);
     }
-    Ok((!again).then_some(ready))
+    Ok(fds.iter().filter(|poll| poll.revents != 0).count())
 }
 
 /// Whether none of this process's polls has asked the kernel for a moment. What is ready there
@@ -216,11 +210,14 @@ fn look_for_ends(fds: &[libc::pollfd], polls: &mut [libc::pollfd]) -> bool {
                 return false;
             }
             (rx.looked, due) = (now, true);
-            *place = libc::pollfd { fd: poll.fd, events: libc::POLLRDHUP, revents: 0 };
+            *place = libc::pollfd { fd: poll.fd, events: ENDED, revents: 0 };
         }
     }
     due
 }
+
+/// What a member is asked for.
+const ENDED: i16 = libc::POLLRDHUP;
 
 /// What a promoted member is ready for; waits for a thread that is taking the answer to its offer.
 fn events(conn: &'static Conn, poll: &libc::pollfd) -> Option<u32> {

@@ -16,7 +16,9 @@ enum call { RECV, READ_, RECVMSG, READV, SEND_, WRITE_, SENDMSG, POLL, PPOLL, SE
 static enum call which;
 static bool asynchronous;
 
-static void sleeping_call(void) {
+/* What a sender has sent, if the call returns. */
+static ssize_t sleeping_call(void) {
+    ssize_t n = 0;
     static char data[32 << 20]; /* more than fits anywhere */
     struct iovec v = {data, which == SENDMSG ? sizeof data : 1};
     struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1};
@@ -30,9 +32,9 @@ static void sleeping_call(void) {
     case READ_: read(the_fd, data, 1); break;
     case RECVMSG: recvmsg(the_fd, &m, 0); break;
     case READV: readv(the_fd, &v, 1); break;
-    case SEND_: send(the_fd, data, sizeof data, 0); break;
-    case WRITE_: write(the_fd, data, sizeof data); break;
-    case SENDMSG: sendmsg(the_fd, &m, 0); break;
+    case SEND_: n = send(the_fd, data, sizeof data, 0); break;
+    case WRITE_: n = write(the_fd, data, sizeof data); break;
+    case SENDMSG: n = sendmsg(the_fd, &m, 0); break;
     case POLL: poll(&p, 1, -1); break;
     case PPOLL: ppoll(&p, 1, NULL, NULL); break;
     case SELECT: select(the_fd + 1, &reading, NULL, NULL, NULL); break;
@@ -42,15 +44,15 @@ static void sleeping_call(void) {
     case ACCEPT: accept(the_listener, NULL, NULL); break;
     case CALLS: break;
     }
+    return n;
 }
 
 static void *sleeper(void *tid) {
     pthread_cleanup_push(clean, NULL);
     if (asynchronous) pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, NULL);
     atomic_store((atomic_int *)tid, (int)syscall(SYS_gettid));
-    sleeping_call();
     /* A call that has sent something tells of that (glibc from 2.41 on), and the next one cancels. */
-    if (which == SEND_ || which == WRITE_ || which == SENDMSG) pthread_testcancel();
+    if (sleeping_call() > 0) pthread_testcancel();
     pthread_cleanup_pop(0);
     return NULL;
 }

@@ -259,6 +259,9 @@ pub fn parse_bench(args: &[OsString]) -> Result<Parsed<BenchOptions>, String> {
     if let (Some(name), Some(_)) = (alone, &beside) {
         return Err(format!("--beside is for latency, asleep, throughput and apps, not for {name}"));
     }
+    if unpinned && what.iter().any(|name| name == "asleep") {
+        return Err("--unpinned is not for asleep, whose rows say which processors they use".into());
+    }
     let all_apps = has("apps") || named.is_empty();
     let all_filters = has("filters");
     Ok(Parsed::Run(BenchOptions {
@@ -368,6 +371,7 @@ mod tests {
         assert!(options.apps_by_name);
         assert_eq!((options.rounds, options.unpinned), (3, false));
         assert!(run(&["nginx", "--unpinned"]).unpinned);
+        assert!(bench(&["asleep", "--unpinned"]).is_err());
     }
 
     #[test]

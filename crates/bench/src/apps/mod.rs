@@ -29,7 +29,7 @@ pub fn by_name(name: &str) -> Option<Box<dyn App>> {
 /// by that, too: it then wakes a process where the one that woke it runs, or where nothing runs.
 const NEVER_SLOWER: f64 = 0.98;
 
-/// `shunt bench apps`: every application quiet, one processor for each end.
+/// `shunt bench apps`: every application quiet, one processor for each end if not unpinned.
 pub fn measure(session: &mut Session, names: &[String]) -> Result<()> {
     for name in names {
         let Some(mut app) = by_name(name) else { continue };

@@ -690,10 +690,16 @@ impl World {
     pub fn is_signalled(&self, at: usize) -> bool {
         let thread = &self.threads[at];
         thread.signals.continued
-            || thread.signals.pending && thread.signals.hears && {
-                let blocked = thread.signals.instead.unwrap_or_else(|| self.kernel.blocked(thread.tid));
-                blocked & BIT == 0 && self.handler(thread.pid).is_some()
-            }
+            || thread.signals.pending
+                && thread.signals.hears
+                && !self.blocks(at)
+                && self.handler(thread.pid).is_some()
+    }
+
+    /// Whether the thread blocks the signal, in the call that it sleeps in, if it does.
+    fn blocks(&self, at: usize) -> bool {
+        let thread = &self.threads[at];
+        thread.signals.instead.unwrap_or_else(|| self.kernel.blocked(thread.tid)) & BIT != 0
     }
 
     /// The thread that runs goes to sleep: to the kernel a wait is one, which a handler ends
@@ -701,9 +707,12 @@ impl World {
     fn sleeps_again(&mut self, number: Sysno) {
         let (pid, now) = (self.pid(), self.kernel.now);
         let restarts = self.handler(pid).is_none_or(|handler| handler.restarts);
-        let signals = &mut self.threads[self.current].signals;
         let waits =
             matches!(number, Sysno::ppoll | Sysno::epoll_pwait | Sysno::epoll_pwait2 | Sysno::recvfrom);
+        // A sleep with signals blocked is not the program's wait, as that for an answer of the peer's
+        // library, on the way into a call.
+        let waits = waits && !self.blocks(self.current);
+        let signals = &mut self.threads[self.current].signals;
         if !signals.hears || signals.within != 0 || restarts || !waits {
             return;
         }

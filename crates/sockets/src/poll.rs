@@ -4,7 +4,7 @@
 //! connections. Epoll sets among the descriptors are settled before the kernel is asked about them;
 //! that one seemed readable in its sleep is only a reason to look again.
 
-use fabric::sync::Ordering;
+use fabric::sync::{AtomicU64, Ordering};
 use fabric::sys::{self, Errno};
 use fabric::trip;
 use stream::spin::{Learned, NO_CPU, cpu, ticks, ticks_of};
@@ -73,13 +73,10 @@ pub fn poll(
         let member = fds.iter().find_map(|poll| managed(poll.fd));
         let spins = member.is_some() && learned.may_spin(process::spin_ticks());
         // Who goes to sleep at once learns from that what is ready in the kernel.
-        ask |= !waits || found.ready > 0 || found.sets || spins;
-        let others = if found.others && ask { ask_kernel(fds, scratch.polls(), found.sets)? } else { 0 };
-        if found.ready + others > 0 || !waits {
-            if any_ended(fds, scratch.polls()) {
-                continue;
-            }
-            return Ok(found.ready + others);
+        ask |= !waits || found.ready > 0 || found.sets || spins && not_asked_lately();
+        let ready = if ask { ask_kernel(fds, scratch.polls(), &found)? } else { found.ready };
+        if ready > 0 || !waits {
+            return Ok(ready);
         }
         let mut slept = Ok(false);
         let mut sleep = || {
@@ -131,26 +128,50 @@ fn survey(fds: &mut [libc::pollfd], polls: &mut [libc::pollfd]) -> Survey {
     found
 }
 
-/// How many of those in `polls` are ready, which goes to `fds`.
-fn ask_kernel(fds: &mut [libc::pollfd], polls: &mut [libc::pollfd], sets: bool) -> Result<usize, Errno> {
+/// Asks for those in `polls`, and whether members have ended; what comes out goes to `fds`. How many
+/// are ready in all.
+fn ask_kernel(fds: &mut [libc::pollfd], polls: &mut [libc::pollfd], found: &Survey) -> Result<usize, Errno> {
     let polls = &mut polls[..fds.len()];
-    if sets {
+    if !look_for_ends(fds, polls) && !found.others {
+        return Ok(found.ready);
+    }
+    if found.sets {
         epoll::settle();
     }
-    sys::ppoll(polls, Some(0))?;
+    match sys::ppoll(polls, Some(0)) {
+        // The kernel looks for signals only where nothing is ready.
+        Err(Errno::EINTR) if found.ready > 0 => return Ok(found.ready),
+        asked => asked?,
+    };
     if polls.iter().any(|poll| poll.revents != 0 && table::set(poll.fd).is_some()) {
         // It may be a wake-up for something that was seen before the wake-up came: only what stays
         // when that is taken counts.
         epoll::settle();
         sys::ppoll(polls, Some(0))?;
     }
-    let mut ready = 0;
-    for (place, poll) in polls.iter().zip(fds).filter(|(place, _)| place.fd >= 0) {
-        poll.revents = place.revents;
-        ready += usize::from(poll.revents != 0);
+    ASKED.store(ticks(), Ordering::Relaxed);
+    for (place, poll) in polls.iter().zip(&mut *fds).filter(|(place, _)| place.fd >= 0 && place.revents != 0)
+    {
+        // Of a member it was asked only for the end; it may have gone back to tcp meanwhile.
+        let of_member = managed(place.fd).filter(|_| place.events == ENDED).and_then(|conn| {
+            ready::absorb(conn, place.fd);
+            events(conn, poll)
+        });
+        let wanted = poll.events | libc::POLLERR | libc::POLLHUP | libc::POLLNVAL;
+        poll.revents = of_member.map_or(place.revents & wanted, |events| events as i16);
     }
-    Ok(ready)
+    Ok(fds.iter().filter(|poll| poll.revents != 0).count())
 }
+
+/// Whether none of this process's polls has asked the kernel for a moment. What is ready there
+/// waits for the end of a spin otherwise, and one that ends in vain is learned from.
+fn not_asked_lately() -> bool {
+    ticks().saturating_sub(ASKED.load(Ordering::Relaxed)) > ticks_of(ASKED_NS)
+}
+
+/// When one did last, in ticks.
+static ASKED: AtomicU64 = AtomicU64::new(0);
+const ASKED_NS: u64 = 50_000;
 
 /// How many are ready after a sleep in the kernel, which has told of its own. `None` where it was
 /// asked for something else than the program wants to know.
@@ -171,15 +192,14 @@ fn after_sleep(fds: &mut [libc::pollfd], scratch: &mut Scratch) -> Option<usize>
 /// Between two looks at the kernel for a connection's life, in ns.
 const LIFE_NS: u64 = 100_000;
 
-/// Whether a connection whose ring has nothing to read has ended without a word, as that of a peer
-/// that was killed. Only the kernel knows. It tells those who sleep; for a program that never does
-/// it is asked now and then, of all when that is due of the first.
-fn any_ended(fds: &[libc::pollfd], polls: &mut [libc::pollfd]) -> bool {
+/// Puts those into `polls` of which it is to be asked whether they have ended without a word, as
+/// that of a peer that was killed: promoted members with nothing to read. Only the kernel knows. It
+/// tells those who sleep; for a program that never does it is asked now and then, of all when that
+/// is due of the first. False if it is of none.
+fn look_for_ends(fds: &[libc::pollfd], polls: &mut [libc::pollfd]) -> bool {
     let now = ticks();
-    let polls = &mut polls[..fds.len()];
     let mut due = false;
-    for (place, poll) in polls.iter_mut().zip(fds) {
-        *place = libc::pollfd { fd: -1, events: libc::POLLRDHUP, revents: 0 };
+    for (place, poll) in polls.iter_mut().zip(fds).filter(|(place, _)| place.fd < 0) {
         if poll.revents & libc::POLLIN == 0
             && let Some(conn) = managed(poll.fd)
             && !conn.has(flag::PEER_FIN | flag::PEER_HUP)
@@ -189,19 +209,15 @@ fn any_ended(fds: &[libc::pollfd], polls: &mut [libc::pollfd]) -> bool {
             if !due && now.wrapping_sub(rx.looked) < ticks_of(LIFE_NS) {
                 return false;
             }
-            (rx.looked, place.fd, due) = (now, poll.fd, true);
+            (rx.looked, due) = (now, true);
+            *place = libc::pollfd { fd: poll.fd, events: ENDED, revents: 0 };
         }
     }
-    if !due || sys::ppoll(polls, Some(0)).unwrap_or(0) == 0 {
-        return false;
-    }
-    for place in polls.iter().filter(|place| place.revents != 0) {
-        if let Some(conn) = managed(place.fd) {
-            ready::absorb(conn, place.fd);
-        }
-    }
-    true
+    due
 }
+
+/// What a member is asked for.
+const ENDED: i16 = libc::POLLRDHUP;
 
 /// What a promoted member is ready for; waits for a thread that is taking the answer to its offer.
 fn events(conn: &'static Conn, poll: &libc::pollfd) -> Option<u32> {

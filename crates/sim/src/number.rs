@@ -37,8 +37,8 @@ impl Socket {
                 self.waiting.end(&self.calls);
             }
         }
-        // Between hosts, or of a peer that is stopped, what was recalled may come later than this call
-        // waits for it.
+        // Between hosts, or from a peer that is stopped, what was recalled may come later than this
+        // call waits for it.
         let in_time = with(|world| world.hosts.is_none() && world.stopped.is_empty());
         if readable && in_time && !is_ready(&self.calls, self.fd, Wait::In) {
             fail(|| format!("{} is not readable, and its other number was before it was closed", self.fd));
@@ -76,8 +76,8 @@ impl Socket {
         };
         let name = ["recv of errors", "setsockopt", "getsockopt", "pass to oneself"][way as usize];
         note(|| format!("{name}({fd}) = {result}"));
-        // Between hosts, or of a peer that is stopped, what was recalled may come later than this call
-        // waits for it.
+        // Between hosts, or from a peer that is stopped, what was recalled may come later than this
+        // call waits for it.
         let in_time = with(|world| world.hosts.is_none() && world.stopped.is_empty());
         if readable && in_time && !is_ready(&self.calls, self.fd, Wait::In) {
             fail(|| format!("{} is not readable, and was before it was left to the kernel", self.fd));

@@ -709,8 +709,8 @@ impl World {
         let restarts = self.handler(pid).is_none_or(|handler| handler.restarts);
         let waits =
             matches!(number, Sysno::ppoll | Sysno::epoll_pwait | Sysno::epoll_pwait2 | Sysno::recvfrom);
-        // A sleep with signals blocked is not the program's wait, as that for an answer of the peer's
-        // library, on the way into a call.
+        // A sleep with signals blocked is not the program's wait, as that for an answer of the
+        // peer's library, on the way into a call.
         let waits = waits && !self.blocks(self.current);
         let signals = &mut self.threads[self.current].signals;
         if !signals.hears || signals.within != 0 || restarts || !waits {

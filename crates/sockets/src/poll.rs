@@ -128,8 +128,8 @@ fn survey(fds: &mut [libc::pollfd], polls: &mut [libc::pollfd]) -> Survey {
     found
 }
 
-/// Asks for those in `polls`, and whether members have ended; what comes out goes to `fds`. How many
-/// are ready in all.
+/// Asks for those in `polls`, and whether members have ended; what comes out goes to `fds`. How
+/// many are ready in all.
 fn ask_kernel(fds: &mut [libc::pollfd], polls: &mut [libc::pollfd], found: &Survey) -> Result<usize, Errno> {
     let polls = &mut polls[..fds.len()];
     if !look_for_ends(fds, polls) && !found.others {

@@ -45,7 +45,7 @@ pub(crate) fn check(call: &str, mut owed: impl FnMut() -> Option<i32>, mut woken
         return;
     }
     let Some(fd) = owed() else { return };
-    let mut text = Text::<512>::new();
+    let mut text = Text::<768>::new();
     let (pid, tid) = (process::pid(), sys::gettid());
     let _ = writeln!(text, "shunt[{pid}]: thread {tid} sleeps in {call}(), but descriptor {fd} is ready");
     if let Some(conn) = table::conn(fd) {
@@ -69,6 +69,15 @@ fn explain(conn: &Conn, text: &mut impl Write) {
     let _ = writeln!(
         text,
         "  {waiters} waiters, {sets} sets; tripwire {tripwire:#x}, {fired} times fired, written to {written}"
+    );
+    let [answer, announced, notes, kicked] =
+        [layout::STATE, layout::SMALL_AT, layout::NOTES, layout::KICKS].map(|at| conn.word(at));
+    let (arms, there) =
+        (conn.arms.load(Ordering::Relaxed), sys::ioctl_int(conn.descriptor(), libc::FIONREAD).unwrap_or(-1));
+    let _ = writeln!(
+        text,
+        "  slot {}, answer {answer:#x}, announced {announced}, notes {notes:#x}; {arms} times armed, {kicked} kicks, {there} bytes there",
+        conn.slot()
     );
     if let Some(queue) = queue.checked_sub(1) {
         let base = layout::HINTS + queue as usize * hints::BYTES;

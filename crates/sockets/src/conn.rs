@@ -200,6 +200,9 @@ pub struct Conn {
     /// wake.
     pub waiters: AtomicU32,
     pub sleepers: AtomicU32,
+    /// How often it has been put on a slot: one that was about to sleep meanwhile may have armed
+    /// the tripwire of the slot before.
+    pub settled: AtomicU32,
     /// Epoll sets that it is in, and the event queue of the only one + 1.
     pub epolls: AtomicU32,
     pub queue: AtomicU32,

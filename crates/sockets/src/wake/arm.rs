@@ -14,6 +14,7 @@ use crate::{link, peering};
 pub(crate) struct Seen {
     pub(crate) front: u64,
     pub(crate) back: u64,
+    /// The peer's notes, and, in the upper half, which of the connection's slots they are on.
     notes: u64,
     paths: u64,
 }
@@ -37,7 +38,8 @@ impl Seen {
     pub(crate) fn to_read(conn: &Conn) -> Seen {
         let paths =
             conn.word(SMALL_AT) ^ conn.word(BIG_AT).rotate_left(20) ^ conn.word(TCP_AT).rotate_left(40);
-        Seen { front: conn.word(W), back: 0, notes: conn.word(NOTES), paths: paths ^ conn.word(STATE) << 60 }
+        let notes = conn.word(NOTES) ^ u64::from(conn.settled.load(Ordering::Relaxed)) << 32;
+        Seen { front: conn.word(W), back: 0, notes, paths: paths ^ conn.word(STATE) << 60 }
     }
 }
 

@@ -145,3 +145,24 @@ pub(crate) fn tell_cpu(conn: &Conn, cpu: u64) {
         conn.theirs().put_word(conn.at(CPU), cpu);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::peering::peer::Peer;
+    use fabric::shm::Map;
+
+    #[test]
+    fn another_slot_with_the_same_words_is_a_change() {
+        let conn = crate::home::take(|_| ()).unwrap();
+        conn.reset();
+        let [mine, theirs] = [(); 2].map(|()| Map::create(c"shunt:link", layout::SEGMENT).unwrap().0);
+        conn.set_maps(mine, Peer::near(theirs));
+        conn.slot.store(0, Ordering::Relaxed);
+        let (seen, all) = (Seen::to_read(conn), Seen::now(conn));
+        assert!(seen == Seen::to_read(conn) && all.sum() == Seen::now(conn).sum());
+        conn.slot.store(2, Ordering::Relaxed);
+        conn.settled.fetch_add(1, Ordering::SeqCst);
+        assert!(seen != Seen::to_read(conn) && all.sum() != Seen::now(conn).sum());
+    }
+}

@@ -18,8 +18,10 @@ use crate::peering::peer::Peer;
 use crate::peering::wire::Other;
 use host::addr::Addr;
 
+mod counters;
 mod direction;
 
+pub use counters::Counters;
 pub use direction::{Counts, Direction, Half, Held, Rx, Tx};
 
 /// Where a connection stands; a Conn's `state`.
@@ -122,47 +124,6 @@ pub mod flag {
     /// Goes back to tcp because memory gains nothing for now, and counts as new there
     /// ([`crate::gain`]).
     pub const FOR_NOW: u32 = 1 << 31;
-}
-
-/// Counters that `shunt stat` shows.
-#[repr(C)]
-#[derive(Debug, Default)]
-pub struct Counters {
-    pub ring_out: AtomicU64,
-    pub ring_in: AtomicU64,
-    /// How much of these is in the sums of `shunt run --stats`.
-    pub told_out: AtomicU64,
-    pub told_in: AtomicU64,
-    /// Calls that have written some.
-    pub writes: AtomicU64,
-    pub kicks: AtomicU64,
-    pub bells: AtomicU64,
-    pub hints: AtomicU64,
-    pub sleeps: AtomicU64,
-    pub spins_won: AtomicU64,
-    pub spins_lost: AtomicU64,
-}
-
-impl Counters {
-    /// Some has been written, by who has the lock. The ring's writer is there now.
-    #[inline(always)]
-    pub(crate) fn wrote(&self, position: u64) {
-        self.ring_out.store(position, Ordering::Relaxed);
-        self.writes.store(self.writes.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
-    }
-
-    /// The next bytes go by other rings, and are counted anew.
-    pub(crate) fn forget_moved(&self) {
-        for count in [&self.ring_out, &self.ring_in, &self.told_out, &self.told_in] {
-            count.store(0, Ordering::Relaxed);
-        }
-    }
-
-    fn reset(&self) {
-        // SAFETY: it has such words alone.
-        let all = unsafe { &*core::ptr::from_ref(self).cast::<[AtomicU64; size_of::<Counters>() / 8]>() };
-        all.iter().for_each(|count| count.store(0, Ordering::Relaxed));
-    }
 }
 
 /// What memory and tcp are compared by.

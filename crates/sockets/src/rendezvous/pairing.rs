@@ -409,8 +409,8 @@ fn settle(conn: &'static Conn, link: &'static Link, slot: usize, read: u64) {
     if let Some(former) = former {
         former.leave();
     }
-    // Whoever is about to sleep is counted first, and looks at this last: it sees the one, or we the
-    // other.
+    // Whoever is about to sleep is counted first, and looks at this last: it sees the one, or we
+    // the other.
     conn.settled.fetch_add(1, Ordering::SeqCst);
     if conn.waiters.load(Ordering::SeqCst) != 0 {
         // Asleep since it had another slot, armed there.

@@ -85,6 +85,11 @@ impl End {
         self.conn.state() == state::NEW
     }
 
+    /// How often it has been put on a slot, by which who is about to sleep knows of it.
+    pub fn settled(&self) -> u32 {
+        self.conn.settled.load(Ordering::Relaxed)
+    }
+
     /// Threads that sleep on it in the kernel.
     pub fn sleepers(&self) -> u32 {
         self.conn.sleepers.load(Ordering::Relaxed)

@@ -73,12 +73,14 @@ fn a_peer_that_goes_through_exec_may_have_the_connection_in_memory_again() {
     assert_eq!((ours.recv(9), ours.poll(POLLIN)), (Err(EAGAIN), 0));
     assert!(!ours.is_managed() && ours.is_new());
     // Its next image posts it again, and offers another slot.
+    let settled = ours.settled();
     ours.tick();
     peer.slot = 2;
     peer.anew();
     peer.offer(&ours);
     ours.tick();
     assert!(peer.accepted() && ours.is_managed());
+    assert_eq!(ours.settled(), settled + 1, "who is about to sleep sees that it is another slot");
     assert_eq!(ours.send(b"again"), Ok(5));
     assert_eq!(peer.read(), b"again");
     ours.close();

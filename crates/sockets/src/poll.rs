@@ -73,7 +73,7 @@ pub fn poll(
         let member = fds.iter().find_map(|poll| managed(poll.fd));
         let spins = member.is_some() && learned.may_spin(process::spin_ticks());
         // Who goes to sleep at once learns from that what is ready in the kernel.
-        ask |= !waits || found.ready > 0 || found.sets || spins && not_asked_lately();
+        ask |= !waits || found.ready > 0 || found.sets || spins && found.others && not_asked_lately();
         let ready = if ask { ask_kernel(fds, scratch.polls(), &found)? } else { found.ready };
         if ready > 0 || !waits {
             return Ok(ready);

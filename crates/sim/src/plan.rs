@@ -18,6 +18,8 @@ pub struct Plan {
     pub both: bool,
     /// The end that closes first.
     pub closer: usize,
+    /// That end closes nothing: its process ends.
+    pub exits: bool,
     pub nonblocking: [bool; 2],
     /// The server forks, and its child serves.
     pub forks: bool,

@@ -136,6 +136,7 @@ pub fn fork(process: Option<&'static Image>, body: impl FnOnce() + 'static, conn
         let child = world.fork(move || {
             stage(2);
             body();
+            with(|world| world.judge.ended(world.pid()));
             if let Some(image) = process {
                 // SAFETY: the process ends.
                 unsafe { (image.end)() };

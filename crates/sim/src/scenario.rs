@@ -53,7 +53,9 @@ pub fn run(images: &[Image], seed: u64, wanted: Wanted) -> Result<Ran, String> {
     });
     let shape = set.then(Shape::draw);
     let handlers = if plain { [None, None] } else { handlers() };
-    if handlers[0].is_some() && !set && plans.iter().all(|plan| !plan.forks && plan.execs.is_none()) {
+    // A client that exits would wait for the end of this one, too.
+    let fits = |plan: &Plan| !plan.forks && plan.execs.is_none() && !(plan.exits && plan.closer == 1);
+    if handlers[0].is_some() && !set && plans.iter().all(fits) {
         plans.insert(0, side());
     }
     // A parent that is stopped keeps what its child has closed open.
@@ -160,6 +162,7 @@ fn side() -> Plan {
         turns: Vec::new(),
         both: false,
         closer: 0,
+        exits: false,
         nonblocking: [true, dice(3) == 0],
         forks: false,
         execs: None,
@@ -178,6 +181,8 @@ fn plans(world: &mut World, set: bool, plain: bool) -> Vec<Plan> {
         let (step, pid) = (world.below(25_000), [SERVER, CLIENT][world.below(2) as usize]);
         world.kill_at(step, pid);
     }
+    // All by the same process, as who waits for the end of one may be who is to end first.
+    let exits = world.once_in(4).then(|| if set { 1 } else { world.below(2) as usize });
     (0..connections as u16)
         .map(|number| {
             // Small ones first, in most runs, until the connection may have moved to memory.
@@ -222,10 +227,11 @@ fn plans(world: &mut World, set: bool, plain: bool) -> Vec<Plan> {
                 from: if set { FROM + number } else { 0 },
                 directions,
                 both: world.once_in(4),
-                closer: world.below(2) as usize,
+                closer: exits.unwrap_or_else(|| world.below(2) as usize),
+                exits: exits.is_some(),
                 nonblocking: [world.once_in(3), world.once_in(3)],
                 // A child keeps the connections of a parent that is killed.
-                forks: !set && world.once_in(6) && !(hosts && connections > 1),
+                forks: !set && world.once_in(6) && !((hosts || exits.is_some()) && connections > 1),
                 execs: (!hosts && connections == 1 && world.once_in(3)).then(|| {
                     // What it reads and does not write then may be all that its next image does.
                     let last = turns.len() - 1;
@@ -287,6 +293,8 @@ struct Process {
 impl Process {
     /// The program has come to its end.
     fn end(self) {
+        // What it has left open it will not read or write any more.
+        with(|world| world.judge.ended(world.pid()));
         if let Some(image) = self.image {
             // SAFETY: the process ends.
             unsafe { (image.end)() };
@@ -392,6 +400,9 @@ fn talk(calls: Calls, fd: i32, process: Process, plan: &Plan) {
 }
 
 fn finish(mut socket: Socket, end: usize, plan: &Plan, result: Result<(), Gone>) {
+    if result.is_ok() && plan.exits && plan.closer == end {
+        return socket.stay_open();
+    }
     if result.is_err() || plan.closer == end {
         if with(|world| world.once_in(2)) {
             socket.shut();

@@ -11,7 +11,7 @@ use crate::kicks::By;
 use crate::layout::{self, TCP_AT, W, note};
 use crate::path::closing::{self, Closing, End, LastKicks, Shut};
 use crate::path::{reader, recovery};
-use crate::peering::cut;
+use crate::peering::{cut, wire};
 use crate::reason::Reason;
 use crate::table::{self, Entry};
 use crate::wake::{arm, fire, sleepers, word};
@@ -136,10 +136,8 @@ pub fn shut(conn: &'static Conn, fd: i32, how: i32) {
 /// The process ends, and the kernel closes what it has: the peer is to ask the kernel from now on.
 /// Not if another thread is in the middle of writing.
 pub fn at_exit(conn: &'static Conn, fd: i32) {
-    // What another process has, too, goes on.
-    let goes_on = conn.has(flag::SHARED) && conn.refs.load(Ordering::Acquire) > 1;
     if conn.state() == state::PROMOTED
-        && !goes_on
+        && !goes_on(conn)
         && peering::facts(conn).shares_memory
         && let Some(mut tx) = conn.tx.try_lock()
     {
@@ -150,6 +148,30 @@ pub fn at_exit(conn: &'static Conn, fd: i32) {
         conn.tell(note::ENDING);
         fire::wake(conn, fd, &mut tx, trip::RX);
     }
+}
+
+/// The process ends, and its peers know: kicks that nobody has read are taken out of the
+/// companions, as the kernel would make resets of them. Not beside a thread that waits to be woken
+/// by one: until the very end its answer may be waited for.
+pub(crate) fn all_kicks_at_exit() {
+    let start = sys::now();
+    table::each_conn(|fd, conn| {
+        if conn.state() != state::PROMOTED || goes_on(conn) || conn.sleepers.load(Ordering::Acquire) != 0 {
+            return;
+        }
+        let Some(mut rx) = wire::past_progress(&conn.rx) else { return };
+        reader::progress(conn, fd, &mut rx);
+        if path::is_ring(conn.rx.path()) {
+            last_kicks(conn, fd, &mut rx, start);
+            // What runs at the end may wait for more.
+            conn.clear(flag::DISARMED);
+        }
+    });
+}
+
+/// Whether another process has it, too.
+fn goes_on(conn: &Conn) -> bool {
+    conn.has(flag::SHARED) && conn.refs.load(Ordering::Acquire) > 1
 }
 
 fn teardown(conn: &'static Conn, fd: Option<i32>) {
@@ -182,7 +204,7 @@ fn teardown(conn: &'static Conn, fd: Option<i32>) {
                             let at_once = libc::linger { l_onoff: 1, l_linger: 0 };
                             let _ = sys::setsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, at_once);
                         }
-                        End::TakeKicks => last_kicks(conn, fd, &mut rx),
+                        End::TakeKicks => last_kicks(conn, fd, &mut rx, sys::now()),
                         End::ByKernel => {}
                     }
                     conn.tell(note::CLOSED);
@@ -232,9 +254,9 @@ fn last_record(conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>) {
 /// How long an END that may be on the way may take.
 const END_NS: u64 = 100_000_000;
 
-/// Takes the last kicks out of the companion, and waits for those that are on the way.
-fn last_kicks(conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>) {
-    let start = sys::now();
+/// Takes the last kicks out of the companion, and waits for those that are on the way, since
+/// `start`.
+fn last_kicks(conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>, start: u64) {
     loop {
         arm::disarm_for_all(conn);
         // Asked before: what the end of the connection brought with it is there.

@@ -255,10 +255,10 @@ fn carry_out(conn: &Conn, fd: i32, tx: &mut Held<'_, Tx>, step: Step, from: Opti
 
 /// Between hosts, when the process ends: nothing more is put. An END says so to the peer, and a
 /// note that it comes, as the link is over soon. Nothing is asked of the peer: an answer that comes
-/// when nobody reads any more makes the kernel's end a reset. Not if another thread is in the
-/// middle of writing.
+/// when nobody reads any more makes the kernel's end a reset. Not if another thread of the program
+/// is in the middle of writing.
 pub(crate) fn begin_end(conn: &'static Conn, _fd: i32) {
-    let Some(mut tx) = conn.tx.try_lock() else { return };
+    let Some(mut tx) = wire::past_progress(&conn.tx) else { return };
     match conn.tx.path() {
         path::SMALL | path::BIG => to_tcp(conn, &mut tx, None),
         path::TCP => conn.tx.set_path(path::LAST),

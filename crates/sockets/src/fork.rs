@@ -169,6 +169,7 @@ pub fn child() {
 /// as its last calls may still come: [`home::take`] finds these later.
 pub fn leave() {
     progress::leave();
+    close::all_kicks_at_exit();
     epoll::share_members(false);
     table::each_conn(|fd, conn| {
         if !give_back(conn) {

@@ -182,6 +182,11 @@ impl<T: Half> Direction<T> {
         if self.lock.try_lock(thread::tid()) { Some(Held { direction: self }) } else { None }
     }
 
+    /// The thread that has the lock, or 0.
+    pub(crate) fn holder(&self) -> u32 {
+        self.lock.owner()
+    }
+
     #[inline(always)]
     pub fn path(&self) -> u32 {
         self.path.load(Ordering::Acquire)

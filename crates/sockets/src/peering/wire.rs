@@ -21,6 +21,7 @@ use fabric::outbox::{Doorbell, Outbox, WorkRequest};
 use fabric::sync::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering, spin_hint};
 use fabric::sys;
 
+use crate::conn::{Direction, Half, Held};
 use crate::thread;
 
 /// What is to be done, in a [`WorkRequest`] of a link.
@@ -238,8 +239,29 @@ pub fn serve(bell: i32, work: fn()) {
 /// Whether this thread is the progress thread, whose own connections are none of ours.
 #[inline]
 pub fn is_progress_thread() -> bool {
+    is_progress(thread::tid())
+}
+
+/// Whether a thread of this id is it.
+#[inline]
+pub(crate) fn is_progress(tid: u32) -> bool {
     let progress = PROGRESS.load(Ordering::Relaxed);
-    progress != 0 && progress == thread::tid()
+    progress != 0 && progress == tid
+}
+
+/// A direction, for which this waits if the progress thread has it: that has it for moments, but
+/// may be off its processor meanwhile.
+pub(crate) fn past_progress<T: Half>(direction: &Direction<T>) -> Option<Held<'_, T>> {
+    let start = sys::now();
+    loop {
+        let held = direction.try_lock();
+        let holder = direction.holder();
+        let may_come = holder == 0 || is_progress(holder);
+        if held.is_some() || !may_come || sys::now() - start > SETTLE_NS {
+            return held;
+        }
+        sys::yield_now();
+    }
 }
 
 /// Before the progress thread sleeps; then it looks once more.

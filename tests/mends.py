@@ -149,12 +149,12 @@ MENDS = {
         "if handlers_run().0 != self.run { return Err(Errno::EINTR); }",
         "let _ = self.run;"),
     "past_progress": Mend(
-        "between hosts the end of a process was a reset where its progress thread was just at work", "HEAD",
+        "between hosts the end of a process was a reset where its progress thread was just at work", "9b4e43f",
         "CI, once: an example that exits in the middle of moves", "sockets/src/peering/wire.rs",
         "let may_come = holder == 0 || is_progress(holder);",
         "let may_come = false; let _ = holder;", hosts=True),
     "kicks_at_exit": Mend(
-        "the end of a process that had left a kick unread was a reset", "HEAD",
+        "the end of a process that had left a kick unread was a reset", "9b4e43f",
         "the simulator, when its programs ended without close()", "sockets/src/fork.rs",
         "close::all_kicks_at_exit();",
         "let _ = close::all_kicks_at_exit;"),

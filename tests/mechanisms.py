@@ -172,8 +172,8 @@ MECHANISMS = {
         "big-", "sleeps in send()"),
     "woken_set": Mechanism(
         "hints are set, and no bell is rung; sets say so", "sockets/src/wake/fire.rs",
-        "return bell::ring(fd);",
-        "return;",
+        "&& link.ring(bell)",
+        "&& bell >= 0",
         "epoll-", "sleeps in epoll_wait()"),
     "spinning_beside": Mechanism(
         "sets spin on the processor on which their peers wait", "sockets/src/epoll/neighbours.rs",
@@ -243,8 +243,8 @@ MECHANISMS = {
     # The doors of docs/security.md, which test_adversary.py tries: as root.
     "overflow_users": Mechanism(
         "users that are not mapped are taken for known ones", "fabric/src/credentials.rs",
-        "let known = uid != NO_USER && uid != self.overflow && (self.identity || uid == own());",
-        "let known = uid != NO_USER || self.overflow == own() && self.identity;",
+        "let known = !nobody && (self.identity || uid == own());",
+        "let known = (uid != NO_USER || self.overflow == own() && self.identity) | nobody;",
         "adversary and user-namespace"),
     "lesser_ones": Mechanism(
         "a process that changes its user keeps what it shares", "preload/src/rights.rs",
@@ -268,8 +268,8 @@ MECHANISMS = {
         "adversary and passed_later"),
     "foreign_descriptors": Mechanism(
         "whatever descriptor a peer sends is closed", "sockets/src/link/passing.rs",
-        "fd >= 0 && !is_right(index, fd);",
-        "fd >= 0 && false && !is_right(index, fd);",
+        "fd >= 0 && !(index < most && is_right(index, fd));",
+        "fd >= 0 && false && !(index < most && is_right(index, fd));",
         "adversary and ones_own_file"),
     "setuid_programs": Mechanism(
         "the library works in setuid programs", "preload/src/start.rs",
@@ -283,8 +283,8 @@ MECHANISMS = {
         "adversary and by_a_link"),
     "loud": Mechanism(
         "who may not be passed a bell, as another user's, is woken by a kick", "sockets/src/rendezvous/hello.rs",
-        "let loud = if kin { None } else { bells::loud() };",
-        "let loud = if kin || !kin { None } else { bells::loud() };",
+        "(_, false) => bells::loud(),",
+        "(_, false) => None,",
         "threads_wake_without_tcp", mode="users"),
     "gain": Mechanism(
         "what takes a kick for each message stays in memory", "sockets/src/gain.rs",

@@ -59,6 +59,7 @@ def test_it_writes_what_an_engine_needs_and_removes_it(command, tmp_path):
         "/etc/ld.so.preload": ("/etc/shunt/ld.so.preload", "ro"),
         "/run/shunt/board": ("/run/shunt/board", "rw"),
     }
+    assert not (tmp_path / "run/shunt/meeting").exists()
     # An image of a host has the library at a place of its own.
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib/libshunt.so").write_bytes(modes.library().read_bytes())
@@ -70,6 +71,20 @@ def test_it_writes_what_an_engine_needs_and_removes_it(command, tmp_path):
     assert json.loads(command("--print", "--library", modes.library().resolve()).stdout) == file
     assert command("--root", tmp_path, "--remove").returncode == 0
     assert written(tmp_path) == []
+
+
+def test_containers_meet_across_networks_only_where_that_was_asked_for(command, tmp_path):
+    done = command("--meeting", "--root", tmp_path, "--library", modes.library())
+    assert done.returncode == 0 and "--device shunt.dev/shunt=meeting" in done.stderr
+    assert (tmp_path / "run/shunt/meeting").stat().st_mode & 0o7777 == 0o1777
+    assert "d /run/shunt/meeting 1777 root root" in (tmp_path / "etc/tmpfiles.d/shunt.conf").read_text()
+    plain, meets = json.loads((tmp_path / "etc/cdi/shunt.json").read_text())["devices"]
+    mounts = [device["containerEdits"]["mounts"] for device in (plain, meets)]
+    assert (plain["name"], meets["name"]) == ("on", "meeting") and mounts[1][:-1] == mounts[0]
+    assert mounts[1][-1] == {"hostPath": "/run/shunt/meeting", "containerPath": "/run/shunt/meeting",
+                             "options": ["rw", "bind", "nosuid", "nodev", "noexec"]}
+    assert command("--root", tmp_path, "--remove").returncode == 0
+    assert written(tmp_path) == [] and not (tmp_path / "run/shunt/meeting").exists()
 
 
 @pytest.mark.parametrize("wrong, why", [
@@ -94,7 +109,8 @@ def test_programs_with_its_mounts_meet(r, command, tmp_path, both):
         source, place = mount["hostPath"], mount["containerPath"]
         source = source if source == str(modes.library().resolve()) else f"{tmp_path}{source}"
         # An engine makes the place in a layer of the container's.
-        mounts.append(f"mkdir -p $(dirname {place}); : > {place}; mount --bind {source} {place}")
+        make = f"mkdir -p {place}" if os.path.isdir(source) else f"mkdir -p $(dirname {place}); : > {place}"
+        mounts.append(f"{make}; mount --bind {source} {place}")
     host = ["mkdir /run/shunt; : > /run/shunt/board", f"mount --bind {tmp_path}/run/shunt/board /run/shunt/board",
             f"export LD_PRELOAD={modes.library()}"]
     place = lambda lines: ["unshare", "--mount", "--propagation", "private", "sh", "-ec", "\n".join([*own, *lines, 'exec "$@"']), "sh"]  # noqa: E731

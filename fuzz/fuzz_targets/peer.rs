@@ -126,7 +126,7 @@ struct Enemy {
 static BELL: LazyLock<i32> = LazyLock::new(|| sys::eventfd().expect("descriptors are left"));
 
 /// Bytes of a HELLO.
-const HELLO: usize = 64;
+const HELLO: usize = 72;
 
 #[repr(C, align(8))]
 struct Control([u8; 64]);

@@ -24,7 +24,7 @@ VERSION, SEGMENT = 14, 0xa1d000
 CTL, SLOT, SLOT_BYTES, DATA, SLOT_DATA = 0, 20480, 256, 0x21d000, 0x4000
 W, TRIP, STATE = 0, 128, 216
 RX, WORD = 1, 16
-HELLO = "<IIQQIIQQQQ"
+HELLO = "<IIQQIIQQQQQ"
 MAGIC, POST = 0x53484C4B, 0x53420001
 SO_COOKIE, F_ADD_SEALS, SEALS = 57, 1033, 7
 BELLS = 9
@@ -96,7 +96,7 @@ def eventfd(full=False):
 
 
 def hello(s, fds, index=0, yours=0, mine=0, token=0x4711):
-    said = struct.pack(HELLO, MAGIC, VERSION, token, SEGMENT, index, 0, yours, mine, 0, 0)
+    said = struct.pack(HELLO, MAGIC, VERSION, token, SEGMENT, index, 0, yours, mine, 0, 0, 0)
     s.sendmsg([said], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else [])
 
 

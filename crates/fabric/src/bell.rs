@@ -73,7 +73,8 @@ impl Loud {
         }
     }
 
-    fn hear_only_the_word(self, fd: i32) -> Result<(), Errno> {
+    /// Has a socket take in nothing but the word.
+    pub fn hear_only_the_word(self, fd: i32) -> Result<(), Errno> {
         // The filter's loads are big-endian.
         let bytes = self.word.to_ne_bytes();
         let half = |at: usize| u32::from_be_bytes(core::array::from_fn(|i| bytes[at + i]));
@@ -117,6 +118,24 @@ impl Loud {
     fn address(self, number: u8) -> (libc::sockaddr_un, u32) {
         sys::numbered_address(self.name, &[b'/', b'0' + number])
     }
+}
+
+/// A word for bells that are rung by sockets connected to them ([`ring_connected`]).
+pub fn far_word() -> Option<u64> {
+    Some(of_far(sys::try_random()?))
+}
+
+/// Who tells a word may have connected us to something else than a bell: of what is said there it
+/// chooses the half.
+const fn of_far(word: u64) -> u64 {
+    word & 0xffff_ffff | 0x5348_424c << 32
+}
+
+/// Rings a bell by a socket that is connected to it. False if it is no more.
+pub fn ring_connected(speaker: i32, word: u64) -> bool {
+    let word = of_far(word).to_ne_bytes();
+    let rung = sys::send(speaker, word.as_ptr(), word.len(), libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL);
+    matches!(rung, Ok(_) | Err(Errno::EAGAIN))
 }
 
 /// Takes one of the rings out of such a bell, which is mostly all.

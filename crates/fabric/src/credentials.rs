@@ -59,12 +59,17 @@ impl Space {
     }
 
     fn user(self, uid: u32, own: impl FnOnce() -> u32) -> Option<User> {
-        let known = uid != NO_USER && uid != self.overflow && (self.identity || uid == own());
+        let nobody = [NO_USER, User::STRANGER.0, self.overflow].contains(&uid);
+        let known = !nobody && (self.identity || uid == own());
         known.then_some(User(uid))
     }
 }
 
 impl User {
+    /// A process in a namespace that says nothing of its users: it is known by the connections of
+    /// which it has proved to have the other end, and by nothing else. No number means it.
+    pub const STRANGER: User = User(NO_USER - 1);
+
     /// The user with this number, if that means one user alone.
     pub fn of(uid: u32) -> Option<User> {
         Space::now().user(uid, sys::geteuid)

@@ -29,6 +29,11 @@ impl Addr {
         }
     }
 
+    /// Whether it is this host's alone, and this network namespace's.
+    pub fn is_loopback(&self) -> bool {
+        Ipv6Addr::from(self.ip).to_canonical().is_loopback()
+    }
+
     /// The halves of the address, as words.
     pub fn halves(&self) -> [u64; 2] {
         [0, 8].map(|at| u64::from_ne_bytes(core::array::from_fn(|i| self.ip[at + i])))

@@ -144,6 +144,29 @@ pub fn come(fd: i32, reset: bool) -> Result<u64, Errno> {
     Ok(info.word(128).wrapping_sub(u64::from(ended)))
 }
 
+/// What a connection has carried each way: bytes, and in how many segments with data they went.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Carried {
+    pub sent: u64,
+    pub sent_in: u32,
+    pub come: u64,
+    pub come_in: u32,
+}
+
+/// Counts what has been sent and what has come, all in one look. What was sent again counts once,
+/// and may count twice where it came.
+pub fn segments(fd: i32) -> Result<Carried, Errno> {
+    let info = TcpInfo::of(fd)?;
+    Ok(Carried {
+        // bytes_sent - bytes_retrans, data_segs_out - total_retrans
+        sent: info.word(200).wrapping_sub(info.word(208)),
+        sent_in: (info.half(156) as u32).wrapping_sub(info.half(100) as u32),
+        // bytes_received, data_segs_in
+        come: info.word(128),
+        come_in: info.half(152) as u32,
+    })
+}
+
 /// Whether the kernel has an error to report: the connection was reset.
 fn has_error(fd: i32) -> bool {
     let mut poll = [libc::pollfd { fd, events: 0, revents: 0 }];

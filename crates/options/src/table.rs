@@ -40,6 +40,8 @@ pub struct Options {
     pub empty_env: bool,
     /// The file of the board.
     pub board: Text,
+    /// The folder where processes of several network namespaces meet.
+    pub meeting: Text,
     /// The networks whose hosts count as this one's cluster.
     pub cluster: Networks,
     /// The network that carries bytes between hosts.
@@ -65,6 +67,8 @@ pub struct Options {
 impl Options {
     /// The board of a host whose containers take part, where it is there and none is named.
     pub const HOST_BOARD: &CStr = c"/run/shunt/board";
+    /// Where programs of its containers meet.
+    pub const HOST_MEETING: &CStr = c"/run/shunt/meeting";
 
     /// The values of options that are not set; [`TABLE`] has the same in words.
     pub const DEFAULT: Options = Options {
@@ -83,6 +87,7 @@ impl Options {
         grow: true,
         empty_env: false,
         board: Text::new(b"/dev/shm/shunt-board").unwrap(),
+        meeting: Text::new(b"/run/shunt/meeting").unwrap(),
         cluster: Networks::NONE,
         fabric: Fabric::Auto,
         cluster_key: None,
@@ -423,6 +428,22 @@ used in the place of the default.",
         set: |options, value| {
             if let Value::Path(path) = value {
                 options.board = path;
+            }
+        },
+    },
+    Opt {
+        name: "meeting",
+        env: "SHUNT_MEETING",
+        kind: Kind::Path,
+        default: "/run/shunt/meeting",
+        scope: Scope::Anywhere,
+        short: "The folder by which programs in containers with networks of their own find each other",
+        long: "Where it is there, as shunt container makes it, each process has a socket in it, and two ends of a connection between network \
+namespaces, also through NAT, prove to each other by the connection itself that they belong together. Both must see the same folder, and the \
+same board. Without it, and before Linux 6.16, such connections stay on TCP.",
+        set: |options, value| {
+            if let Value::Path(path) = value {
+                options.meeting = path;
             }
         },
     },

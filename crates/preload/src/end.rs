@@ -3,6 +3,7 @@
 
 use core::ffi::c_int;
 use sockets::conn::{flag, state};
+use sockets::rendezvous::meeting;
 use sockets::{close, fork, process, table, worth};
 
 use crate::next::hooks;
@@ -25,6 +26,7 @@ pub fn leave() {
             conn.count_last_reason();
         }
     });
+    meeting::leave();
     // From here on others may do with the connections what they like.
     fork::leave();
 }

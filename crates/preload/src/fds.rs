@@ -9,6 +9,7 @@ use sockets::conn::{Conn, flag};
 use sockets::interface::ioctls::Place;
 use sockets::interface::{self, What};
 use sockets::reason::Reason;
+use sockets::rendezvous::meeting;
 use sockets::table::{self, Entry};
 use sockets::taken::{self, Taken};
 use sockets::{
@@ -235,12 +236,19 @@ const SO_RCVTIMEO_NEW: c_int = 66;
 hooks! {
     fn connect(next; fd: c_int, to: *const sockaddr, len: socklen_t) -> c_int {
         let known = table::conn(fd);
+        let before = meeting::connecting();
         let result = next(fd, to, len);
         let begun = result == 0 || matches!(errno::get(), libc::EINPROGRESS | libc::EINTR);
         if begun && known.is_none() && process::active() {
             let errno = errno::get();
             lifecycle::track(fd, true, family(to), at(to));
             errno::set(errno);
+        }
+        if let Some(before) = before
+            && begun
+            && let Some(conn) = table::conn(fd)
+        {
+            meeting::connected(conn, before);
         }
         if let Some(conn) = known
             && result == 0
@@ -259,6 +267,7 @@ hooks! {
         if table::conn(fd).is_some_and(|conn| !conn.is_managed()) {
             closing(fd);
         }
+        meeting::listens(fd);
         next(fd, backlog)
     }
     fn accept(next; fd: c_int, from: *mut sockaddr, len: *mut socklen_t) -> c_int {
@@ -383,6 +392,7 @@ hooks! {
         next(fd, how)
     }
     fn setsockopt(next; fd: c_int, level: c_int, name: c_int, value: *const c_void, len: socklen_t) -> c_int {
+        meeting::option_used(level, name);
         let Some(conn) = table::conn(fd) else { return next(fd, level, name, value, len) };
         let number = if faults::low(value) || len < 4 { None } else { Some(value.cast::<c_int>().read_unaligned()) };
         if let (libc::IPPROTO_TCP, libc::TCP_NODELAY | libc::TCP_CORK, Some(number)) = (level, name, number)
@@ -408,7 +418,7 @@ hooks! {
         {
             return 0;
         }
-        let result = next(fd, level, name, value, len);
+        let result = meeting::undisturbed(conn, || next(fd, level, name, value, len));
         match (level, name) {
             (libc::SOL_SOCKET, libc::SO_RCVBUF) if result == 0 => small_buffers::receive_buffer_set(conn, fd),
             (libc::SOL_SOCKET, libc::SO_RCVTIMEO | SO_RCVTIMEO_NEW) => conn.clear(flag::UNLIMITED),
@@ -417,12 +427,16 @@ hooks! {
         result
     }
     fn getsockopt(next; fd: c_int, level: c_int, name: c_int, value: *mut c_void, len: *mut socklen_t) -> c_int {
+        meeting::option_used(level, name);
         if interface::options::got(level, name) == What::Tcp
             && let Some(conn) = table::conn(fd)
         {
             relay::hand_over(conn, fd, Reason::Option, false);
         }
-        let result = next(fd, level, name, value, len);
+        let result = match table::conn(fd) {
+            Some(conn) => meeting::undisturbed(conn, || next(fd, level, name, value, len)),
+            None => next(fd, level, name, value, len),
+        };
         if result == 0
             && (level, name) == (libc::SOL_SOCKET, libc::SO_RCVLOWAT)
             && let Some(mark) = table::conn(fd).and_then(low_water::get)

@@ -60,7 +60,10 @@ fn carry(
 
 #[inline(always)]
 pub fn receive(fd: c_int, iov: &[iovec], flags: c_int, next: impl FnOnce() -> ssize_t) -> ssize_t {
-    carry(fd, iov, flags, receiving_by_tcp(flags), io::recv, next)
+    carry(fd, iov, flags, receiving_by_tcp(flags), io::recv, || {
+        let got = next();
+        if got == 1 { 1 + io::second_segment(fd, iov, flags) as ssize_t } else { got }
+    })
 }
 
 /// Flags that we cannot follow, or do not know: back to tcp.

@@ -82,6 +82,9 @@ unsafe fn send_file(
     let mut by_tcp = 0;
     while !conn.is_managed() {
         sockets::rendezvous::tick(conn, out);
+        if conn.meeting.proof.load(fabric::sync::Ordering::Relaxed) != 0 {
+            sockets::rendezvous::meeting::give_up(conn);
+        }
         if conn.is_managed() {
             break;
         }

@@ -468,12 +468,19 @@ fn container() -> Command {
              needed.\n\nSuch a container gets three files: the library, /etc/ld.so.preload, which names it to each program, and {}, the \
              board of this host, which is made now and when the host starts. Programs for musl, and static ones, run plain; a glibc must be \
              2.17 or newer.\n\nPrograms that share a network namespace move their connections to memory: those of one container, of one pod, of \
-             containers with the host's network, and of the host itself. Between containers with networks of their own connections stay on TCP.",
+             containers with the host's network, and of the host itself.\n\nBetween containers with networks of their own, on a bridge or \
+             through NAT, connections stay on TCP. With --meeting they move as well, if both containers are started with --device {} (or are \
+             the host). Such containers, and all users of the host, must not be each other's enemies: docs/security.md says what one could do. \
+             Linux 6.16 or later.",
             crate::container::DEVICE,
             options::Options::HOST_BOARD.to_string_lossy(),
+            crate::container::MEETING_DEVICE,
         ))
         .after_help("Exit status:\n  0  done\n  1  it failed\n  2  wrong usage")
         .arg(flag("print").help("Print the CDI file, and change nothing"))
+        .arg(flag("meeting").conflicts_with("remove").help(
+            "Let containers that are started with --device shunt.dev/shunt=meeting, and trust each other, meet across networks",
+        ))
         .arg(
             flag("remove").conflicts_with("print").help("Remove all that was written; containers that run keep what they have"),
         )

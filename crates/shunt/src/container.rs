@@ -4,7 +4,10 @@
 //! A container gets the library, a list of libraries to preload (`/etc/ld.so.preload`, which musl
 //! and static programs do not read, and an LD_PRELOAD would keep musl's from starting), and the
 //! board of the host. Only that file of the board is mounted, no folder: a container may write lies
-//! to it, as any user of the host may, and cannot remove it or put another in its place.
+//! to it, as any user of the host may, and cannot remove it or put another in its place. Those that
+//! ask for another device get the folder as well where programs of several network namespaces meet.
+//! It is made on demand only: who has it can try to be taken for the other end of a connection
+//! (docs/security.md).
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -18,8 +21,10 @@ use serde_json::{Value, json};
 
 use crate::library;
 
-/// What a container is started with: `--device shunt.dev/shunt=on`.
+/// What a container is started with: `--device shunt.dev/shunt=on`; and one that is to meet those
+/// of other network namespaces.
 pub const DEVICE: &str = "shunt.dev/shunt=on";
+pub const MEETING_DEVICE: &str = "shunt.dev/shunt=meeting";
 const CDI: &str = "etc/cdi/shunt.json";
 const PRELOAD: &str = "etc/shunt/ld.so.preload";
 const AT_BOOT: &str = "etc/tmpfiles.d/shunt.conf";
@@ -29,17 +34,23 @@ const INSIDE: &str = "/opt/shunt/libshunt.so";
 
 pub fn main(matches: &ArgMatches) -> ExitCode {
     let root = matches.get_one::<PathBuf>("root").map_or(Path::new("/"), PathBuf::as_path);
+    let meets = matches.get_flag("meeting");
     let done = if matches.get_flag("print") {
-        named(matches, root).and_then(|library| print(&device(&library)))
+        named(matches, root).and_then(|library| print(&devices(&library, meets)))
     } else if matches.get_flag("remove") {
         remove(root).map(|files| {
             eprintln!("shunt container: removed {files} files; containers that run keep what they have");
         })
     } else {
-        named(matches, root).and_then(|library| install(root, &device(&library))).map(|()| {
+        named(matches, root).and_then(|library| install(root, &devices(&library, meets), meets)).map(|()| {
             eprintln!(
                 "shunt container: containers get Shunt by --device {DEVICE} (docker, podman, nerdctl), from now on"
             );
+            if meets {
+                eprintln!(
+                    "shunt container: those that trust each other meet across networks by --device {MEETING_DEVICE}"
+                );
+            }
         })
     };
     match done {
@@ -63,26 +74,33 @@ fn named(matches: &ArgMatches, root: &Path) -> Result<PathBuf, String> {
 }
 
 /// The CDI file (version 0.5.0 of the specification).
-fn device(library: &Path) -> Value {
+fn devices(library: &Path, meets: bool) -> Value {
     let mount = |from: &str, to: &str, access: &str| json!({ "hostPath": from, "containerPath": to, "options": [access, "bind", "nosuid", "nodev"] });
-    let board = board();
+    let (board, meeting) = (board(), meeting());
     let preload = format!("/{PRELOAD}");
-    json!({
-        "cdiVersion": "0.5.0",
-        "kind": "shunt.dev/shunt",
-        "devices": [{
-            "name": "on",
-            "containerEdits": { "mounts": [
-                mount(&library.to_string_lossy(), INSIDE, "ro"),
-                mount(&preload, "/etc/ld.so.preload", "ro"),
-                mount(&board, &board, "rw"),
-            ] },
-        }],
-    })
+    let mut mounts = vec![
+        mount(&library.to_string_lossy(), INSIDE, "ro"),
+        mount(&preload, "/etc/ld.so.preload", "ro"),
+        mount(&board, &board, "rw"),
+    ];
+    let device =
+        |name: &str, mounts: &[Value]| json!({ "name": name, "containerEdits": { "mounts": mounts } });
+    let mut devices = vec![device("on", &mounts)];
+    if meets {
+        let mut folder = mount(&meeting, &meeting, "rw");
+        folder["options"].as_array_mut().into_iter().for_each(|options| options.push(json!("noexec")));
+        mounts.push(folder);
+        devices.push(device("meeting", &mounts));
+    }
+    json!({ "cdiVersion": "0.5.0", "kind": "shunt.dev/shunt", "devices": devices })
 }
 
 fn board() -> String {
     Options::HOST_BOARD.to_string_lossy().into_owned()
+}
+
+fn meeting() -> String {
+    Options::HOST_MEETING.to_string_lossy().into_owned()
 }
 
 fn print(device: &Value) -> Result<(), String> {
@@ -90,15 +108,19 @@ fn print(device: &Value) -> Result<(), String> {
     io::stdout().write_all(text.as_bytes()).map_err(|error| error.to_string())
 }
 
-fn install(root: &Path, device: &Value) -> Result<(), String> {
+fn install(root: &Path, devices: &Value, meets: bool) -> Result<(), String> {
     write(root, PRELOAD, &format!("{INSIDE}\n"))?;
-    write(root, CDI, &format!("{device:#}\n"))?;
+    write(root, CDI, &format!("{devices:#}\n"))?;
     let board = board();
     let folder = Path::new(&board).parent().unwrap_or(Path::new("/")).display().to_string();
-    let lines = format!(
+    let mut lines = format!(
         "# The board by which programs on this host and in its containers find each other (shunt container).\n\
          d {folder} 0755 root root -\nf {board} 0666 root root -\n"
     );
+    if meets {
+        lines += "# The folder where those meet that are in network namespaces of their own.\n";
+        lines += &format!("d {} 1777 root root -\n", meeting());
+    }
     write(root, AT_BOOT, &lines)?;
     // What tmpfiles does when the host starts.
     let board = root.join(board.trim_start_matches('/'));
@@ -107,7 +129,16 @@ fn install(root: &Path, device: &Value) -> Result<(), String> {
         fs::OpenOptions::new().create(true).append(true).open(&board)?;
         fs::set_permissions(&board, fs::Permissions::from_mode(0o666))
     };
-    made().map_err(|error| failed(&board, &error))
+    made().map_err(|error| failed(&board, &error))?;
+    if !meets {
+        return remove_meeting(root);
+    }
+    let meeting = root.join(meeting().trim_start_matches('/'));
+    let made = || -> io::Result<()> {
+        fs::create_dir_all(&meeting)?;
+        fs::set_permissions(&meeting, fs::Permissions::from_mode(0o1777))
+    };
+    made().map_err(|error| failed(&meeting, &error))
 }
 
 /// Writes a file beside its place first: whoever starts a container meanwhile sees the old one or
@@ -140,5 +171,14 @@ fn remove(root: &Path) -> Result<usize, String> {
             Err(error) => return Err(failed(&path, &error)),
         }
     }
-    Ok(files)
+    remove_meeting(root).map(|()| files)
+}
+
+/// With the sockets of programs that run, or were killed.
+fn remove_meeting(root: &Path) -> Result<(), String> {
+    let meeting = root.join(meeting().trim_start_matches('/'));
+    match fs::remove_dir_all(&meeting) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed(&meeting, &error)),
+        _ => Ok(()),
+    }
 }

@@ -109,6 +109,43 @@ pub fn look(key: u64, other: u64) -> Result<Option<Post>, Reason> {
     Ok(find(&bucket, other))
 }
 
+/// Posts an end by a key that others may have, too, and that is not known by addresses: where.
+pub fn post_by(post: &Post) -> Result<u64, Reason> {
+    let board = board()?;
+    let at = bucket_of(post.key);
+    let mut bucket = [0; WAYS * ENTRY];
+    read(board, &mut bucket, at)?;
+    let way = (0..WAYS).min_by_key(|way| match Post::parse(&bucket[way * ENTRY..]) {
+        None => (0, 0),
+        Some(known) => (1, known.time),
+    });
+    let place = at + (way.unwrap_or(0) * ENTRY) as u64;
+    sys::pwrite(board, post.bytes(), place).map_err(|_| Reason::NoBoard)?;
+    Ok(place)
+}
+
+/// The posts by such a key.
+pub fn look_by(key: u64, mut each: impl FnMut(&Post)) -> Result<(), Reason> {
+    let mut bucket = [0; WAYS * ENTRY];
+    read(board()?, &mut bucket, bucket_of(key))?;
+    bucket
+        .chunks_exact(ENTRY)
+        .filter_map(Post::parse)
+        .filter(|post| post.key == key)
+        .for_each(|post| each(&post));
+    Ok(())
+}
+
+fn bucket_of(key: u64) -> u64 {
+    FIRST + key % BUCKETS * (WAYS * ENTRY) as u64
+}
+
+/// The key of the end that was accepted by a SYN with this time stamp, from this port, or, 0, from
+/// any.
+pub fn key_of_stamp(stamp: u32, port: u16) -> u64 {
+    mix(mix(u64::from_be_bytes(*b"SYNstamp")) ^ u64::from(port) << 32 ^ u64::from(stamp))
+}
+
 /// Takes a post down, if it still stands at `place`.
 pub fn remove(place: u64, key: u64) {
     let Ok(board) = board() else { return };

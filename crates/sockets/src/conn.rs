@@ -20,9 +20,11 @@ use host::addr::Addr;
 
 mod counters;
 mod direction;
+mod meeting;
 
 pub use counters::Counters;
 pub use direction::{Counts, Direction, Half, Held, Rx, Tx};
+pub use meeting::Meeting;
 
 /// Where a connection stands; a Conn's `state`.
 pub mod state {
@@ -212,6 +214,7 @@ pub struct Conn {
     maps: UnsafeCell<(Map, Peer)>,
     /// Its other end, if that is on another host.
     pub remote: Other,
+    pub meeting: Meeting,
     pub counters: Counters,
     /// How its bytes go by Virtual Interfaces, until it grows: [`stream::sovia::Manner::word`]. 0:
     /// by rings.
@@ -251,6 +254,7 @@ impl Conn {
         self.slot.store(layout::SLOTS as u32, Ordering::Relaxed);
         self.counters.reset();
         self.remote.reset();
+        self.meeting.reset();
         self.trial.by_tcp.store(0, Ordering::Relaxed);
         self.rx.set_path(path::TCP);
         self.tx.set_path(path::TCP);
@@ -368,6 +372,13 @@ impl Conn {
     #[inline(always)]
     pub fn rests(&self) -> bool {
         self.managed.load(Ordering::Acquire) == 0 && ticks() < self.due.load(Ordering::Relaxed)
+    }
+
+    /// When housekeeping is due next. As long as a proof is under way no call [`Conn::rests`].
+    pub(crate) fn looked_after_at(&self, time: u64) {
+        let proves = self.meeting.proof.load(Ordering::Relaxed) != 0;
+        let due = if proves { &self.meeting.due } else { &self.due };
+        due.store(time, Ordering::Release);
     }
 
     /// Goes on to another state, unless another thread was first.

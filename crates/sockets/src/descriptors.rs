@@ -67,7 +67,8 @@ fn note(fd: i32) {
 
 /// Marks as ours one that must never be closed: it stays where it is.
 pub fn hide_unclosed(fd: i32) {
-    note(fd);
+    // What it is it is not asked: who has passed it may let that take as long as it pleases.
+    table::own(fd, 0);
     keep_from_closing(fd);
 }
 
@@ -285,6 +286,11 @@ impl Kept {
     /// Keeps a descriptor that is hidden already.
     pub fn set(&self, fd: i32) {
         self.0.store(fd as u32 + 1, Ordering::Release);
+    }
+
+    /// Gives it to who calls.
+    pub(crate) fn take(&self) -> Option<Hidden> {
+        self.0.swap(0, Ordering::AcqRel).checked_sub(1).map(|fd| Hidden(fd as i32))
     }
 
     /// Keeps it no longer, and leaves it open.

@@ -22,7 +22,7 @@ use crate::reason::Reason;
 use crate::relay;
 use crate::table::{self, Entry};
 use crate::wake::{arm, call_bell};
-use crate::{bells, close, descriptors, epoll, home, idle, link, process, rendezvous, thread};
+use crate::{bells, close, descriptors, epoll, folder, home, idle, link, process, rendezvous, thread};
 
 type FreezeThaw = (fn() -> bool, fn());
 /// The process's own locks that fork() holds, in their order.
@@ -182,6 +182,7 @@ pub fn leave() {
 /// back if it fails ([`Left::stay`]). What it does not close is on tcp for good by now: nobody need
 /// know of it any more, whether it fails or not.
 pub fn leave_by_exec() -> Left {
+    folder::leave(folder::Leave::InUse);
     epoll::share_members(false);
     let left = Left { given: sys::mmap_private(table::LEN).ok() };
     table::each_conn(|fd, conn| {
@@ -214,6 +215,7 @@ pub struct Left {
 impl Left {
     /// exec() has failed: all of it is ours again.
     pub fn stay(self) {
+        folder::stay();
         epoll::share_members(true);
         let Some(given) = self.given else { return };
         table::each_conn(|fd, conn| {

@@ -10,6 +10,7 @@ mod recv;
 mod send;
 
 pub(crate) use buffers::total;
+pub use companion::second_segment;
 pub use queries::{before_mark, unread, unsent};
 pub use recv::{keep_error, lend, recv};
 pub use send::{File, send, send_file};

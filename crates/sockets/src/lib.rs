@@ -22,6 +22,7 @@ pub mod epoll;
 pub mod errno;
 pub mod events;
 pub mod faults;
+mod folder;
 pub mod fork;
 mod gain;
 pub mod handover;

@@ -3,13 +3,13 @@
 //! bring what is put (`wire`, `desk`, `progress`), and by records in the companion.
 //!
 //! Other modules do not ask where a peer is. They ask for a fact of [`Facts`], or do one of the
-//! operations below, whichever says what they need it for. [`Peering`] is matched in this folder
+//! operations below, whichever says what they need it for. [`Kind`] is matched in this folder
 //! only.
 //!
 //! # What each kind of peers must supply
 //!
-//! A variant of [`Peering`], with what reaches such a peer in one word, and a file here (`local`,
-//! `remote`) with
+//! A variant of [`Kind`], with what reaches such a peer in one word, and a file here (`local`,
+//! `foreign`, `remote`) with
 //!
 //! * `FACTS`, its [`Facts`];
 //! * each operation of `contract!` below, with the same arguments, for a kind that has something in
@@ -30,6 +30,7 @@
 
 pub(crate) mod cut;
 pub mod desk;
+mod foreign;
 pub(crate) mod kind;
 mod local;
 pub(crate) mod peer;
@@ -38,20 +39,26 @@ mod records;
 mod remote;
 pub mod wire;
 
-use self::kind::{Facts, Peered, Peering};
+use self::kind::{Facts, Kind, Peered, Peering};
 pub(crate) use self::records::{BYTES, Next, Run, ask_again};
 use crate::conn::{Conn, Held, Rx, Tx};
+
+/// Where a process of this host is whose end of a connection our kernel shows, and where one is
+/// that has proved to have it.
+pub(crate) const SHOWN: Peering = Peering::LOCAL;
+pub(crate) const INTRODUCED: Peering = Peering::FOREIGN;
 
 /// The facts of the peer of a connection or a link.
 #[inline(always)]
 pub(crate) fn facts(of: &impl Peered) -> Facts {
-    match of.peering() {
-        Peering::Local => local::FACTS,
-        Peering::Remote(_) => remote::FACTS,
+    match of.peering().kind() {
+        Kind::Local => local::FACTS,
+        Kind::Foreign => foreign::FACTS,
+        Kind::Remote(_) => remote::FACTS,
     }
 }
 
-/// Where the other end of a posted connection is, if agents have told of it.
+/// Where the other end of a posted connection is, if agents have told of it, or a proof has.
 pub(crate) fn introduced(conn: &Conn) -> Option<wire::Introduced> {
     conn.remote.introduced()
 }
@@ -62,9 +69,10 @@ macro_rules! contract {
         $(#[$doc])*
         #[inline(always)]
         pub(crate) fn $name($of: $kind $(, $arg: $type)*) $(-> $result)? {
-            match $of.peering() {
-                Peering::Local => self::local::$name($of $(, $arg)*),
-                Peering::Remote(wire) => self::remote::$name(wire, $of $(, $arg)*),
+            match $of.peering().kind() {
+                Kind::Local => self::local::$name($of $(, $arg)*),
+                Kind::Foreign => self::foreign::$name($of $(, $arg)*),
+                Kind::Remote(wire) => self::remote::$name(wire, $of $(, $arg)*),
             }
         }
     )*};

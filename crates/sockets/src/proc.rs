@@ -10,8 +10,17 @@ use fabric::text::Text;
 /// enough. `process`: a number, or "self".
 pub(crate) fn each_descriptor(process: impl fmt::Display, mut each: impl FnMut(i32) -> bool) {
     let path = Path::of(format_args!("/proc/{process}/fd"));
+    each_name(path.as_c(), |folder, name| {
+        let fd = name.to_str().ok().and_then(|name| name.parse().ok());
+        fd.is_some_and(|fd| fd != folder && each(fd))
+    });
+}
+
+/// Calls `each` for the names in a folder, with the folder's descriptor, until it says that it is
+/// enough.
+pub(crate) fn each_name(path: &CStr, mut each: impl FnMut(i32, &CStr) -> bool) {
     let flags = libc::O_RDONLY | libc::O_DIRECTORY;
-    let Ok(folder) = crate::descriptors::made(|| sys::open(path.as_c(), flags, 0)) else { return };
+    let Ok(folder) = crate::descriptors::made(|| sys::open(path, flags, 0)) else { return };
     let mut entries = [0; 2048];
     'all: while let Ok(len @ 1..) = sys::getdents(folder, &mut entries) {
         let mut at = 0;
@@ -19,8 +28,7 @@ pub(crate) fn each_descriptor(process: impl fmt::Display, mut each: impl FnMut(i
             let size = usize::from(u16::from_ne_bytes([entries[at + SIZE], entries[at + SIZE + 1]]));
             let name = CStr::from_bytes_until_nul(&entries[at + NAME..len]).unwrap_or_default();
             at += size.max(1);
-            let Some(fd) = name.to_str().ok().and_then(|name| name.parse().ok()) else { continue };
-            if fd != folder && each(fd) {
+            if each(folder, name) {
                 break 'all;
             }
         }

@@ -31,6 +31,7 @@
 
 mod agreement;
 mod hello;
+pub mod meeting;
 mod pairing;
 mod posted;
 mod posting;

@@ -14,7 +14,7 @@ struct Thread {
     ours: Cell<bool>,
 }
 
-const PLACES: usize = 5;
+const PLACES: usize = Place::Proof as usize + 1;
 
 #[cfg(not(sim))]
 thread_local! {
@@ -49,6 +49,7 @@ pub enum Place {
     Tx,
     Rx,
     Link,
+    Proof,
 }
 
 /// The thread's id, cached.

@@ -331,8 +331,8 @@ fn sleep_by_bell(conn: &'static Conn, number: &mut Number, seen: Seen) -> Option
         idle::look_if_due();
         let rest = deadline.map(|deadline| nanos_of(deadline.saturating_sub(ticks())));
         let (part, looks) = if rest.is_some() { (rest, false) } else { overdue::limit(None) };
-        let [own, loud] = bell.polled();
-        let mut polls = [arrivals(number.fd), own, loud];
+        let [own, loud, far] = bell.polled();
+        let mut polls = [arrivals(number.fd), own, loud, far];
         let got = sleep(&mut polls, (rest, part), deadline.is_some(), &mut number.sleeps);
         if looks && got == Ok(0) {
             let owed = || (Seen::to_read(conn) != seen).then_some(number.fd);
@@ -410,8 +410,8 @@ fn sleep_writable(conn: &'static Conn, fd: i32, seen: Seen, sleeps: &mut Sleeps)
         }
         // Kicks, or the end of the connection; without a bell the poll is short, as other bytes may
         // make the companion readable.
-        let [own, loud] = bell.polled();
-        let mut polls = [arrivals(fd), own, loud];
+        let [own, loud, far] = bell.polled();
+        let mut polls = [arrivals(fd), own, loud, far];
         if bell.is_had() {
             polls[0].events = libc::POLLRDHUP;
         }

@@ -34,6 +34,7 @@ calls! {
     eventfd2: "bells";
     exit_group: "the end of a relay";
     fchmod: "the board, when it is made";
+    fchmodat: "our sockets in the folder where containers meet";
     fcntl: "numbers of our descriptors, seals, flags of the program's";
     fstat: "whose file the board is, how long a configuration file is";
     fstatfs: "whether the board lies in memory";
@@ -66,7 +67,7 @@ calls! {
     msync: "the same where one is (MS_ASYNC writes nothing)";
     munlock: "memory of ours that the kernel has locked";
     munmap: "gives memory back";
-    openat: "board, configuration files, log";
+    openat: "board, the sockets of other containers, configuration files, log";
     pidfd_getfd: "a copy of the peer's socket, for a moment; where a filter of system calls is installed only if the program has just made it itself";
     pidfd_open: "for that";
     ppoll: "waits";
@@ -87,12 +88,13 @@ calls! {
     sched_yield: "lets others run";
     sendmsg: "sends on the companion; descriptors of a link";
     sendto: "kicks; netlink's sock_diag";
-    setsockopt: "TCP_NODELAY of the companion";
+    setsockopt: "TCP_NODELAY of the companion; TCP_SAVE_SYN of listeners, where containers meet";
     shutdown: "halves of a connection";
     sigaltstack: "whether a signal handler has a stack of its own";
     socket: "rendezvous, sock_diag";
     tkill: "wakes a thread that sleeps on a closed connection";
     uname: "the kernel's version, of which rings of io_uring are known";
+    unlinkat: "our sockets in the folder where containers meet";
     unshare: "in a relay: a network of its own";
     wait4: "for a relay that has begun";
     write: "bells; pipes that the program splices";

@@ -132,6 +132,16 @@ pub fn fchmod(fd: i32, mode: u32) -> Result<(), Errno> {
     call!(fchmod, fd, mode).map(drop)
 }
 
+/// Sets the mode of a file by its path.
+pub fn chmod(path: &CStr, mode: u32) -> Result<(), Errno> {
+    call!(fchmodat, libc::AT_FDCWD, path.as_ptr(), mode).map(drop)
+}
+
+/// Removes a file.
+pub fn unlink(path: &CStr) -> Result<(), Errno> {
+    call!(unlinkat, libc::AT_FDCWD, path.as_ptr(), 0).map(drop)
+}
+
 /// An event counter, non-blocking.
 pub fn eventfd() -> Result<i32, Errno> {
     call!(eventfd2, 0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK).map(|fd| fd as i32)

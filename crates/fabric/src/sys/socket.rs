@@ -57,6 +57,13 @@ pub fn getsockopt<T: Copy>(fd: i32, level: i32, name: i32) -> Result<T, Errno> {
     Ok(unsafe { value.assume_init() })
 }
 
+/// A socket option of any size, as far as there is room for it: how many bytes.
+pub fn getsockopt_bytes(fd: i32, level: i32, name: i32, bytes: &mut [u8]) -> Result<usize, Errno> {
+    let mut len = bytes.len() as u32;
+    call!(getsockopt, fd, level, name, bytes.as_mut_ptr(), &raw mut len)?;
+    Ok((len as usize).min(bytes.len()))
+}
+
 /// Whether a filter is attached to a socket.
 pub fn has_filter(fd: i32) -> bool {
     // Asks for the number of its instructions; the kernel shows none of a program that is not a

@@ -25,13 +25,15 @@ pub fn numbered_address(number: u64, rest: &[u8]) -> (libc::sockaddr_un, u32) {
     unix_address(b"\0shunt/".iter().copied().chain(digits).chain(rest.iter().copied()))
 }
 
-/// Descriptors that one message may pass.
+/// Descriptors that a message of ours may pass.
 pub const PASSED: usize = 10;
+/// And any message (SCM_MAX_FD).
+pub const MOST_PASSED: usize = 253;
 
 /// Where in a control message its data begins.
 const DATA: usize = 16;
 
-const CONTROL: usize = DATA + (4 * PASSED).next_multiple_of(8);
+const CONTROL: usize = DATA + (4 * MOST_PASSED).next_multiple_of(8);
 
 #[repr(align(8))]
 struct Control([u8; CONTROL]);
@@ -49,6 +51,15 @@ fn message(iov: &mut libc::iovec, control: &mut Control, len: usize) -> libc::ms
 
 /// Sends bytes and, with them, [`PASSED`] descriptors at most.
 pub fn send_with(socket: i32, bytes: &[u8], fds: &[i32]) -> Result<usize, Errno> {
+    send_with_flags(socket, bytes, fds, 0)
+}
+
+/// As [`send_with`]; does not wait, whatever the socket's flags are.
+pub fn send_with_now(socket: i32, bytes: &[u8], fds: &[i32]) -> Result<usize, Errno> {
+    send_with_flags(socket, bytes, fds, libc::MSG_DONTWAIT)
+}
+
+fn send_with_flags(socket: i32, bytes: &[u8], fds: &[i32], flags: i32) -> Result<usize, Errno> {
     let mut control = Control([0; CONTROL]);
     let len = DATA + fds.len() * 4;
     control.0[0..8].copy_from_slice(&len.to_ne_bytes());
@@ -59,7 +70,7 @@ pub fn send_with(socket: i32, bytes: &[u8], fds: &[i32]) -> Result<usize, Errno>
     }
     let mut iov = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
     let message = message(&mut iov, &mut control, len.next_multiple_of(8));
-    sendmsg(socket, &message, libc::MSG_NOSIGNAL)
+    sendmsg(socket, &message, libc::MSG_NOSIGNAL | flags)
 }
 
 /// Receives a message and the descriptors that come with it, as far as `fds` has places; the others

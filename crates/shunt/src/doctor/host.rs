@@ -4,6 +4,7 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 
+use options::Options;
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::process::Resource;
 
@@ -145,10 +146,18 @@ fn memlock() -> Check {
 
 fn container() -> Check {
     const NAME: &str = "container";
-    const TODO: &str = "to reach programs outside, share both with them (docker run --network=host --device shunt.dev/shunt=on)";
+    const TODO: &str = "to reach programs outside, share the host's board with them (docker run --device shunt.dev/shunt=on)";
     if let Some(kind) = container_kind() {
+        let there = |path: &std::ffi::CStr| std::path::Path::new(&*path.to_string_lossy()).exists();
+        if there(Options::HOST_BOARD) {
+            let meets = match there(Options::HOST_MEETING) {
+                true => "its board and its meeting place",
+                false => "its board; without a meeting place connections between networks stay on tcp",
+            };
+            return Check::ok(NAME, format!("in {kind}, with the host: {meets}"));
+        }
         let found = format!(
-            "in {kind}: programs in it find each other; those outside only if they share network and board with it"
+            "in {kind}: programs in it find each other, and those outside only if they share a board with it"
         );
         return Check::warn(NAME, found, TODO);
     }

@@ -222,6 +222,9 @@ impl Set {
                 if let Some(loud) = bells::loud_fd(queue as usize) {
                     let _ = add(loud);
                 }
+                if bells::make_far(queue as usize).is_some_and(|far| add(far).is_err()) {
+                    bells::give_up_far(queue as usize);
+                }
             } else {
                 give_queue(queue);
             }

@@ -2,7 +2,8 @@
 //! ring its bell.
 
 use fabric::sync::{AtomicU32, Ordering};
-use fabric::{bell, hints, sys, trip};
+use fabric::sys::{self, Errno};
+use fabric::{bell, hints, trip};
 
 use super::edges::{BELL_DATA, ET};
 use super::set::{Set, each_set};
@@ -56,11 +57,18 @@ impl Set {
     /// Puts the bell that other users ring beside its own, if there are such.
     pub(super) fn hear_others(&self) {
         let (queue, inner) = (self.queue.load(Ordering::Acquire), self.inner.load(Ordering::Acquire));
-        if queue != 0
-            && inner != 0
-            && let Some(loud) = bells::loud_fd(queue as usize - 1)
-        {
-            let _ = sys::epoll_ctl(inner - 1, libc::EPOLL_CTL_ADD, loud, events::IN | ET, BELL_DATA);
+        if queue != 0 && inner != 0 {
+            let queue = queue as usize - 1;
+            let add = |bell| {
+                let added = sys::epoll_ctl(inner - 1, libc::EPOLL_CTL_ADD, bell, events::IN | ET, BELL_DATA);
+                matches!(added, Ok(()) | Err(Errno::EEXIST))
+            };
+            if let Some(loud) = bells::loud_fd(queue) {
+                add(loud);
+            }
+            if !bells::make_far(queue).is_none_or(add) {
+                bells::give_up_far(queue);
+            }
         }
     }
 
@@ -76,7 +84,7 @@ impl Set {
     /// no ring has been taken out before. Only where it stands among events of the kernel's must
     /// it be known whether it rings.
     pub(super) fn silence(&self, queue: usize) {
-        if self.on_tcp.load(Ordering::Acquire) == 0 && bells::loud_fd(queue).is_none() {
+        if self.on_tcp.load(Ordering::Acquire) == 0 && bells::of_others(queue).next().is_none() {
             return;
         }
         let rung = silence(queue).min(i32::MAX as u64) as i32;
@@ -89,19 +97,21 @@ impl Set {
 /// Silences an event queue's bells; how often they were rung.
 pub(super) fn silence(queue: usize) -> u64 {
     let own = bells::bell_fd(queue);
-    let rung = own.map_or(0, bell::silence);
-    let Some(loud) = bells::loud_fd(queue) else { return rung };
-    let (more, silent) = bell::silence_loud(loud);
-    if !silent && let Some(own) = own {
-        // Somebody rings without end. While it is full it cannot be rung: it is looked again.
-        bell::ring(own);
+    let mut rung = own.map_or(0, bell::silence);
+    for other in bells::of_others(queue) {
+        let (more, silent) = bell::silence_loud(other);
+        if !silent && let Some(own) = own {
+            // Somebody rings without end. While it is full it cannot be rung: it is looked again.
+            bell::ring(own);
+        }
+        rung += more;
     }
-    rung + more
+    rung
 }
 
 /// Whether one of an event queue's bells rings.
 pub(super) fn rings(queue: usize) -> bool {
-    bells::bell_fd(queue).is_some_and(sys::readable) || bells::loud_fd(queue).is_some_and(sys::readable)
+    bells::bell_fd(queue).into_iter().chain(bells::of_others(queue)).any(sys::readable)
 }
 
 /// Arms the queue's sleep words; says how many were disarmed; to be looked at once more before the

@@ -1,5 +1,6 @@
 //! Reading from the companion: before the ring, and after it.
 
+use fabric::sync::Ordering;
 use fabric::sys::{self, Errno};
 
 use super::buffers::Wanted;
@@ -11,7 +12,7 @@ use crate::path::reading::Turn;
 use crate::path::steps;
 use crate::peering::{self, Next};
 use crate::wake::arm::Seen;
-use crate::{demote, next, signals};
+use crate::{demote, next, signals, table};
 
 pub(super) const SIOCATMARK: u64 = 0x8905;
 
@@ -31,6 +32,24 @@ pub(super) fn rest_by_kernel(fd: i32, wanted: Wanted, waits: bool) -> usize {
         }
     }
 }
+
+/// What follows a first byte that the kernel has just given a call by itself, while a proof of the
+/// connection is under way: it may be the first segment of a write whose second one comes at once
+/// ([`super::send`]).
+#[cold]
+pub fn second_segment(fd: i32, iov: &[libc::iovec], flags: i32) -> usize {
+    let proves = |conn: &&Conn| conn.meeting.proof.load(Ordering::Relaxed) != 0;
+    let wanted = Wanted::all(iov, flags);
+    let only_reads = flags & !(libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_CMSG_CLOEXEC) == 0;
+    if table::conn(fd).filter(proves).is_none() || wanted.room < 2 || !only_reads || at_mark(fd) {
+        return 0;
+    }
+    let mut poll = [libc::pollfd { fd, events: libc::POLLIN, revents: 0 }];
+    let _ = sys::ppoll(&mut poll, Some(AT_ONCE_NS));
+    if poll[0].revents == libc::POLLIN { wanted.behind(1).there(fd, usize::MAX).unwrap_or(0) } else { 0 }
+}
+
+const AT_ONCE_NS: u64 = 50_000;
 
 /// Reads on tcp before the ring; `None` once the ring's turn has come.
 #[inline(never)]

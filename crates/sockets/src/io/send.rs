@@ -2,11 +2,12 @@
 
 use core::cell::Cell;
 
+use fabric::sync::Ordering;
 use fabric::sys::{self, Errno};
 use fabric::{Remote, trip};
 
-use super::buffers::{PIECE, kernel_send, pieces, total, waits};
-use crate::conn::{Conn, Held, Tx, flag, path, state};
+use super::buffers::{IOVS, PIECE, kernel_send, pieces, total, waits};
+use crate::conn::{Conn, Held, InKernel, Tx, flag, path, state};
 use crate::layout::{self, TRIP, W, note};
 use crate::outcome::{Attempt, Outcome};
 use crate::path::room::{room_for, stuck_for_long};
@@ -14,9 +15,10 @@ use crate::path::writer::{grow, switch};
 use crate::peering::cut;
 use crate::peering::peer::Peer;
 use crate::reason::Reason;
+use crate::rendezvous::meeting;
 use crate::signals::Sleeps;
 use crate::wake::fire;
-use crate::{demote, epoll, faults, gain, process, rendezvous, small_buffers, wait};
+use crate::{demote, epoll, faults, gain, process, rendezvous, signals, small_buffers, wait};
 
 /// Where it comes from what is sent.
 trait Source {
@@ -167,6 +169,12 @@ pub fn send(conn: &'static Conn, fd: i32, iov: &[libc::iovec], flags: i32) -> Ou
             if late {
                 rendezvous::nap(conn);
             }
+            if conn.meeting.proof.load(Ordering::Relaxed) != 0
+                && meeting::cuts(conn)
+                && let Some(outcome) = send_cut(conn, fd, iov, flags)
+            {
+                return outcome;
+            }
             return Outcome::Kernel;
         }
     }
@@ -176,6 +184,95 @@ pub fn send(conn: &'static Conn, fd: i32, iov: &[libc::iovec], flags: i32) -> Ou
         return outcome;
     }
     send_from(conn, fd, &Buffers(iov), flags)
+}
+
+/// Sends on tcp while a proof of the connection is under way ([`meeting::cut`]): short writes in
+/// one segment or in two. Nothing may come between the two: other threads write under the lock of
+/// the direction, too, and handlers are kept out. Before a call that the kernel makes alone, as it
+/// may wait, the proof is given up. `None`: it is to make it.
+#[cold]
+fn send_cut(conn: &'static Conn, fd: i32, iov: &[libc::iovec], flags: i32) -> Option<Outcome> {
+    if !conn.enter_kernel() {
+        return None;
+    }
+    let _in_kernel = InKernel(conn);
+    let undisturbed = signals::undisturbed();
+    let tx = conn.tx.lock()?;
+    if flags & !(libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) != 0 || iov.len() > IOVS {
+        meeting::give_up(conn);
+        return None;
+    }
+    let want = total(iov);
+    let cut = meeting::cut(conn, fd, want);
+    let in_two = cut.as_ref().is_some_and(|cut| cut.in_two);
+    match in_segments(fd, iov, flags | libc::MSG_DONTWAIT, in_two) {
+        Ok(sent) if sent == want => {
+            if let Some(cut) = cut {
+                cut.done();
+            }
+            Some(Outcome::Done(Ok(sent)))
+        }
+        Err(Errno::EAGAIN) => {
+            meeting::give_up(conn);
+            None
+        }
+        Err(errno) => Some(Outcome::Done(Err(errno))),
+        Ok(sent) => {
+            meeting::give_up(conn);
+            conn.set(flag::TX_FULL);
+            let blocks = flags & libc::MSG_DONTWAIT == 0
+                && sys::fcntl(fd, libc::F_GETFL, 0).is_ok_and(|flags| flags & libc::O_NONBLOCK == 0);
+            drop((tx, undisturbed));
+            let sent = if blocks { send_rest(conn, fd, iov, sent, flags) } else { sent };
+            Some(Outcome::Done(Ok(sent)))
+        }
+    }
+}
+
+/// Sends what the kernel had no room for, after the first `done` bytes; how many have been sent in
+/// the end. Whoever waits does so in libc's poll, where a thread can be cancelled. An error that
+/// the kernel has to tell is the next call's.
+fn send_rest(conn: &'static Conn, fd: i32, iov: &[libc::iovec], mut done: usize, flags: i32) -> usize {
+    let (want, mut sleeps) = (total(iov), Sleeps::new());
+    while done < want && wait::writable(conn, fd, &mut sleeps).is_ok() {
+        if sys::ready_for(fd, 0) & (libc::POLLERR | libc::POLLHUP) != 0 {
+            break;
+        }
+        match kernel_send(fd, iov, done, flags | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) {
+            Ok(sent) => done += sent,
+            Err(Errno::EAGAIN | Errno::EINTR) => {}
+            Err(_) => break,
+        }
+    }
+    done
+}
+
+/// Sends now, its first byte in a segment of its own if it is to go `in_two`. Both are sent at
+/// once, so that the peer's program hardly ever reads the one without the other.
+fn in_segments(fd: i32, iov: &[libc::iovec], flags: i32, in_two: bool) -> Result<usize, Errno> {
+    let Some(first) = iov.iter().find(|part| part.iov_len > 0).filter(|_| in_two) else {
+        return kernel_send(fd, iov, 0, flags);
+    };
+    let nodelay = |on: i32| sys::setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, on);
+    // Else the rest would wait for the acknowledgement of the first byte.
+    let delays = sys::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY) == Ok(0) && nodelay(1).is_ok();
+    let first = [libc::iovec { iov_base: first.iov_base, iov_len: 1 }];
+    let began = kernel_send(fd, &first, 0, flags | libc::MSG_MORE | libc::MSG_EOR);
+    let rest = began.and_then(|_| kernel_send(fd, iov, 1, flags));
+    if began.is_ok() && rest.is_err() {
+        // Sends what waits.
+        let _ = nodelay(1);
+    }
+    if delays {
+        let _ = nodelay(0);
+    }
+    match rest {
+        Ok(rest) => Ok(1 + rest),
+        // There was no room for more, or that cannot be read.
+        Err(Errno::EAGAIN | Errno::ENOBUFS | Errno::ENOMEM | Errno::EFAULT) if began.is_ok() => Ok(1),
+        // The connection is at an end, whatever has been sent.
+        Err(errno) => Err(errno),
+    }
 }
 
 #[inline(always)]

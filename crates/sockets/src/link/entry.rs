@@ -2,6 +2,7 @@
 
 use core::cell::UnsafeCell;
 use fabric::bell::Loud;
+use fabric::credentials::User;
 use fabric::lock::Lock;
 use fabric::queue::{Consumer, Producer};
 use fabric::shm::Map;
@@ -69,6 +70,8 @@ pub struct Link {
     /// How the bells of a peer of another user are rung, and by which socket.
     pub(crate) loud: [AtomicU64; 2],
     pub(crate) speaker: Kept,
+    /// Of a peer in another network namespace: the token of its sockets in the folder.
+    pub(crate) folder: AtomicU64,
     /// The cookie of our end of the connection by which it was proved.
     pub(crate) proof: AtomicU64,
     /// Which slots we hand out, of each 64: [`slots`].
@@ -391,6 +394,15 @@ impl Link {
         let socket = self.socket();
         !peering::is_whole(self, socket)
             || peering::facts(self).shares_memory && sys::ready_for(socket, libc::POLLRDHUP) != 0
+    }
+
+    /// Whose process it leads to.
+    pub(crate) fn peer_user(&self) -> Option<User> {
+        if peering::facts(self).shows_end {
+            User::of(self.peer_uid.load(Ordering::Relaxed))
+        } else {
+            Some(User::STRANGER)
+        }
     }
 
     /// All descriptors that it has.

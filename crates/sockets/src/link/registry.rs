@@ -10,6 +10,7 @@ use options::Stream;
 use stream::spin::{ticks, ticks_of};
 
 use super::entry::{BY_BELL, Inner, Link, slots, state};
+use super::passing;
 use crate::conn::Conn;
 use crate::descriptors::{Hidden, Kept};
 use crate::layout::{self, FIRST_BELLS, LINKS, SLOTS};
@@ -87,6 +88,8 @@ pub fn forget() {
     for link in each() {
         // The socket of one that has failed is closed already.
         if link.stands() {
+            // What has come by it is the parent's to read.
+            link.socket.close();
             release(link);
         }
         link.conns.iter().for_each(|conn| conn.store(0, Ordering::Relaxed));
@@ -239,7 +242,7 @@ pub(crate) fn add(token: u64, ours: u64, peer: (u32, u32), mine: Map) -> Result<
     link.peer_uid.store(peer.0, Ordering::Relaxed);
     link.peer_pid.store(peer.1, Ordering::Relaxed);
     link.owner.store(process::pid(), Ordering::Relaxed);
-    zero!(link: peering live armed full rings given proof);
+    zero!(link: peering live armed full rings given proof folder);
     link.loud.iter().for_each(|word| word.store(0, Ordering::Relaxed));
     link.bigs.iter().for_each(|big| big.store(0, Ordering::Relaxed));
     link.index.store(index, Ordering::Relaxed);
@@ -297,6 +300,9 @@ pub(crate) fn fail(link: &Link, reason: Reason) {
 }
 
 fn release(link: &Link) {
+    if let Some(socket) = link.socket.take() {
+        passing::close(socket, link.peer_user());
+    }
     link.descriptors().for_each(Kept::close);
     link.locked(|inner| {
         let Inner { mine, theirs, .. } = core::mem::replace(inner, Inner::new(Map::NONE));

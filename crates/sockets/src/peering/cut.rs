@@ -3,7 +3,7 @@
 
 use fabric::sync::{Ordering, fence};
 
-use super::kind::{Peered, Peering};
+use super::kind::Peered;
 use super::records;
 use crate::conn::{Conn, Held, Tx, flag, path, state};
 use crate::kicks;
@@ -137,7 +137,7 @@ pub(crate) fn may_resend(conn: &Conn, tx: &mut Held<'_, Tx>) -> bool {
     if tx.end_told {
         return true;
     }
-    let Peering::Remote(wire) = conn.peering() else { return true };
+    let Some(wire) = conn.peering().wire() else { return true };
     let (fd, notes) = (conn.descriptor(), conn.notes());
     let seen = Parted {
         stopped: conn.has(flag::HEARD).then(|| conn.word(RECALL_AT)),

@@ -2,34 +2,52 @@
 
 use super::wire::Wire;
 
-/// Where the peer of a link is. To be matched in this folder only: others ask what
-/// [`crate::peering`] answers.
+/// The kinds. To be matched in this folder only: others ask what [`crate::peering`] answers.
 #[derive(Debug, Clone, Copy)]
-pub enum Peering {
-    /// On this host: both map the same memory. Also as long as there is no link: a connection that
-    /// has had none is zeroes.
+pub enum Kind {
+    /// On this host, and in our network namespace, or of a user that it names to us: both map the
+    /// same memory, and our kernel shows both ends. Also as long as there is no link: a connection
+    /// that has had none is zeroes.
     Local,
+    /// On this host, in a network namespace that ours does not show: both map the same memory.
+    Foreign,
     /// On another host, reached by this wire.
     Remote(&'static Wire),
 }
 
-// SAFETY: zeroes are a valid `Peering`, as the compiler checks by this, and which.
-const _: () = assert!(matches!(unsafe { core::mem::zeroed::<Peering>() }, Peering::Local));
-// One word, which sending and receiving load anyway.
-const _: () = assert!(size_of::<Peering>() == size_of::<usize>());
+/// Where the peer of a link is: its [`Kind`] in one word, which sending and receiving load anyway.
+#[derive(Debug, Clone, Copy)]
+pub struct Peering(usize);
 
 impl Peering {
+    pub const LOCAL: Peering = Peering(0);
+    pub const FOREIGN: Peering = Peering(1);
+
+    pub(super) fn remote(wire: &'static Wire) -> Peering {
+        Peering(core::ptr::from_ref(wire).expose_provenance())
+    }
+
+    #[inline(always)]
+    pub fn kind(self) -> Kind {
+        match self.0 {
+            0 => Kind::Local,
+            1 => Kind::Foreign,
+            // SAFETY: made by `remote`; wires are never unmapped.
+            at => Kind::Remote(unsafe { &*core::ptr::with_exposed_provenance(at) }),
+        }
+    }
+
     #[inline(always)]
     pub(super) fn wire(self) -> Option<&'static Wire> {
-        match self {
-            Peering::Local => None,
-            Peering::Remote(wire) => Some(wire),
+        match self.kind() {
+            Kind::Local | Kind::Foreign => None,
+            Kind::Remote(wire) => Some(wire),
         }
     }
 
     /// As a word that can be stored.
     pub(crate) fn word(self) -> u64 {
-        self.wire().map_or(0, |wire| core::ptr::from_ref(wire) as u64)
+        self.0 as u64
     }
 }
 
@@ -39,11 +57,7 @@ impl Peering {
 ///
 /// It is 0 or one of those.
 pub(crate) unsafe fn of_word(word: u64) -> Peering {
-    match word {
-        0 => Peering::Local,
-        // SAFETY: as the caller says; wires are never unmapped.
-        at => Peering::Remote(unsafe { &*(at as *const Wire) }),
-    }
+    Peering(word as usize)
 }
 
 /// What has a peer: connections and links.
@@ -67,8 +81,10 @@ pub(crate) struct Facts {
     /// counted kick may be a record instead, and a writer stays on [`crate::conn::path::RESEND`]
     /// until the peer knows.
     pub uses_records: bool,
-    /// Our kernel shows the peer's end of the connection, and whose it is. Else agents have asked
-    /// theirs.
+    /// Both are in one network namespace: names of sockets mean the same to both.
+    pub shares_names: bool,
+    /// Our kernel shows the peer's end of the connection, and whose it is. Else somebody has
+    /// introduced it: agents, who have asked their kernels, or a proof by the connection itself.
     pub shows_end: bool,
     /// Children of fork() keep the connections of their parent, and the link with them.
     pub kept_by_children: bool,

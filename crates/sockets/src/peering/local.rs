@@ -8,6 +8,7 @@ use crate::descriptors;
 pub(super) const FACTS: Facts = Facts {
     shares_memory: true,
     reaches_process: true,
+    shares_names: true,
     shows_end: true,
     kept_by_children: true,
     uses_records: false,

@@ -8,6 +8,13 @@ use fabric::{Local, Mapped as _, Remote};
 use super::kind::Peering;
 use super::wire::Wire;
 
+impl Peering {
+    /// The segment of a peer that maps the same memory.
+    pub(crate) fn of_memory(self, map: Map) -> Peer {
+        Peer { map, peering: self }
+    }
+}
+
 /// A peer's segment, or, as [`stream::transport::Ends`] has both of one type, our own.
 #[derive(Debug, Clone, Copy)]
 pub struct Peer {
@@ -16,17 +23,17 @@ pub struct Peer {
 }
 
 impl Peer {
-    pub const NONE: Peer = Peer { map: Map::NONE, peering: Peering::Local };
+    pub const NONE: Peer = Peer { map: Map::NONE, peering: Peering::LOCAL };
 
     /// Memory that both ends map, or that is ours.
     #[inline(always)]
     pub const fn near(map: Map) -> Peer {
-        Peer { map, peering: Peering::Local }
+        Peer { map, peering: Peering::LOCAL }
     }
 
     /// A shadow, and where what is written there goes.
     pub fn remote(map: Map, wire: &'static Wire) -> Peer {
-        Peer { map, peering: Peering::Remote(wire) }
+        Peer { map, peering: Peering::remote(wire) }
     }
 
     #[inline(always)]
@@ -42,7 +49,7 @@ impl Peer {
 
     /// Bytes have been written there by other means than [`Remote::put`].
     pub fn written(&self, offset: usize, len: usize) {
-        if let Peering::Remote(wire) = self.peering {
+        if let Some(wire) = self.peering.wire() {
             wire.bytes(offset, len);
         }
     }
@@ -81,26 +88,26 @@ impl Remote for Peer {
     unsafe fn put(&self, offset: usize, from: *const u8, len: usize) {
         // SAFETY: the caller vouches for `from`.
         unsafe { self.map.copy_in(offset, from, len) };
-        if let Peering::Remote(wire) = self.peering {
+        if let Some(wire) = self.peering.wire() {
             wire.bytes(offset, len);
         }
     }
     #[inline(always)]
     fn claim(&self, offset: usize) {
-        if matches!(self.peering, Peering::Local) {
+        if self.peering.wire().is_none() {
             self.map.claim(offset);
         }
     }
     #[inline(always)]
     fn expect(&self, offset: usize) {
-        if matches!(self.peering, Peering::Local) {
+        if self.peering.wire().is_none() {
             self.map.expect(offset);
         }
     }
     #[inline(always)]
     fn put_word(&self, offset: usize, value: u64) {
         self.map.put_word(offset, value);
-        if let Peering::Remote(wire) = self.peering {
+        if let Some(wire) = self.peering.wire() {
             wire.word(offset, value);
         }
     }
@@ -108,9 +115,9 @@ impl Remote for Peer {
     /// to do.
     #[inline(always)]
     fn stimulate(&self, offset: usize, interest: u64) -> u64 {
-        match self.peering {
-            Peering::Local => self.map.stimulate(offset, interest),
-            Peering::Remote(wire) => {
+        match self.peering.wire() {
+            None => self.map.stimulate(offset, interest),
+            Some(wire) => {
                 wire.stimulate(offset, interest);
                 0
             }
@@ -119,15 +126,15 @@ impl Remote for Peer {
     /// Between hosts that is not known here: so it may be.
     #[inline(always)]
     fn armed(&self, offset: usize, interest: u64) -> bool {
-        matches!(self.peering, Peering::Remote(_)) || self.map.armed(offset, interest)
+        self.peering.wire().is_some() || self.map.armed(offset, interest)
     }
     /// Between hosts, what we have set there, and not what the peer has.
     #[inline(always)]
     fn or_word(&self, offset: usize, bits: u64) -> u64 {
         let held = self.map.or_word(offset, bits);
-        match self.peering {
-            Peering::Local => held,
-            Peering::Remote(wire) => {
+        match self.peering.wire() {
+            None => held,
+            Some(wire) => {
                 wire.or(offset, bits);
                 0
             }

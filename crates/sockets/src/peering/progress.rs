@@ -103,7 +103,12 @@ pub fn posted(index: u32, cookie: u64) -> Option<(Addr, Addr)> {
 /// An agent has said where the other end of a posted connection is.
 pub fn introduced(index: u32, cookie: u64, token: u64, peer_index: u32, peer_cookie: u64) {
     let Some(conn) = rendezvous::posted_conn(index, cookie) else { return };
-    conn.remote.introduce(wire::Introduced { token, cookie: peer_cookie, index: peer_index });
+    conn.remote.introduce(wire::Introduced {
+        token,
+        cookie: peer_cookie,
+        index: peer_index,
+        by_proof: false,
+    });
     rendezvous::hurry(conn);
 }
 

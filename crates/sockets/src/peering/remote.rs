@@ -13,6 +13,7 @@ use crate::layout::{FD, TCP_AT, note};
 pub(super) const FACTS: Facts = Facts {
     shares_memory: false,
     reaches_process: false,
+    shares_names: false,
     shows_end: false,
     kept_by_children: false,
     uses_records: true,

@@ -284,13 +284,15 @@ pub(super) fn ring() {
     }
 }
 
-/// What agents have said of a connection's other end, if they were asked and have found it.
+/// What is known of a connection's other end that our kernel does not show: from agents, if they
+/// were asked and have found it, or by a proof.
 #[derive(Debug, Default)]
 pub struct Other {
     token: AtomicU64,
     cookie: AtomicU64,
     index: AtomicU32,
     pub(super) is_asked_for: AtomicU32,
+    by_proof: AtomicU32,
 }
 
 /// Where it is: its process, its socket's cookie, and its index among the posted there.
@@ -299,6 +301,9 @@ pub(crate) struct Introduced {
     pub token: u64,
     pub cookie: u64,
     pub index: u32,
+    /// It has proved itself by the connection: its process is on this host, in another network
+    /// namespace.
+    pub by_proof: bool,
 }
 
 impl Other {
@@ -307,16 +312,23 @@ impl Other {
         self.is_asked_for.store(0, Ordering::Relaxed);
     }
 
-    pub(super) fn introduce(&self, Introduced { token, cookie, index }: Introduced) {
+    pub(crate) fn introduce(&self, Introduced { token, cookie, index, by_proof }: Introduced) {
         self.cookie.store(cookie, Ordering::Relaxed);
         self.index.store(index, Ordering::Relaxed);
+        self.by_proof.store(by_proof.into(), Ordering::Relaxed);
         self.token.store(token, Ordering::Release);
+    }
+
+    /// What was known is not so any more.
+    pub(crate) fn forget(&self) {
+        self.token.store(0, Ordering::Release);
     }
 
     pub(super) fn introduced(&self) -> Option<Introduced> {
         let token = self.token.load(Ordering::Acquire);
         let (cookie, index) = (self.cookie.load(Ordering::Relaxed), self.index.load(Ordering::Relaxed));
-        (token != 0).then_some(Introduced { token, cookie, index })
+        let by_proof = self.by_proof.load(Ordering::Relaxed) != 0;
+        (token != 0).then_some(Introduced { token, cookie, index, by_proof })
     }
 }
 

@@ -6,6 +6,7 @@ use fabric::sync::Ordering;
 use fabric::{Local, sys};
 use options::LogLevel;
 
+use super::meeting;
 use super::posted::{LISTENER, TOKEN, forget_posted, unregister, wait_longer};
 use crate::conn::{Conn, flag, state};
 use crate::layout::{self, ACCEPTED, CANCELLED, REFUSED, STATE};
@@ -147,6 +148,7 @@ pub(super) fn promoted(conn: &'static Conn) {
 /// Takes the connection's post down.
 pub(super) fn unpost(conn: &'static Conn) {
     refuse_pending(conn);
+    meeting::unpost(conn);
     let place = conn.posted_at.swap(0, Ordering::AcqRel);
     if place != 0 {
         let (own, peer) = conn.addresses();
@@ -242,7 +244,8 @@ pub fn close(conn: &'static Conn) -> bool {
 pub(crate) fn end_remote() {
     let _states = steady();
     table::each_conn(|_, conn| {
-        if peering::introduced(conn).is_some() && !matches!(conn.state(), state::PROMOTED | state::PLAIN) {
+        let by_agents = peering::introduced(conn).is_some_and(|other| !other.by_proof);
+        if by_agents && !matches!(conn.state(), state::PROMOTED | state::PLAIN) {
             conn.set(flag::NEVER);
             agreed(conn);
             refuse_pending(conn);
@@ -278,6 +281,7 @@ pub fn freeze() -> bool {
     }
     table::each_conn(|_, conn| {
         agreed(conn);
+        meeting::before_fork(conn);
         // The link is this process's alone.
         refuse_pending(conn);
     });
@@ -293,6 +297,7 @@ pub fn thaw() {
 pub fn forked() {
     STATES.reset();
     LISTENER.close();
+    meeting::forked();
     TOKEN.store(0, Ordering::Relaxed);
     forget_posted();
 }
@@ -301,6 +306,7 @@ pub fn forked() {
 pub(crate) fn renounce() {
     let _states = steady();
     LISTENER.forget();
+    meeting::renounce();
     TOKEN.store(0, Ordering::Release);
     forget_posted();
 }

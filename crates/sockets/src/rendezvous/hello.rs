@@ -15,20 +15,23 @@ use fabric::credentials::{self, User};
 use fabric::Plain;
 use fabric::bell::{self, Loud};
 use fabric::shm::{Map, Unseen};
-use fabric::sync::{AtomicU32, AtomicU64, Ordering};
+use fabric::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use fabric::sys::{self, Errno};
 use stream::spin::{ticks, ticks_of};
 
+use super::meeting;
 use super::posted::{address, other_end, own_token, posted_conn};
 use crate::board::Post;
 use crate::conn::Conn;
 use crate::descriptors::{self, Hidden, Kept};
+use crate::folder::{self, Spot};
 use crate::layout::{self, CALL_BELL, FIRST_BELLS, QUEUES};
 use crate::link::passing::{self, is_shut_out};
 use crate::link::{self, BY_BELL, Guard, LOUD, Link, slots, state};
-use crate::peering::peer::Peer;
+use crate::peering::kind::{Peered, Peering};
+use crate::peering::wire::Introduced;
 use crate::reason::Reason;
-use crate::{bells, epoll, report};
+use crate::{bells, epoll, peering, report};
 
 /// What is passed in a hand-shake.
 #[repr(C)]
@@ -43,6 +46,8 @@ struct Hello {
     /// How the sender's event queues are rung by datagrams; 0: not.
     loud: u64,
     word: u64,
+    /// By which one that has proved its end by the connection is known ([`super::meeting`]).
+    key: u64,
 }
 
 /// The connection by which the sender proves itself: where it is posted at the receiver, and the
@@ -62,15 +67,16 @@ unsafe impl Plain for Hello {}
 const MAGIC: u32 = 0x5348_4c4b;
 
 impl Hello {
-    fn new(claim: Claim, loud: Option<Loud>) -> Hello {
+    fn new(token: u64, claim: Claim, loud: Loud, key: u64) -> Hello {
         Hello {
             magic: MAGIC,
             version: layout::VERSION,
-            token: own_token(),
+            token,
             segment: link::length() as u64,
             claim,
-            loud: loud.map_or(0, |loud| loud.name),
-            word: loud.map_or(0, |loud| loud.word),
+            loud: loud.name,
+            word: loud.word,
+            key,
         }
     }
 
@@ -91,6 +97,16 @@ struct Proved {
     token: u64,
     /// By what we prove ourselves to it.
     claim: Claim,
+    /// Of one in another network namespace: the token of its sockets in the folder.
+    folder: u64,
+    peering: Peering,
+}
+
+impl Proved {
+    /// A process of our own network namespace.
+    fn named(user: User, pid: u32, token: u64, claim: Claim) -> Proved {
+        Proved { user, pid, token, claim, folder: 0, peering: peering::SHOWN }
+    }
 }
 
 /// Opens a link to the process that has posted the other end of a connection: proves that, sends
@@ -109,13 +125,56 @@ pub fn open(conn: &'static Conn, other: &Post) -> Result<(), Reason> {
     }
     let mine = conn.cookie.load(Ordering::Relaxed);
     let claim = Claim { index: other.index, unused: 0, yours: other.cookie, mine };
-    start(socket, slots::EVEN, Proved { user, pid, token: other.token, claim }).map(drop)
+    start(socket, slots::EVEN, Proved::named(user, pid, other.token, claim)).map(drop)
+}
+
+/// Opens a link to a process that has proved by a connection that it has its other end
+/// ([`super::meeting`]): knocks at its listener, by a HELLO without memory, which is not let in
+/// there yet, and sends the other HELLO when it has answered.
+pub(super) fn open_far(conn: &'static Conn, other: &Introduced) -> Result<(), Reason> {
+    let way = meeting::way_to_link(conn).ok_or(Reason::Linking)?;
+    let mine = conn.cookie.load(Ordering::Relaxed);
+    let claim = Claim { index: other.index, unused: 0, yours: other.cookie, mine };
+    let Some(socket) = way.knocked else {
+        let there = folder::reach(way.token, Spot::Links, |file| file == way.listener);
+        let (socket, _) = there.ok_or(Reason::PeerGone)?;
+        // Its memory comes with its answer.
+        if !folder::let_descriptors_in(socket.fd()) {
+            return Err(Reason::Unproved);
+        }
+        let own = folder::own(Spot::Letters, None).ok_or(Reason::NoListener)?.1.token;
+        let hello = Hello::new(own, claim, NOT_LOUD, way.key);
+        if sys::send_with_now(socket.fd(), hello.bytes(), &[]).is_err() {
+            passing::close(socket, Some(User::STRANGER));
+            return Err(Reason::PeerGone);
+        }
+        meeting::knocked(conn, socket);
+        return Ok(());
+    };
+    if !sys::readable(socket.fd()) {
+        meeting::knocked(conn, socket);
+        return Ok(());
+    }
+    start(socket, slots::EVEN, Proved::stranger(other.token, way.token, claim))?;
+    meeting::linked(conn);
+    Ok(())
+}
+
+/// Of one that is not rung by datagrams.
+const NOT_LOUD: Loud = Loud { name: 0, word: 0 };
+
+impl Proved {
+    fn stranger(token: u64, folder: u64, claim: Claim) -> Proved {
+        Proved { user: User::STRANGER, pid: 0, token, folder, claim, peering: peering::INTRODUCED }
+    }
 }
 
 /// One who has connected, and has not proved anything yet.
 struct Stranger {
     socket: Kept,
     user: AtomicU32,
+    /// Whether it has come by the folder.
+    far: AtomicBool,
     /// When it came, in ticks.
     since: AtomicU64,
 }
@@ -130,13 +189,18 @@ const SOON_NS: u64 = 2_000_000;
 /// is.
 const MOMENT_NS: u64 = 100_000;
 
-static PENDING: [Stranger; STRANGERS] =
-    [const { Stranger { socket: Kept::new(), user: AtomicU32::new(0), since: AtomicU64::new(0) } };
-        STRANGERS];
+static PENDING: [Stranger; STRANGERS] = [const {
+    Stranger {
+        socket: Kept::new(),
+        user: AtomicU32::new(0),
+        far: AtomicBool::new(false),
+        since: AtomicU64::new(0),
+    }
+}; STRANGERS];
 
-/// Lets those in who wait at our listener, and answers those who have proved themselves. True if
-/// anybody was there. Under the lock on states.
-pub fn answer(listener: i32) -> bool {
+/// Lets those in who wait at our listener, or the one in the folder (`far`), and answers those who
+/// have proved themselves. True if anybody was there. Under the lock on states.
+pub fn answer(listener: i32, far: bool) -> bool {
     let mut any = hear_strangers();
     for _ in 0..STRANGERS * 2 {
         let now = ticks();
@@ -151,11 +215,13 @@ pub fn answer(listener: i32) -> bool {
         let others = || PENDING.iter().filter(|stranger| stranger.socket.get().is_some());
         let of_user =
             |number| others().filter(|stranger| stranger.user.load(Ordering::Relaxed) == number).count();
-        match User::at(socket) {
-            Some((user, _)) if of_user(user.number()) < OF_ONE_USER => {
+        let user = if far { Some(User::STRANGER) } else { User::at(socket).map(|(user, _)| user) };
+        match user {
+            Some(user) if of_user(user.number()) < OF_ONE_USER => {
                 let alone = others().next().is_none();
                 let fd = descriptors::hide(socket);
                 place.user.store(user.number(), Ordering::Relaxed);
+                place.far.store(far, Ordering::Relaxed);
                 place.since.store(now, Ordering::Relaxed);
                 place.socket.set(fd);
                 if alone {
@@ -192,7 +258,7 @@ fn hear_strangers() -> bool {
     let mut any = false;
     for stranger in &PENDING {
         let Some(socket) = stranger.socket.get() else { continue };
-        match prove(socket) {
+        match prove(socket, stranger.far.load(Ordering::Relaxed)) {
             Err(Reason::Linking) if ticks() - stranger.since.load(Ordering::Relaxed) < ticks_of(HELLO_NS) => {
             }
             Err(reason) => {
@@ -213,7 +279,7 @@ fn hear_strangers() -> bool {
 
 /// Looks at what a stranger has said, without taking it: descriptors that come with it stay where
 /// they are. `Err(Linking)`: nothing yet.
-fn prove(socket: i32) -> Result<Proved, Reason> {
+fn prove(socket: i32, far: bool) -> Result<Proved, Reason> {
     if !descriptors::intact(socket) {
         return Err(Reason::PeerGone);
     }
@@ -225,12 +291,7 @@ fn prove(socket: i32) -> Result<Proved, Reason> {
         Err(Errno::EAGAIN | Errno::EINTR) => return Err(Reason::Linking),
         Err(_) => return Err(Reason::PeerGone),
     }
-    let (user, pid) = User::at(socket).ok_or(Reason::Unproved)?;
     let Claim { index, yours, mine, .. } = hello.claim;
-    let record = other_end(posted_conn(index, yours).ok_or(Reason::Unpaired)?)?;
-    if record.cookie != mine || !credentials::is_of(record.uid, user) || is_shut_out(user) {
-        return Err(Reason::Unproved);
-    }
     // One that has brought a link, and has not used it, brings no other.
     let unused = |link: &Link| {
         link.proof.load(Ordering::Relaxed) == yours
@@ -239,16 +300,43 @@ fn prove(socket: i32) -> Result<Proved, Reason> {
             && link.ours.load(Ordering::Relaxed) == slots::ODD
             && !link.is_dead()
     };
+    if far {
+        let conn = posted_conn(index, yours).ok_or(Reason::Unpaired)?;
+        let token = meeting::opens_link(conn, mine, hello.token, hello.key).ok_or(Reason::Unproved)?;
+        if is_shut_out(User::STRANGER) {
+            return Err(Reason::Unproved);
+        }
+        meeting::linked(conn);
+        if link::each().any(unused) {
+            return Err(Reason::LinkLimit);
+        }
+        let claim = Claim { index: 0, unused: 0, yours: mine, mine: yours };
+        return Ok(Proved::stranger(token, hello.token, claim));
+    }
+    let (user, pid) = User::at(socket).ok_or(Reason::Unproved)?;
+    let record = other_end(posted_conn(index, yours).ok_or(Reason::Unpaired)?)?;
+    if record.cookie != mine || !credentials::is_of(record.uid, user) || is_shut_out(user) {
+        return Err(Reason::Unproved);
+    }
     if link::each().any(unused) {
         return Err(Reason::LinkLimit);
     }
     let claim = Claim { index: 0, unused: 0, yours: mine, mine: yours };
-    Ok(Proved { user, pid, token: hello.token, claim })
+    Ok(Proved::named(user, pid, hello.token, claim))
 }
 
 /// Answers a HELLO that has been proved.
 fn welcome(socket: Hidden, proved: Proved) -> Result<(), Reason> {
     let user = proved.user;
+    if user == User::STRANGER {
+        // It has knocked: takes that out, and lets its memory in, which comes as an answer to ours.
+        let mut hello = Hello::default();
+        let _ = sys::recv_some(socket.fd(), hello.bytes_mut(), libc::MSG_DONTWAIT);
+        if !folder::let_descriptors_in(socket.fd()) {
+            return Err(Reason::Unproved);
+        }
+        return start(socket, slots::ODD, proved).map(drop);
+    }
     let arrived = receive(socket.fd(), user)?;
     let speaker = speaker_for(&arrived.hello, user)?;
     enter(start(socket, slots::ODD, proved)?, arrived, speaker);
@@ -261,10 +349,15 @@ pub fn progress(link: &Link) -> Result<bool, Reason> {
     if link.state() != state::ASKED {
         return Ok(link.state() == state::READY);
     }
-    let arrived = match (link.socket.get(), User::of(link.peer_uid.load(Ordering::Relaxed))) {
+    let arrived = match (link.socket.get(), link.peer_user()) {
         // To that user we have sent HELLO because it has been proved.
         (Some(socket), Some(user)) if descriptors::intact(socket) && !is_shut_out(user) => {
-            receive(socket, user).and_then(|arrived| {
+            let arrived = receive(socket, user);
+            if user == User::STRANGER && arrived.as_ref().err() != Some(&Reason::Linking) {
+                // That was all that it has to pass.
+                folder::keep_descriptors_out(socket);
+            }
+            arrived.and_then(|arrived| {
                 let speaker = speaker_for(&arrived.hello, user)?;
                 Ok((arrived, speaker))
             })
@@ -287,7 +380,8 @@ pub fn progress(link: &Link) -> Result<bool, Reason> {
 /// What a peer of another user is rung with, if it is rung by datagrams: without that its event
 /// queues could not be woken.
 fn speaker_for(hello: &Hello, user: User) -> Result<Option<Hidden>, Reason> {
-    if hello.loud == 0 || User::own() == Some(user) {
+    // The name by which bells are rung is one of its own network namespace.
+    if hello.loud == 0 || user == User::STRANGER || User::own() == Some(user) {
         return Ok(None);
     }
     descriptors::made(Loud::speaker)
@@ -301,8 +395,11 @@ fn enter(link: &Link, arrived: Arrived, speaker: Option<Hidden>) {
         link.loud[0].store(arrived.hello.loud, Ordering::Relaxed);
         link.loud[1].store(arrived.hello.word, Ordering::Relaxed);
         link.speaker.set(speaker.keep());
+    } else {
+        // Where its bells are is told ([`passing`]).
+        link.loud[1].store(arrived.hello.word, Ordering::Relaxed);
     }
-    link::ready(link, Peer::near(arrived.theirs.keep()), arrived.bells);
+    link::ready(link, link.peering().of_memory(arrived.theirs.keep()), arrived.bells);
 }
 
 /// How many links another user may have with this process.
@@ -310,8 +407,19 @@ const LINKS_OF_OTHERS: usize = 256;
 
 /// Enters a link into the registry with our segment made and sent.
 fn start(socket: Hidden, ours: u64, proved: Proved) -> Result<&'static Link, Reason> {
-    let Proved { user, pid, token, claim } = proved;
-    let kin = User::own() == Some(user);
+    let user = proved.user;
+    let link = try_start(socket.fd(), ours, proved);
+    match link {
+        // It is the link's.
+        Ok(_) => drop(socket.keep()),
+        Err(_) => passing::close(socket, Some(user)),
+    }
+    link
+}
+
+fn try_start(socket: i32, ours: u64, proved: Proved) -> Result<&'static Link, Reason> {
+    let Proved { user, pid, token, claim, folder, peering } = proved;
+    let (kin, far) = (User::own() == Some(user), user == User::STRANGER);
     let of_user = |link: &Link| {
         matches!(link.state(), state::ASKED | state::READY)
             && link.peer_uid.load(Ordering::Relaxed) == user.number()
@@ -325,18 +433,33 @@ fn start(socket: Hidden, ours: u64, proved: Proved) -> Result<&'static Link, Rea
             _ => Reason::NoMemory,
         })?;
     let mine = Unseen::new(mine);
-    let loud = if kin { None } else { bells::loud() };
+    let loud = match (kin, far) {
+        (true, _) => None,
+        (_, true) => bells::far_word().map(|word| Loud { name: 0, word }),
+        (_, false) => bells::loud(),
+    };
+    let own = match far {
+        true => folder::own(Spot::Letters, None).ok_or(Reason::NoListener)?.1.token,
+        false => own_token(),
+    };
     if loud.is_some() {
         epoll::hear_others();
     }
     let queues = epoll::sets_in_use().clamp(1, QUEUES);
-    let sent = send(socket.fd(), &Hello::new(claim, loud), memfd, if kin { queues } else { 0 });
+    let sent = send(
+        socket,
+        &Hello::new(own, claim, loud.unwrap_or(NOT_LOUD), 0),
+        memfd,
+        if kin { queues } else { 0 },
+    );
     sys::close(memfd);
     let rings = if sent? { BY_BELL } else { loud.map_or(0, |_| LOUD) };
     let _guard = Guard::take().ok_or(Reason::Busy)?;
     let link = link::add(token, ours, (user.number(), pid), *mine.map())?;
     mine.keep();
-    link.socket.set(socket.keep());
+    link.peering.store(peering.word(), Ordering::Release);
+    link.folder.store(folder, Ordering::Relaxed);
+    link.socket.set(socket);
     link.rings.store(rings, Ordering::Relaxed);
     let given = if rings == BY_BELL { ((1 << queues) - 1) | (1 << CALL_BELL) } else { 0 };
     link.given.store(given, Ordering::Relaxed);
@@ -357,7 +480,7 @@ fn send(socket: i32, hello: &Hello, memfd: i32, queues: usize) -> Result<bool, R
         }
         count += 1 + queues;
     }
-    sys::send_with(socket, hello.bytes(), &fds[..count]).map(|_| rings).map_err(|_| Reason::Unpaired)
+    sys::send_with_now(socket, hello.bytes(), &fds[..count]).map(|_| rings).map_err(|_| Reason::Unpaired)
 }
 
 /// A HELLO that has come, with the segment and the bells that came with it: of single calls

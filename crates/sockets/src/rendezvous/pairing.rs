@@ -11,10 +11,11 @@ use stream::spin::{ticks, ticks_of};
 use super::agreement::{
     States, leave_slot, of_word, owned, pending_word, promoted, refuse_pending, stop, take_back,
 };
-use super::hello;
 use super::posted::{LISTENER, SERVE_NS, UNSEEN, other_end, own_token, posted, wait_longer, wait_no_longer};
+use super::{hello, meeting};
 use crate::board::{self, Post};
 use crate::conn::{Conn, Held, Tx, flag, path, state};
+use crate::folder::{self, Spot};
 use crate::layout::{self, ACCEPTED, CANCELLED, REFUSED, SMALL_BUFFERS_SET, STATE, note};
 use crate::link::{self, Link, MANNER, Message, OFFER, SMALL_BUFFERS, TAKE_BACK};
 use crate::path::offer::{offers, takes, yields};
@@ -38,8 +39,18 @@ pub fn serve_offered() {
     }
 }
 
+/// How the other end has been found.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Found {
+    OnBoard,
+    /// Agents have told of it, and the progress thread makes the link.
+    ByAgents,
+    ByProof,
+}
+
 /// The other end is known: link to its process, or offer a slot.
-pub(super) fn approach(conn: &'static Conn, other: &Post, remote: bool) {
+pub(super) fn approach(conn: &'static Conn, other: &Post, found: Found) {
+    let remote = found != Found::OnBoard;
     if other.cookie == conn.cookie.load(Ordering::Relaxed) && !remote {
         return wait_longer(conn, Reason::Unpaired);
     }
@@ -57,7 +68,11 @@ pub(super) fn approach(conn: &'static Conn, other: &Post, remote: bool) {
     }
     match link::find(other.token) {
         Some(link) => match link.state() {
-            link::state::READY if remote && !offers(own_token(), other.token) => {
+            // One end offers.
+            link::state::READY if found == Found::ByAgents && !offers(own_token(), other.token) => {
+                wait_longer(conn, Reason::Offered)
+            }
+            link::state::READY if found == Found::ByProof && !conn.has(flag::CLIENT) => {
                 wait_longer(conn, Reason::Offered)
             }
             link::state::READY if !remote && comes_to_us(conn, other) => {
@@ -71,10 +86,17 @@ pub(super) fn approach(conn: &'static Conn, other: &Post, remote: bool) {
             },
             _ => wait_longer(conn, Reason::Unpaired),
         },
-        None if remote => wait_longer(conn, Reason::Linking),
+        // One end makes it.
+        None if found == Found::ByAgents || remote && !conn.has(flag::CLIENT) => {
+            wait_longer(conn, Reason::Linking);
+        }
         None => {
             link::sweep();
-            match hello::open(conn, other) {
+            let opened = match peering::introduced(conn) {
+                Some(introduced) if remote => hello::open_far(conn, &introduced),
+                _ => hello::open(conn, other),
+            };
+            match opened {
                 Ok(()) => {
                     conn.set_reason(Reason::Linking);
                     wait_no_longer(conn);
@@ -184,7 +206,11 @@ pub(super) fn serve() -> bool {
     if let Some(listener) = LISTENER.get()
         && descriptors::intact(listener)
     {
-        served |= hello::answer(listener);
+        served |= hello::answer(listener, false);
+    }
+    served |= meeting::serve();
+    if let Some((listener, _)) = folder::known(Spot::Links) {
+        served |= hello::answer(listener, true);
     }
     link::sweep_when_due();
     for link in link::each() {
@@ -421,9 +447,12 @@ fn settle(conn: &'static Conn, link: &'static Link, slot: usize, read: u64) {
 /// Whether the kernel's record of the other end agrees with what the peer says and with who it is.
 fn proved(conn: &Conn, link: &Link, cookie: u64) -> bool {
     if !peering::facts(link).shows_end {
-        // Both agents have asked their kernels.
+        // Both agents have asked their kernels; or, of a process on this host, a proof has
+        // introduced it.
         let token = link.token.load(Ordering::Acquire);
-        return peering::introduced(conn).is_some_and(|other| (other.token, other.cookie) == (token, cookie));
+        let by_proof = peering::facts(link).shares_memory;
+        return peering::introduced(conn)
+            .is_some_and(|other| (other.token, other.cookie, other.by_proof) == (token, cookie, by_proof));
     }
     User::of(link.peer_uid.load(Ordering::Relaxed)).is_some_and(|user| {
         other_end(conn).is_ok_and(|record| record.cookie == cookie && credentials::is_of(record.uid, user))

@@ -85,7 +85,7 @@ pub(super) fn wait_no_longer(conn: &'static Conn) {
 
 fn pause_for(conn: &'static Conn, pause: u64) {
     conn.pause.store(pause, Ordering::Relaxed);
-    conn.due.store(ticks() + pause, Ordering::Release);
+    conn.looked_after_at(ticks() + pause);
 }
 
 /// Our rendezvous socket, made when first needed; its token. Under the lock on states.

@@ -8,7 +8,8 @@ use options::Role;
 use stream::spin::{ticks, ticks_of};
 
 use super::agreement::{owned, stop, take_pending};
-use super::pairing::{approach, serve, take};
+use super::meeting::{self, Proved};
+use super::pairing::{Found, approach, serve, take};
 use super::posted::{SERVE_NS, UNSEEN, listen, register, wait_longer, wait_no_longer};
 use crate::board::{self, Post};
 use crate::conn::{Conn, flag, state};
@@ -83,9 +84,11 @@ fn try_post(conn: &'static Conn, fd: i32, seen: bool) -> Result<(), Reason> {
     }
     conn.pause.store(ticks_of(SERVE_NS), Ordering::Relaxed);
     if let Some(other) = other {
-        approach(conn, &other, false);
+        approach(conn, &other, Found::OnBoard);
     } else if desk::may_be(own, peer) {
         desk::post(conn, index);
+    } else {
+        meeting::post(conn, fd, own, peer);
     }
     let pause = if conn.has(flag::NAP) { 0 } else { conn.pause.load(Ordering::Relaxed) };
     conn.due.store(ticks() + pause, Ordering::Release);
@@ -97,7 +100,7 @@ fn try_post(conn: &'static Conn, fd: i32, seen: bool) -> Result<(), Reason> {
 pub(super) fn check(conn: &'static Conn) -> bool {
     let again = conn.has(flag::NAP);
     conn.clear(flag::NAP);
-    conn.due.store(u64::MAX, Ordering::Relaxed);
+    conn.looked_after_at(u64::MAX);
     let put_off = conn.put_off.load(Ordering::Relaxed);
     if serve() {
         wait_no_longer(conn);
@@ -105,12 +108,26 @@ pub(super) fn check(conn: &'static Conn) -> bool {
     if conn.state() == state::POSTED && !take_pending(conn, |link, slot| take(conn, link, slot)) {
         let (own, peer) = conn.addresses();
         match board::look(board::key(own, peer), board::key(peer, own)) {
-            Ok(Some(other)) => approach(conn, &other, false),
+            Ok(Some(other)) => approach(conn, &other, Found::OnBoard),
             Ok(None) => match peering::introduced(conn) {
-                Some(other) => {
-                    approach(conn, &Post::new(0, other.token, other.cookie, other.index), true);
+                Some(other) if other.by_proof && meeting::proved(conn, &other) == Proved::Over => {
+                    meeting::forget(conn);
+                    wait_longer(conn, Reason::Unpaired);
                 }
-                None => wait_longer(conn, Reason::Unpaired),
+                Some(other) if other.by_proof && meeting::proved(conn, &other) == Proved::Waits => {
+                    wait_no_longer(conn);
+                }
+                Some(other) => {
+                    if other.by_proof {
+                        meeting::linked_if_there(conn, &other);
+                    }
+                    let found = if other.by_proof { Found::ByProof } else { Found::ByAgents };
+                    approach(conn, &Post::new(0, other.token, other.cookie, other.index), found);
+                }
+                None => {
+                    wait_longer(conn, Reason::Unpaired);
+                    meeting::check(conn);
+                }
             },
             Err(reason) => {
                 stop(conn, reason);
@@ -126,6 +143,8 @@ pub(super) fn check(conn: &'static Conn) -> bool {
     // that is to be late may be next, too. Else after a while.
     let next = conn.put_off.load(Ordering::Relaxed) != put_off || nap && !again;
     let pause = if next { 0 } else { conn.pause.load(Ordering::Relaxed) };
-    conn.due.store(ticks() + pause, Ordering::Release);
+    if conn.state() != state::PLAIN {
+        conn.looked_after_at(ticks() + pause);
+    }
     nap
 }

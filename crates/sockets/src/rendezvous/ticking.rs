@@ -6,6 +6,7 @@ use fabric::sys;
 use stream::spin::{nanos_of, ticks};
 
 use super::agreement::States;
+use super::meeting;
 use super::posting::{check, post};
 use crate::conn::{Conn, flag, state};
 use crate::peering::desk;
@@ -28,7 +29,17 @@ pub fn tick(conn: &'static Conn, fd: i32) -> bool {
             }
             false
         }
-        state::POSTED if ticks() >= conn.due.load(Ordering::Relaxed) || arming_it(conn) => {
+        state::POSTED => {
+            let due = match conn.meeting.proof.load(Ordering::Relaxed) {
+                0 => &conn.due,
+                _ => {
+                    meeting::note(conn, fd);
+                    &conn.meeting.due
+                }
+            };
+            if ticks() < due.load(Ordering::Relaxed) && !arming_it(conn) {
+                return false;
+            }
             let states = States::lock();
             let late = states.is_some() && conn.state() == state::POSTED && check(conn);
             drop(states);
@@ -103,7 +114,7 @@ fn tell_unseen(conn: &Conn, fd: i32) -> bool {
 pub fn nap(conn: &Conn) {
     conn.clear(flag::NAP);
     let due = conn.due.load(Ordering::Acquire);
-    if conn.state() == state::POSTED {
+    if conn.state() == state::POSTED && conn.meeting.proof.load(Ordering::Relaxed) == 0 {
         let next = ticks() + conn.pause.load(Ordering::Relaxed);
         let _ = conn.due.compare_exchange(due, next, Ordering::AcqRel, Ordering::Relaxed);
     }

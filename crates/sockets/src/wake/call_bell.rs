@@ -13,7 +13,7 @@ use crate::{bells, thread};
 static TAKEN: [AtomicU32; CALL_BELLS] = [const { AtomicU32::new(0) }; CALL_BELLS];
 
 /// How many descriptors a sleeper polls for its bell.
-pub(crate) const POLLED: usize = 2;
+pub(crate) const POLLED: usize = 3;
 
 /// A bell of single calls that this thread has until it is dropped; or none.
 pub(crate) struct CallBell(Option<Claimed>);
@@ -64,17 +64,23 @@ impl CallBell {
     /// has no bell.
     pub(crate) fn polled(&self) -> [libc::pollfd; POLLED] {
         let own = self.0.as_ref().map_or(-1, |claimed| claimed.fd);
-        let loud = self.0.as_ref().and_then(|claimed| bells::known_loud_fd(CALL_BELL + claimed.place));
-        [own, loud.unwrap_or(-1)].map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 })
+        let known = |bell: fn(usize) -> Option<i32>| {
+            self.0.as_ref().and_then(|claimed| bell(CALL_BELL + claimed.place)).unwrap_or(-1)
+        };
+        [own, known(bells::known_loud_fd), known(bells::known_far_fd)].map(|fd| libc::pollfd {
+            fd,
+            events: libc::POLLIN,
+            revents: 0,
+        })
     }
 
     /// After that poll. What other users have rung more than once wakes it again.
     pub(crate) fn silence(&self, polled: &[libc::pollfd]) {
-        let [own, loud] = polled else { return };
+        let [own, others @ ..] = polled else { return };
         if own.revents != 0 {
             bell::silence(own.fd);
         }
-        if loud.revents != 0 {
+        for loud in others.iter().filter(|loud| loud.revents != 0) {
             bell::take_loud(loud.fd);
         }
     }

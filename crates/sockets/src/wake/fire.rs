@@ -3,7 +3,7 @@
 
 use fabric::sync::{Ordering, fence};
 use fabric::sys::{self, Errno};
-use fabric::{Local, Remote, bell, hints, trip};
+use fabric::{Local, Remote, hints, trip};
 use stream::spin::ticks;
 
 use super::word;
@@ -85,11 +85,13 @@ pub(crate) fn wake_as_armed(conn: &Conn, fd: i32, tx: &mut Tx, again: bool) {
         }
     }
     if how & trip::MODE == trip::BELL
-        && let Some(fd) = link::link(conn.link.load(Ordering::Relaxed)).bell(trip::id(how).into())
-        && descriptors::intact(fd)
+        && let link = link::link(conn.link.load(Ordering::Relaxed))
+        && let Some(bell) = link.bell(trip::id(how).into())
+        && descriptors::intact(bell)
+        && link.ring(bell)
     {
         conn.counters.bells.fetch_add(1, Ordering::Relaxed);
-        return bell::ring(fd);
+        return;
     }
     if how & trip::MODE == trip::BELL
         && link::link(conn.link.load(Ordering::Relaxed)).ring_loud(trip::id(how))

@@ -229,7 +229,7 @@ fn more_messages_than_there_are_say_nothing() {
 
 #[test]
 fn greetings_that_are_wrong_are_not_answered() {
-    type Change = fn(&mut [u8; 64]);
+    type Change = fn(&mut [u8; 72]);
     let wrong: [Change; 6] = [
         |hello| hello[0] ^= 1,  // no greeting
         |hello| hello[4] ^= 1,  // another version

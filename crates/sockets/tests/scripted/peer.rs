@@ -46,7 +46,7 @@ impl Peer {
     }
 
     /// As [`Peer::meet`], with a HELLO that `change` has changed; `None` if that is not answered.
-    pub fn say(ours: &End, tcp: TcpStream, change: impl FnOnce(&mut [u8; 64])) -> Option<Peer> {
+    pub fn say(ours: &End, tcp: TcpStream, change: impl FnOnce(&mut [u8; 72])) -> Option<Peer> {
         let (token, index, cookie) = ours.post();
         let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
         let link = sys::socket(libc::AF_UNIX, kind, 0).unwrap();
@@ -54,7 +54,7 @@ impl Peer {
         sys::connect(link, (&raw const name).cast(), len).unwrap();
         let (mine, memfd) = Map::create(c"script", layout::SEGMENT).unwrap();
         let bells = [bell::create().unwrap(), bell::create().unwrap()];
-        let mut hello = [0; 64];
+        let mut hello = [0; 72];
         let said: [&[u8]; 8] = [
             &0x5348_4c4b_u32.to_ne_bytes(),
             &layout::VERSION.to_ne_bytes(),
@@ -443,7 +443,7 @@ fn received(fd: i32) -> u64 {
 
 /// The descriptors that came with the answer, if one has come.
 fn receive_with(socket: i32) -> Option<Vec<i32>> {
-    let (mut bytes, mut fds) = ([0u8; 64], [-1; sys::PASSED]);
+    let (mut bytes, mut fds) = ([0u8; 72], [-1; sys::PASSED]);
     let got = sys::receive_with(socket, &mut bytes, &mut fds);
     (got == Ok((bytes.len(), false))).then(|| fds.into_iter().filter(|&fd| fd >= 0).collect())
 }

@@ -183,6 +183,7 @@ def test_a_machine_that_vanishes_is_missed_and_linked_again():
             assert hosts[1].reaches(hosts[2]) and hosts[2].reaches(hosts[3])
 
 
+@pytest.mark.alone("a flood, which leaves other tests' pings no processor, and they its own")
 def test_a_daemon_that_stands_still_is_missed_and_holds_up_nobody():
     with bed(3) as hosts:
         hosts.start()

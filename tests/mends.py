@@ -158,9 +158,4 @@ MENDS = {
         "the simulator, when its programs ended without close()", "sockets/src/fork.rs",
         "close::all_kicks_at_exit();",
         "let _ = close::all_kicks_at_exit;"),
-    "follow": Mend(
-        "between hosts the end of a stream came too early, and was no reset, whose writer was killed as it left a ring", "HEAD",
-        "the simulator, when its programs ended without close()", "sockets/src/io/companion.rs",
-        "if peering::follow(conn, conn.descriptor(), rx) && got == Ok(0) {",
-        "if peering::follow(conn, conn.descriptor(), rx) && got == Ok(usize::MAX) {", hosts=True),
 }

@@ -29,7 +29,7 @@ use host::diag;
 pub const END: u32 = 1;
 pub const STOP: u32 = 2;
 /// Bytes of a record.
-pub(crate) const BYTES: usize = 48;
+pub(crate) const BYTES: usize = 40;
 /// Of these, those that all records of a link have in common.
 const START: usize = 20;
 /// Not a byte of any text.
@@ -40,32 +40,29 @@ const HOLD_NS: u64 = 250_000_000;
 /// So far ahead of a read it is looked for records.
 const AHEAD: usize = 4096;
 
-/// What one says: which kind, up to where, how many kicks went before it, whatever was told of them
-/// by the link, and how many bytes that were in the ring follow an END by tcp. If their writer is
-/// killed before it has sent them, the end of the connection is none of the program's making.
+/// What one says: which kind, up to where, and how many kicks went before it, whatever was told of
+/// them by the link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Record {
     kind: u32,
     position: u64,
     kicks: u64,
-    follow: u64,
 }
 
-fn record(mark: u128, Record { kind, position, kicks, follow }: Record) -> [u8; BYTES] {
+fn record(mark: u128, Record { kind, position, kicks }: Record) -> [u8; BYTES] {
     let mut bytes = [0; BYTES];
     bytes[..4].copy_from_slice(&FIRST);
     bytes[4..20].copy_from_slice(&mark.to_le_bytes());
     bytes[20..24].copy_from_slice(&kind.to_le_bytes());
     bytes[24..32].copy_from_slice(&position.to_le_bytes());
-    bytes[32..40].copy_from_slice(&kicks.to_le_bytes());
-    bytes[40..].copy_from_slice(&follow.to_le_bytes());
+    bytes[32..].copy_from_slice(&kicks.to_le_bytes());
     bytes
 }
 
 /// The bytes that every record of a link begins with.
 fn start(mark: u128) -> [u8; START] {
     let mut bytes = [0; START];
-    bytes.copy_from_slice(&record(mark, Record { kind: 0, position: 0, kicks: 0, follow: 0 })[..START]);
+    bytes.copy_from_slice(&record(mark, Record { kind: 0, position: 0, kicks: 0 })[..START]);
     bytes
 }
 
@@ -80,7 +77,7 @@ fn ahead(bytes: &[u8], mark: u128) -> (usize, Option<Record>) {
             let whole = (at == 0).then(|| rest.first_chunk::<BYTES>()).flatten();
             let parsed = whole.map(|whole| {
                 let word = |at: usize| u64::from_le_bytes(core::array::from_fn(|i| whole[at + i]));
-                Record { kind: word(20) as u32, position: word(24), kicks: word(32), follow: word(40) }
+                Record { kind: word(20) as u32, position: word(24), kicks: word(32) }
             });
             return (at, parsed);
         }
@@ -122,7 +119,7 @@ pub(super) fn hear(wire: &Wire, conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>) -> 
             let _undisturbed = signals::undisturbed();
             let _ = sys::recv_some(fd, &mut bytes[..BYTES], libc::MSG_DONTWAIT);
             rx.records += BYTES as u64;
-            heard(wire, conn, fd, rx, record);
+            heard(wire, conn, rx, record);
             Next::Record
         }
         (0, None) if got == 0 => Next::Bytes(usize::MAX),
@@ -243,21 +240,13 @@ pub(super) fn run_at(wire: &Wire, _: &Conn, fd: i32, skip: usize) -> Run {
 /// Each end sends one of each kind.
 const MOST_IN_A_RUN: usize = 2 * BYTES;
 
-fn heard(wire: &Wire, conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>, record: Record) {
-    let Record { kind, position, kicks, follow } = record;
+fn heard(wire: &Wire, conn: &Conn, rx: &mut Held<'_, Rx>, Record { kind, position, kicks }: Record) {
     let mine = conn.mine();
     mine.set_word(conn.at(KICKS), kicks);
     rx.kicks_said = kicks.wrapping_add(1);
     agreed(conn);
     match kind {
         END if conn.word(TCP_AT) == 0 => {
-            if follow != 0 {
-                let until = match read_of_program(fd, rx) {
-                    Some(behind) => behind.saturating_add(follow),
-                    None => never_comes(wire, conn, fd, follow),
-                };
-                conn.follow.store(until, Ordering::Relaxed);
-            }
             // As if the writer had put it. What it says is checked where it is used.
             mine.set_word(conn.at(TCP_AT), position.wrapping_add(1));
             // At once, whatever is unread in the ring: a peer that does not know it has to look for
@@ -275,38 +264,6 @@ fn heard(wire: &Wire, conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>, record: Recor
         }
         _ => {}
     }
-}
-
-/// How many bytes have been read of the companion but for records.
-fn read_of_program(fd: i32, rx: &Rx) -> Option<u64> {
-    Some(diag::received(fd).ok()?.read.wrapping_sub(rx.records))
-}
-
-/// The connection has been reset, and nothing more comes than has: what [`Conn::follow`] is to be.
-#[cold]
-fn never_comes(wire: &Wire, conn: &Conn, fd: i32, follow: u64) -> u64 {
-    let there = sys::ioctl_int(fd, libc::FIONREAD).unwrap_or(0) as usize;
-    let records = run_at(wire, conn, fd, 0).len;
-    if (there.saturating_sub(records) as u64) < follow { NEVER } else { 0 }
-}
-
-const NEVER: u64 = u64::MAX;
-
-/// Whether bytes that were in the ring are still to come by tcp.
-pub(crate) fn follow(conn: &Conn, fd: i32, rx: &Rx) -> bool {
-    let until = conn.follow.load(Ordering::Relaxed);
-    if until == 0 || until == NEVER {
-        return until == NEVER;
-    }
-    let come = match read_of_program(fd, rx) {
-        Some(read) => read >= until,
-        // After a reset; a FIN may count as one.
-        None => diag::segments(fd).is_ok_and(|all| all.come.wrapping_sub(rx.records) >= until),
-    };
-    if come {
-        conn.follow.store(0, Ordering::Relaxed);
-    }
-    !come
 }
 
 /// Whoever sends a record knows that both have agreed, whatever was lost with the link.
@@ -370,9 +327,7 @@ pub(super) fn send(wire: &Wire, conn: &Conn, fd: i32, tx: &mut Held<'_, Tx>) -> 
         };
         tx.record_kind = kind;
         let kicks = tx.kicks_sent - tx.debt;
-        // Asked for by the peer, or it has been known where tcp begins: no more is put.
-        let follow = if tx.end_told { tx.ring.position().saturating_sub(tx.resend) } else { 0 };
-        let bytes = record(wire.mark, Record { kind, position: due.wrapping_sub(1), kicks, follow });
+        let bytes = record(wire.mark, Record { kind, position: due.wrapping_sub(1), kicks });
         let _undisturbed = signals::undisturbed();
         let rest = &bytes[(tx.record_sent as usize).min(BYTES)..];
         match sys::send(fd, rest.as_ptr(), rest.len(), libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) {
@@ -409,7 +364,7 @@ mod tests {
 
     #[test]
     fn a_record_is_found_among_bytes() {
-        let said = Record { kind: STOP, position: 77, kicks: 3, follow: 5 };
+        let said = Record { kind: STOP, position: 77, kicks: 3 };
         let whole = record(MARK, said);
         assert_eq!(ahead(&whole, MARK), (0, Some(said)));
         let mut bytes = b"before".to_vec();

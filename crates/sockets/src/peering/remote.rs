@@ -102,12 +102,7 @@ pub(super) fn may_finish(_: &Wire, conn: &Conn) -> bool {
     // When the link is over each end sends an END, also if it never went by the ring.
     let ends =
         conn.has(flag::CUT) && conn.word(TCP_AT) == 0 && conn.notes() & (note::ENDING | note::CLOSED) == 0;
-    // Who has the kernel's end alone cannot tell it from one that comes too early.
-    let follow = conn.follow.load(Ordering::Relaxed) != 0;
-    !ends
-        && !follow
-        && !conn.has(flag::STOP_AHEAD)
-        && (conn.has(flag::HEARD) || conn.notes() & note::END_HEARD != 0)
+    !ends && !conn.has(flag::STOP_AHEAD) && (conn.has(flag::HEARD) || conn.notes() & note::END_HEARD != 0)
 }
 
 /// The peer leaves the ring, or ends, as it has told or been asked to, and its END has not been

@@ -4,16 +4,17 @@
 #![no_main]
 
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
-use std::os::fd::{AsRawFd, IntoRawFd};
+use std::net::TcpListener;
+use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixDatagram;
 use std::sync::LazyLock;
 use std::sync::atomic::Ordering::Relaxed;
 
 use fabric::sys;
+use fuzz::{connection, descriptors};
 use libfuzzer_sys::fuzz_target;
 use options::{Options, Text};
-use sockets::{close, io, lifecycle, link, process, rendezvous, table};
+use sockets::{close, io, link, process, rendezvous};
 
 /// The name of the hostile process's socket.
 const TOKEN: u64 = 0x0123_4567_89ab_cdef;
@@ -41,9 +42,12 @@ static PLACE: LazyLock<Place> = LazyLock::new(|| {
     process::start();
     let enemy = UnixDatagram::bind(format!("{folder}/{TOKEN:016x}l")).expect("a socket of its own");
     enemy.set_nonblocking(true).expect("a socket");
-    let place =
-        Place { listener: TcpListener::bind("127.0.0.1:0").expect("loopback is there"), folder, enemy };
+    let listener = TcpListener::bind("127.0.0.1:0").expect("loopback is there");
+    host::syn::save(listener.as_raw_fd());
+    let place = Place { listener, folder, enemy };
     one(&place, &[0; 64]);
+    // An invitation, and a look for its answer: else all that follows would be thrown away unread.
+    assert_ne!(one(&place, &[5, 1, 0, 4]), 0, "who is invited answers");
     place
 });
 
@@ -51,34 +55,20 @@ fuzz_target!(|input: &[u8]| {
     host::syn::stamp(input);
     let place = &*PLACE;
     let before = descriptors();
-    one(place, input);
+    let _ = one(place, input);
     assert_eq!(descriptors(), before, "a descriptor is left");
 });
 
-/// How many descriptors there are, ours among them.
-fn descriptors() -> usize {
-    std::fs::read_dir("/proc/self/fd").expect("/proc is there").count()
-}
-
-/// The life of one connection.
-fn one(place: &Place, input: &[u8]) {
+/// The life of one connection; how many letters came.
+fn one(place: &Place, input: &[u8]) -> usize {
+    let mut letters = 0;
     let mut input = input.iter().copied();
-    let mut peer = TcpStream::connect(place.listener.local_addr().expect("bound")).expect("a connection");
-    let fd = place.listener.accept().expect("its other end").0.into_raw_fd();
-    let _ = sys::fcntl(fd, libc::F_SETFL, libc::O_NONBLOCK as usize);
-    peer.set_nonblocking(true).expect("a socket");
-    // No TIME_WAIT: there are only so many ports.
-    let linger = libc::linger { l_onoff: 1, l_linger: 0 };
-    sys::setsockopt(peer.as_raw_fd(), libc::SOL_SOCKET, libc::SO_LINGER, linger).expect("a socket");
-    lifecycle::track(fd, false, None, 0);
-    let conn = table::conn(fd).expect("it is followed");
-    sockets::seen::waited_for(conn);
-    rendezvous::tick(conn, fd);
+    let (mut peer, fd, conn) = connection(&place.listener);
     let ours = std::fs::read_dir(&place.folder).expect("it was made").flatten().find_map(|entry| {
         let name = entry.file_name().into_string().ok()?;
         (name.ends_with('l') && !name.starts_with(&format!("{TOKEN:016x}"))).then(|| entry.path())
     });
-    let ours = ours.expect("ours is there").into_os_string().into_string().expect("it is a plain name");
+    let ours = ours.expect("ours is there");
     let mut heard = [0u8; 80];
     while let Some(op) = input.next() {
         match op % 8 {
@@ -95,7 +85,7 @@ fn one(place: &Place, input: &[u8]) {
             }
             2 => drop(peer.write(&[7; 300][..1 + usize::from(input.next().unwrap_or(0))])),
             3 => drop(peer.read(&mut [0; 1000])),
-            4 => drop(place.enemy.recv(&mut heard)),
+            4 => letters += usize::from(place.enemy.recv(&mut heard).is_ok()),
             _ => {
                 // A letter that is right but for what the input spoils.
                 let mut letter = [0u8; 80];
@@ -113,15 +103,14 @@ fn one(place: &Place, input: &[u8]) {
                 if spoils & 1 != 0 {
                     letter[usize::from(input.next().unwrap_or(0)) % 80] ^= input.next().unwrap_or(1);
                 }
-                let sender = place.enemy.as_raw_fd();
-                let (address, len) = sys::unix_address(ours.bytes());
-                // SAFETY: the address is one.
-                unsafe { libc::connect(sender, (&raw const address).cast(), len) };
+                // Not the socket that answers go to: one that is connected hears its peer alone.
+                let sender = UnixDatagram::unbound().expect("a socket");
+                sender.connect(&ours).expect("ours is there");
                 let pair = UnixDatagram::pair().expect("two sockets");
                 let fds = [pair.0.as_raw_fd()];
                 let passed: &[i32] = if spoils & 2 != 0 { &fds } else { &[] };
                 let most = if spoils & 4 != 0 { usize::from(spoils) % 80 } else { 80 };
-                let _ = sys::send_with_now(sender, &letter[..most], passed);
+                let _ = sys::send_with_now(sender.as_raw_fd(), &letter[..most], passed);
             }
         }
         conn.due.store(0, Relaxed);
@@ -134,4 +123,5 @@ fn one(place: &Place, input: &[u8]) {
     drop(peer);
     while place.enemy.recv(&mut heard).is_ok() {}
     link::sweep();
+    letters
 }

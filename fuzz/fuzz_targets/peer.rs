@@ -5,20 +5,20 @@
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::os::fd::{AsRawFd, IntoRawFd};
+use std::os::fd::AsRawFd;
 use std::sync::LazyLock;
 use std::sync::atomic::Ordering::Relaxed;
 
 use fabric::queue::{MESSAGE, Producer};
 use fabric::shm::Map;
 use fabric::{Local, sys};
+use fuzz::{connection, descriptors};
 use libfuzzer_sys::fuzz_target;
 use options::{Options, Text};
 use sockets::board::Post;
 use sockets::conn::Conn;
 use sockets::reason::Reason;
-use sockets::table;
-use sockets::{close, demote, io, layout, lifecycle, link, process, ready, rendezvous};
+use sockets::{close, demote, io, layout, link, process, ready, rendezvous};
 use stream::sovia;
 
 static LISTENER: LazyLock<TcpListener> = LazyLock::new(|| {
@@ -46,25 +46,10 @@ fuzz_target!(|input: &[u8]| {
     assert_eq!(descriptors(), before, "a descriptor is left");
 });
 
-/// How many descriptors there are, ours among them.
-fn descriptors() -> usize {
-    std::fs::read_dir("/proc/self/fd").expect("/proc is there").count()
-}
-
 /// The life of one connection.
 fn one(listener: &TcpListener, input: &[u8]) {
     let mut input = input.iter().copied();
-    let mut peer = TcpStream::connect(listener.local_addr().expect("bound")).expect("a connection");
-    let fd = listener.accept().expect("its other end").0.into_raw_fd();
-    let _ = sys::fcntl(fd, libc::F_SETFL, libc::O_NONBLOCK as usize);
-    peer.set_nonblocking(true).expect("a socket");
-    // No TIME_WAIT: there are only so many ports.
-    let linger = libc::linger { l_onoff: 1, l_linger: 0 };
-    sys::setsockopt(peer.as_raw_fd(), libc::SOL_SOCKET, libc::SO_LINGER, linger).expect("a socket");
-    lifecycle::track(fd, false, None, 0);
-    let conn = table::conn(fd).expect("it is followed");
-    sockets::seen::waited_for(conn);
-    rendezvous::tick(conn, fd);
+    let (mut peer, fd, conn) = connection(listener);
 
     let mut enemy = Enemy::meet(conn, fd, &peer, &mut input);
     let mut buffer = vec![0; 40_000];

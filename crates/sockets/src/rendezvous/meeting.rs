@@ -103,8 +103,8 @@ pub(super) fn post(conn: &'static Conn, fd: i32, from: Addr, to: Addr) {
     let Some((_, own)) = folder::own(Spot::Letters, None).filter(|_| apart) else { return };
     let meeting = &conn.meeting;
     if meeting.stamp.load(Ordering::Relaxed) == 0 {
-        // Where our kernel shows both ends, nothing else is to prove them.
-        if other_end(conn).is_ok() {
+        // Where our kernel shows both ends, nothing else is to prove them. (The fuzzer's it shows.)
+        if !cfg!(fuzzing) && other_end(conn).is_ok() {
             return;
         }
         let client = conn.has(flag::CLIENT);

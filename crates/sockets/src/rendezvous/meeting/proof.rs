@@ -104,9 +104,11 @@ pub(super) struct Inner {
 unsafe impl Sync for Proof {}
 // SAFETY: a zeroed one is free, and zeroes are a valid `Inner`, as is checked below.
 unsafe impl Zeroed for Proof {}
-// SAFETY: were they none, this would not compile.
-const _: () =
-    assert!(matches!(unsafe { core::mem::zeroed::<Inner>() }, Inner { shown: None, owed: None, .. }));
+const _: () = {
+    // SAFETY: were zeroes no valid value of it, this would not compile.
+    let zeroes: Inner = unsafe { core::mem::zeroed() };
+    assert!(matches!(zeroes, Inner { shown: None, owed: None, .. }));
+};
 
 /// How many may be under way in a process, how long each may take, and how many a connection tries.
 const MOST: usize = 64;

@@ -350,15 +350,14 @@ def test_what_the_kernel_takes_at_once_goes_at_once(places, nodelay):
     assert "all at once" in places.run("b", python(PIECES, ADDRESS["a"], 7000, nodelay)).text
 
 
-# Server and client go on for long enough to go back to tcp and to move anew; the client's bytes are what they were.
-def test_it_moves_anew_after_it_has_gone_back(places):
-    """Each move has its own proof."""
-    server = places.spawn("a", python(BACK, 7000))
+def test_a_server_that_forks_in_between_loses_nothing(places):
+    """A child takes the connection back to TCP, and one that others have is not proved again."""
+    server = places.spawn("a", python(FORKS, 7000))
     system.until(lambda: "listens" in server.output(), 10 * PATIENCE, "the server listens")
     assert "right" in places.run("b", python(ASK, ADDRESS["a"], 7000, 6000)).text
 
 
-BACK = """
+FORKS = """
 import os, socket, sys
 listener = socket.create_server(("0.0.0.0", int(sys.argv[1])))
 print("listens", flush=True)

@@ -13,6 +13,7 @@ use super::pairing::{Found, approach, serve, take};
 use super::posted::{SERVE_NS, UNSEEN, listen, register, wait_longer, wait_no_longer};
 use crate::board::{self, Post};
 use crate::conn::{Conn, flag, state};
+use crate::peering::wire::Introduced;
 use crate::peering::{self, desk};
 use crate::reason::Reason;
 use crate::socket::{SO_COOKIE, is_tcp};
@@ -95,6 +96,11 @@ fn try_post(conn: &'static Conn, fd: i32, seen: bool) -> Result<(), Reason> {
     Ok(())
 }
 
+/// As if it had been found on the board.
+fn post_of(other: &Introduced) -> Post {
+    Post::new(0, other.token, other.cookie, other.index)
+}
+
 /// Periodic look at a posted connection. True if the caller, should it be a write, is to be late
 /// ([`super::nap`]).
 pub(super) fn check(conn: &'static Conn) -> bool {
@@ -110,20 +116,18 @@ pub(super) fn check(conn: &'static Conn) -> bool {
         match board::look(board::key(own, peer), board::key(peer, own)) {
             Ok(Some(other)) => approach(conn, &other, Found::OnBoard),
             Ok(None) => match peering::introduced(conn) {
-                Some(other) if other.by_proof && meeting::proved(conn, &other) == Proved::Over => {
-                    meeting::forget(conn);
-                    wait_longer(conn, Reason::Unpaired);
-                }
-                Some(other) if other.by_proof && meeting::proved(conn, &other) == Proved::Waits => {
-                    wait_no_longer(conn);
-                }
-                Some(other) => {
-                    if other.by_proof {
-                        meeting::linked_if_there(conn, &other);
+                Some(other) if other.by_proof => match meeting::proved(conn, &other) {
+                    Proved::Over => {
+                        meeting::forget(conn);
+                        wait_longer(conn, Reason::Unpaired);
                     }
-                    let found = if other.by_proof { Found::ByProof } else { Found::ByAgents };
-                    approach(conn, &Post::new(0, other.token, other.cookie, other.index), found);
-                }
+                    Proved::Waits => wait_no_longer(conn),
+                    Proved::Stands => {
+                        meeting::linked_if_there(conn, &other);
+                        approach(conn, &post_of(&other), Found::ByProof);
+                    }
+                },
+                Some(other) => approach(conn, &post_of(&other), Found::ByAgents),
                 None => {
                     wait_longer(conn, Reason::Unpaired);
                     meeting::check(conn);

@@ -22,7 +22,7 @@ const GOOD: Duration = Duration::from_secs(60);
 /// The most tickets that are kept.
 const TICKETS: usize = 4096;
 /// The beginning of a request: "SHUNTCR" and the version.
-const MAGIC: [u8; 8] = *b"SHUNTCR\x01";
+const MAGIC: [u8; 8] = *b"SHUNTCR\x02";
 /// Bytes of a request: that, the ticket, and the names of the process that asks and of the one that
 /// is asked.
 const REQUEST: usize = 8 + 16 + 8 + 8;

@@ -227,6 +227,9 @@ pub struct Conn {
     /// What has been recalled of the ring that is read is what lies behind this position, plus one.
     /// 0: all that is unread.
     pub recalled_from: AtomicU64,
+    /// Between hosts: how many bytes the companion will have brought, records too, when all has come
+    /// that was in the peer's ring and comes by tcp. 0: no more of that is to come.
+    pub follow: AtomicU64,
     pub trial: Trial,
     pub exchange: Exchange,
     pub rx: Direction<Rx>,
@@ -249,7 +252,7 @@ impl Conn {
     /// As new, for another connection.
     pub fn reset(&self) {
         zero!(self: flags reason ops service users managed waiters epolls queue gone_back put_off unasked sleepers orphans manner low_water);
-        zero!(self: pending pending_cookie posted_at posted_index cookie arming arms due agreement recalled_from);
+        zero!(self: pending pending_cookie posted_at posted_index cookie arming arms due agreement recalled_from follow);
         self.asleep.iter().for_each(|place| place.store(0, Ordering::Relaxed));
         self.slot.store(layout::SLOTS as u32, Ordering::Relaxed);
         self.counters.reset();

@@ -150,6 +150,11 @@ pub(super) fn kept_error(conn: &Conn, rx: &mut Held<'_, Rx>) -> Attempt {
 
 /// What the kernel has told, or what is told instead of an end that was not the peer's doing.
 fn told(conn: &Conn, rx: &mut Held<'_, Rx>, got: Result<usize, Errno>) -> Attempt {
+    if got == Ok(0) && peering::follow(conn, conn.descriptor()) {
+        // Its writer was killed before it had sent them.
+        conn.follow.store(0, Ordering::Relaxed);
+        return Attempt::Error(Errno::ECONNRESET);
+    }
     let errno = match got {
         Ok(0) => None,
         Err(Errno::ECONNRESET) => Some(Errno::ECONNRESET),

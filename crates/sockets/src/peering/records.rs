@@ -29,7 +29,7 @@ use host::diag;
 pub const END: u32 = 1;
 pub const STOP: u32 = 2;
 /// Bytes of a record.
-pub(crate) const BYTES: usize = 40;
+pub(crate) const BYTES: usize = 48;
 /// Of these, those that all records of a link have in common.
 const START: usize = 20;
 /// Not a byte of any text.
@@ -40,29 +40,32 @@ const HOLD_NS: u64 = 250_000_000;
 /// So far ahead of a read it is looked for records.
 const AHEAD: usize = 4096;
 
-/// What one says: which kind, up to where, and how many kicks went before it, whatever was told of
-/// them by the link.
+/// What one says: which kind, up to where, how many kicks went before it, whatever was told of them
+/// by the link, and how many bytes that were in the ring follow an END by tcp. If their writer is
+/// killed before it has sent them, the end of the connection is none of the program's making.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Record {
     kind: u32,
     position: u64,
     kicks: u64,
+    follow: u64,
 }
 
-fn record(mark: u128, Record { kind, position, kicks }: Record) -> [u8; BYTES] {
+fn record(mark: u128, Record { kind, position, kicks, follow }: Record) -> [u8; BYTES] {
     let mut bytes = [0; BYTES];
     bytes[..4].copy_from_slice(&FIRST);
     bytes[4..20].copy_from_slice(&mark.to_le_bytes());
     bytes[20..24].copy_from_slice(&kind.to_le_bytes());
     bytes[24..32].copy_from_slice(&position.to_le_bytes());
-    bytes[32..].copy_from_slice(&kicks.to_le_bytes());
+    bytes[32..40].copy_from_slice(&kicks.to_le_bytes());
+    bytes[40..].copy_from_slice(&follow.to_le_bytes());
     bytes
 }
 
 /// The bytes that every record of a link begins with.
 fn start(mark: u128) -> [u8; START] {
     let mut bytes = [0; START];
-    bytes.copy_from_slice(&record(mark, Record { kind: 0, position: 0, kicks: 0 })[..START]);
+    bytes.copy_from_slice(&record(mark, Record { kind: 0, position: 0, kicks: 0, follow: 0 })[..START]);
     bytes
 }
 
@@ -77,7 +80,7 @@ fn ahead(bytes: &[u8], mark: u128) -> (usize, Option<Record>) {
             let whole = (at == 0).then(|| rest.first_chunk::<BYTES>()).flatten();
             let parsed = whole.map(|whole| {
                 let word = |at: usize| u64::from_le_bytes(core::array::from_fn(|i| whole[at + i]));
-                Record { kind: word(20) as u32, position: word(24), kicks: word(32) }
+                Record { kind: word(20) as u32, position: word(24), kicks: word(32), follow: word(40) }
             });
             return (at, parsed);
         }
@@ -119,7 +122,7 @@ pub(super) fn hear(wire: &Wire, conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>) -> 
             let _undisturbed = signals::undisturbed();
             let _ = sys::recv_some(fd, &mut bytes[..BYTES], libc::MSG_DONTWAIT);
             rx.records += BYTES as u64;
-            heard(wire, conn, rx, record);
+            heard(wire, conn, fd, rx, record);
             Next::Record
         }
         (0, None) if got == 0 => Next::Bytes(usize::MAX),
@@ -240,13 +243,17 @@ pub(super) fn run_at(wire: &Wire, _: &Conn, fd: i32, skip: usize) -> Run {
 /// Each end sends one of each kind.
 const MOST_IN_A_RUN: usize = 2 * BYTES;
 
-fn heard(wire: &Wire, conn: &Conn, rx: &mut Held<'_, Rx>, Record { kind, position, kicks }: Record) {
+fn heard(wire: &Wire, conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>, record: Record) {
+    let Record { kind, position, kicks, follow } = record;
     let mine = conn.mine();
     mine.set_word(conn.at(KICKS), kicks);
     rx.kicks_said = kicks.wrapping_add(1);
     agreed(conn);
     match kind {
         END if conn.word(TCP_AT) == 0 => {
+            if follow != 0 {
+                conn.follow.store(follow_until(fd, follow), Ordering::Relaxed);
+            }
             // As if the writer had put it. What it says is checked where it is used.
             mine.set_word(conn.at(TCP_AT), position.wrapping_add(1));
             // At once, whatever is unread in the ring: a peer that does not know it has to look for
@@ -260,10 +267,35 @@ fn heard(wire: &Wire, conn: &Conn, rx: &mut Held<'_, Rx>, Record { kind, positio
         }
         STOP => {
             conn.clear(flag::STOP_AHEAD);
+            if conn.follow.load(Ordering::Relaxed) != 0 {
+                // It stands between them and their END.
+                conn.follow.fetch_add(BYTES as u64, Ordering::Relaxed);
+            }
             stopped(wire, conn, position);
         }
         _ => {}
     }
+}
+
+/// Up to which byte of the companion those come that `follow` the END just taken.
+fn follow_until(fd: i32, follow: u64) -> u64 {
+    let read = diag::received(fd).map(|received| received.read).or_else(|_| {
+        // It has been reset: nothing more comes.
+        let there = sys::ioctl_int(fd, libc::FIONREAD)? as u64;
+        diag::come(fd, true).map(|come| come.wrapping_sub(there))
+    });
+    read.map_or(0, |read| read.saturating_add(follow))
+}
+
+/// Whether bytes that were in the ring are still to come by tcp.
+pub(crate) fn follow(conn: &Conn, fd: i32) -> bool {
+    let until = conn.follow.load(Ordering::Relaxed);
+    // Asked anew whoever reads them, and in whatever way.
+    let to_come = until != 0 && diag::come(fd, true).is_ok_and(|come| come < until);
+    if until != 0 && !to_come {
+        conn.follow.store(0, Ordering::Relaxed);
+    }
+    to_come
 }
 
 /// Whoever sends a record knows that both have agreed, whatever was lost with the link.
@@ -327,7 +359,9 @@ pub(super) fn send(wire: &Wire, conn: &Conn, fd: i32, tx: &mut Held<'_, Tx>) -> 
         };
         tx.record_kind = kind;
         let kicks = tx.kicks_sent - tx.debt;
-        let bytes = record(wire.mark, Record { kind, position: due.wrapping_sub(1), kicks });
+        // Asked for by the peer, or it has been known where tcp begins: no more is put.
+        let follow = if tx.end_told { tx.ring.position().saturating_sub(tx.resend) } else { 0 };
+        let bytes = record(wire.mark, Record { kind, position: due.wrapping_sub(1), kicks, follow });
         let _undisturbed = signals::undisturbed();
         let rest = &bytes[(tx.record_sent as usize).min(BYTES)..];
         match sys::send(fd, rest.as_ptr(), rest.len(), libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) {
@@ -364,7 +398,7 @@ mod tests {
 
     #[test]
     fn a_record_is_found_among_bytes() {
-        let said = Record { kind: STOP, position: 77, kicks: 3 };
+        let said = Record { kind: STOP, position: 77, kicks: 3, follow: 5 };
         let whole = record(MARK, said);
         assert_eq!(ahead(&whole, MARK), (0, Some(said)));
         let mut bytes = b"before".to_vec();

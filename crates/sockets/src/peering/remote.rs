@@ -5,6 +5,7 @@ use fabric::sync::Ordering;
 use fabric::{Local, sys};
 
 use super::kind::{Facts, Peered};
+use super::records;
 pub(super) use super::records::{further, hear, run_at, seek_stop, send as send_records};
 use super::wire::{Wire, call};
 use crate::conn::{Conn, Held, Rx, flag, path, state};
@@ -102,7 +103,11 @@ pub(super) fn may_finish(_: &Wire, conn: &Conn) -> bool {
     // When the link is over each end sends an END, also if it never went by the ring.
     let ends =
         conn.has(flag::CUT) && conn.word(TCP_AT) == 0 && conn.notes() & (note::ENDING | note::CLOSED) == 0;
-    !ends && !conn.has(flag::STOP_AHEAD) && (conn.has(flag::HEARD) || conn.notes() & note::END_HEARD != 0)
+    // Who has the kernel's end alone cannot tell it from one that comes too early.
+    !ends
+        && !conn.has(flag::STOP_AHEAD)
+        && (conn.has(flag::HEARD) || conn.notes() & note::END_HEARD != 0)
+        && !records::follow(conn, conn.descriptor())
 }
 
 /// The peer leaves the ring, or ends, as it has told or been asked to, and its END has not been

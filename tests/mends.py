@@ -159,7 +159,7 @@ MENDS = {
         "close::all_kicks_at_exit();",
         "let _ = close::all_kicks_at_exit;"),
     "follow": Mend(
-        "between hosts the end of a stream came too early, and was no reset, whose writer was killed as it left a ring", "HEAD",
+        "between hosts the end of a stream came too early, and was no reset, whose writer was killed as it left a ring", "29517a4",
         "the simulator, when its programs ended without close()", "sockets/src/io/companion.rs",
         "if got == Ok(0) && peering::follow(conn, conn.descriptor()) {",
         "if got == Ok(usize::MAX) && peering::follow(conn, conn.descriptor()) {", hosts=True),

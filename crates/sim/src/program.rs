@@ -90,7 +90,8 @@ pub fn accept(calls: &Calls, listener: c_int, client: Pid) -> c_int {
 /// Connects, when there is a listener; from a port of its own, if that is not 0.
 pub fn connect(calls: &Calls, port: u16, from: u16) -> Option<c_int> {
     let (own, address) = (address(1, from), address(0, port));
-    for _ in 0..1000 {
+    // The listener may be stopped for more than a second.
+    for _ in 0..10_000 {
         // SAFETY: the address lives through the call and has this length.
         unsafe {
             let fd = (calls.socket)(libc::AF_INET, libc::SOCK_STREAM, 0);

@@ -5,6 +5,7 @@ use fabric::sys::{self, Errno};
 
 use super::edges::{ET, ONESHOT, each_membership};
 use super::set::{Asked, FRESH, Guard, INNER, LISTED, MEMBERS, MOVED, Member, PRESENT, SPENT, Set};
+use super::standin;
 use crate::conn::flag;
 use crate::reason::Reason;
 use crate::table;
@@ -126,6 +127,7 @@ impl Set {
             return Err(Errno::ENOENT);
         }
         sys::epoll_ctl(set, op, fd, events, data)?;
+        standin::drop_stand_in(conn, set, fd);
         let registered = self.clock.fetch_add(1, Ordering::AcqRel);
         let member = guard.member(fd);
         if op == libc::EPOLL_CTL_DEL {

@@ -17,17 +17,25 @@ use crate::layout::W;
 use crate::{descriptors, events};
 
 /// A connection's address and its eventfd's number, +1; a connection may have several, one for each
-/// membership.
+/// membership: the set's number, and the one that the kernel knows it by there.
 struct StandIn {
     conn: AtomicU64,
     lamp: AtomicI32,
+    set: AtomicI32,
+    number: AtomicI32,
 }
 
 /// Seldom more than one is needed at a time. A membership that finds none free is told of what
 /// comes next.
 const MOST: usize = 64;
-static STAND_INS: [StandIn; MOST] =
-    [const { StandIn { conn: AtomicU64::new(0), lamp: AtomicI32::new(0) } }; MOST];
+static STAND_INS: [StandIn; MOST] = [const {
+    StandIn {
+        conn: AtomicU64::new(0),
+        lamp: AtomicI32::new(0),
+        set: AtomicI32::new(0),
+        number: AtomicI32::new(0),
+    }
+}; MOST];
 
 /// Whether the kernel does not know of all that is unread.
 fn is_needed(conn: &'static Conn, fd: i32) -> bool {
@@ -61,6 +69,8 @@ impl Set {
             // The stand-in has its shot.
             let _ = sys::epoll_ctl(set, libc::EPOLL_CTL_MOD, fd, ONESHOT, member.data);
         }
+        place.set.store(set, Ordering::Relaxed);
+        place.number.store(fd, Ordering::Relaxed);
         place.lamp.store(lamp + 1, Ordering::Release);
         // Another thread may have read all of it meanwhile.
         if !is_needed(conn, fd) {
@@ -72,8 +82,22 @@ impl Set {
 /// What was unread in the ring is read, or the connection closed.
 #[cold]
 pub(crate) fn drop_stand_ins(conn: &Conn) {
+    drop_those(conn, |_| true);
+}
+
+/// The number stands for the connection again, and the program has changed or ended its membership.
+pub(super) fn drop_stand_in(conn: &Conn, set: i32, number: i32) {
+    if conn.has(flag::REST) {
+        drop_those(conn, |place| {
+            place.set.load(Ordering::Relaxed) == set && place.number.load(Ordering::Relaxed) == number
+        });
+    }
+}
+
+fn drop_those(conn: &Conn, these: impl Fn(&StandIn) -> bool) {
     let address = core::ptr::from_ref(conn) as u64;
-    for place in STAND_INS.iter().filter(|place| place.conn.load(Ordering::Acquire) == address) {
+    let ours = |place: &&StandIn| place.conn.load(Ordering::Acquire) == address && these(place);
+    for place in STAND_INS.iter().filter(ours) {
         let lamp = place.lamp.swap(0, Ordering::AcqRel);
         if lamp != 0 {
             // A parent or child may have it, too, and with it the registration.

@@ -9,6 +9,7 @@ use fabric::sys::{self, Errno};
 use options::{Options, Text};
 use sockets::conn::{Conn, flag, path, state};
 use sockets::io::{self, Outcome};
+use sockets::table::Entry;
 use sockets::{close, demote, epoll, fork, handover, lifecycle, poll, process, rendezvous, seen, table};
 
 pub use path::{BIG, LAST, RESEND, SMALL, TCP};
@@ -159,8 +160,8 @@ impl End {
         let mut fds = [libc::pollfd { fd: self.fd, events, revents: 0 }];
         let view = fds;
         match poll::by_kernel(&view) {
-            Some(_in_kernel) => sys::ppoll(&mut fds, nanos),
-            None => poll::poll(&mut fds, nanos, std::ptr::null()),
+            Ok(_in_kernel) => sys::ppoll(&mut fds, nanos),
+            Err(handled) => poll::poll(&mut fds, nanos, std::ptr::null(), handled),
         }
         .unwrap();
         fds[0].revents
@@ -187,12 +188,40 @@ impl End {
         fork::parent();
     }
 
+    /// Closes the number, and makes it stand for the connection again, which has another meanwhile.
+    pub fn renumber(&self, meanwhile: impl FnOnce()) {
+        let other = duplicate(self.fd, None);
+        self.has(other);
+        closed(self.fd);
+        meanwhile();
+        duplicate(other, Some(self.fd));
+        self.has(self.fd);
+        closed(other);
+    }
+
+    /// A number has become the connection's.
+    fn has(&self, number: i32) {
+        self.conn.refs.fetch_add(1, Ordering::AcqRel);
+        table::swap(number, Entry::Conn(self.conn));
+    }
+
     pub fn close(&self) {
         if !self.closed.swap(true, Ordering::Relaxed) {
-            close::closing(self.fd);
-            sys::close(self.fd);
+            closed(self.fd);
         }
     }
+}
+
+fn closed(number: i32) {
+    close::closing(number);
+    sys::close(number);
+}
+
+fn duplicate(from: i32, to: Option<i32>) -> i32 {
+    // SAFETY: both are numbers of this test's.
+    let got = unsafe { to.map_or_else(|| libc::dup(from), |to| libc::dup2(from, to)) };
+    assert!(got >= 0);
+    got
 }
 
 impl Drop for End {

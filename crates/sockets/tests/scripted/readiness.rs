@@ -199,3 +199,17 @@ fn bytes_that_are_kept_after_a_recall_are_told_of_by_a_set() {
     assert!(!ours.recall());
     assert_eq!((set.told(), ours.recv(9), set.told()), (EPOLLIN, Ok(b"unread".to_vec()), 0));
 }
+
+#[test]
+fn a_member_whose_number_stands_for_it_again_is_told_of_once() {
+    let (ours, mut peer) = on_rings();
+    let set = Set::of(&ours, EPOLLIN);
+    peer.write(b"unread");
+    // What is kept is told of by a stand-in.
+    ours.renumber(|| assert_eq!(set.told(), EPOLLIN));
+    assert_eq!(set.told(), EPOLLIN);
+    set.control(EPOLL_CTL_MOD, &ours, EPOLLIN);
+    assert_eq!(set.told(), EPOLLIN);
+    set.control(EPOLL_CTL_DEL, &ours, 0);
+    assert_eq!(set.told(), 0);
+}

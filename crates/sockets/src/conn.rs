@@ -227,8 +227,8 @@ pub struct Conn {
     /// What has been recalled of the ring that is read is what lies behind this position, plus one.
     /// 0: all that is unread.
     pub recalled_from: AtomicU64,
-    /// Between hosts: how many bytes the companion will have brought, records too, when all has come
-    /// that was in the peer's ring and comes by tcp. 0: no more of that is to come.
+    /// Between hosts: how many bytes the companion will have brought, records too, when all that
+    /// was in the peer's ring and comes by tcp has come. 0: no more of that is to come.
     pub follow: AtomicU64,
     pub trial: Trial,
     pub exchange: Exchange,

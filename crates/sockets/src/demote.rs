@@ -42,6 +42,7 @@ use crate::path::writing::{self, Anew, Due, Leave, Step, Told, Unsent};
 use crate::path::{reader, writer};
 use crate::peering::{self, cut, wire};
 use crate::reason::Reason;
+use crate::small_buffers::Recalled;
 use crate::wake::{arm, fire, word};
 use crate::{kicks, rendezvous, signals};
 use host::diag;
@@ -359,6 +360,7 @@ pub(crate) fn resend(conn: &'static Conn, fd: i32, tx: &mut Held<'_, Tx>) -> boo
         compiler_fence(Ordering::SeqCst);
         tx.sent_from = written + 1;
     }
+    let mut recalled = Recalled::new(fd, tx.ring.position().saturating_sub(tx.resend));
     while tx.resend < tx.ring.position() {
         let piece = unsent(tx).piece(layout::SMALL, layout::BIG, bytes.len());
         let most = if piece.in_big { 0 } else { piece.most };
@@ -371,7 +373,7 @@ pub(crate) fn resend(conn: &'static Conn, fd: i32, tx: &mut Held<'_, Tx>) -> boo
             unsafe { conn.theirs().get(data + piece.at, bytes.as_mut_ptr(), len) };
         }
         steps::begin(&mut tx.step, steps::SENDING);
-        let sent = sys::send(fd, bytes.as_ptr(), len, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL);
+        let sent = recalled.send(&bytes[..len]);
         tx.resend += sent.unwrap_or(0) as u64;
         steps::end(&mut tx.step, steps::SENDING);
         match sent {

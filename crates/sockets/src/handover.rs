@@ -19,6 +19,7 @@ use crate::path::reader::{self};
 use crate::path::recall::{Next, PEER_NS, Reads, Recall};
 use crate::peering;
 use crate::reason::Reason;
+use crate::small_buffers::Recalled;
 use crate::socket::SO_COOKIE;
 use crate::table::{self, Entry};
 use crate::wake::arm;
@@ -230,11 +231,12 @@ fn send_for_peer(conn: &'static Conn, rx: &Held<'_, Rx>) -> bool {
         let _undisturbed = signals::undisturbed();
         let (mut ring, mut path) = (rx.ring, conn.rx.path());
         let mut bytes = [0u8; 4096];
+        let mut recalled = Recalled::new(socket, conn.word(W).wrapping_sub(ring.position()));
         reader::walk(conn, &mut ring, &mut path, |ring, ready| {
             let len = ready.min(bytes.len());
             // SAFETY: `ready` vouched for so many bytes of the ring; the target has room for them.
             unsafe { ring.peek(&conn.ends(), 0, bytes.as_mut_ptr(), len) };
-            sys::send(socket, bytes.as_ptr(), len, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL).unwrap_or(0)
+            recalled.send(&bytes[..len]).unwrap_or(0)
         });
         conn.put(layout::RESENT_TO, ring.position() + 1);
     }

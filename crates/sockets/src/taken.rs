@@ -30,6 +30,7 @@ use crate::path::steps;
 use crate::path::writing::Piece;
 use crate::proc::{self, Path};
 use crate::reason::Reason;
+use crate::small_buffers::Recalled;
 use crate::socket::SO_COOKIE;
 use crate::wake::fire;
 use crate::{descriptors, peering, report, signals};
@@ -285,6 +286,7 @@ impl Ends<'_> {
         peers.tcp_at = from + 1;
         (peers.resend, peers.sent_from, peers.debt) = (from, 0, 0);
         let mut bytes = [0u8; 4096];
+        let mut recalled = Recalled::new(self.peers_fd, peers.ring.position().saturating_sub(from));
         while peers.resend < peers.ring.position() {
             let Piece { in_big, at, len, .. } = unsent(peers).piece(layout::SMALL, layout::BIG, bytes.len());
             let data = if in_big { layout::big(peers.big) } else { layout::small(slot) };
@@ -297,7 +299,7 @@ impl Ends<'_> {
             if len == 0 || unsafe { sys::process_vm_readv(self.owner, &local, &remote) } != Ok(len) {
                 return;
             }
-            match sys::send(self.peers_fd, bytes.as_ptr(), len, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) {
+            match recalled.send(&bytes[..len]) {
                 Ok(sent) => peers.resend += sent as u64,
                 Err(_) => return,
             }

@@ -382,6 +382,10 @@ impl Peer {
 
     // ---- the end ----
 
+    pub fn tcp_fd(&self) -> i32 {
+        self.tcp().as_raw_fd()
+    }
+
     /// Tells the library the descriptor of our end, of which it may take a copy.
     pub fn lend_descriptor(&self) {
         self.put(layout::FD, self.tcp().as_raw_fd() as u64 + 1);

@@ -1,9 +1,10 @@
 //! Unread bytes of a ring that are to go by tcp after all: recalled by the peer, or by the library.
 
+use fabric::sys;
 use libc::{EAGAIN, POLLIN, POLLOUT};
 use sockets::layout::{self, note};
 
-use crate::end::{LAST, RESEND, Reason, SMALL};
+use crate::end::{End, LAST, RESEND, Reason, SMALL};
 use crate::peer::Peer;
 use crate::{full, on_rings, until};
 
@@ -73,6 +74,54 @@ fn what_finds_no_room_is_sent_before_anything_new() {
         got.len() >= all.len()
     });
     assert!(got == all && ours.paths().1 == LAST);
+}
+
+/// The writer's program may make no call for long, and the reader waits in the kernel.
+#[test]
+fn it_is_sent_at_once_whatever_the_send_buffer_is() {
+    let (ours, mut peer) = on_rings();
+    let all: Vec<u8> = (0..200_000u32).map(|at| (at % 251) as u8).collect();
+    let before = small_buffers(&ours, &peer);
+    assert_eq!(ours.send(&all), Ok(all.len()));
+    recall(&peer);
+    assert_eq!((ours.poll(POLLIN), ours.paths().1), (0, LAST));
+    assert_eq!(before, send_buffer(ours.fd));
+    peer.take_tcp(&all);
+}
+
+#[test]
+fn a_borrowed_descriptor_has_room_for_all_that_is_unread() {
+    let (ours, mut peer) = on_rings();
+    let all: Vec<u8> = (0..200_000u32).map(|at| (at % 251) as u8).collect();
+    small_buffers(&ours, &peer);
+    let before = send_buffer(peer.tcp_fd());
+    peer.grow(3);
+    peer.write(&all);
+    peer.lend_descriptor();
+    assert!(ours.recall());
+    assert_eq!(before, send_buffer(peer.tcp_fd()));
+    let mut got = Vec::new();
+    until("it has come", || {
+        got.extend(ours.recv(all.len()).unwrap_or_default());
+        got.len() >= all.len()
+    });
+    assert!(got == all && !ours.is_managed());
+}
+
+/// Of less than a big ring, at both ends; what ours is then.
+fn small_buffers(ours: &End, peer: &Peer) -> (i32, i32) {
+    for fd in [ours.fd, peer.tcp_fd()] {
+        for option in [libc::SO_SNDBUF, libc::SO_RCVBUF] {
+            sys::setsockopt(fd, libc::SOL_SOCKET, option, 16_384).unwrap();
+        }
+    }
+    send_buffer(ours.fd)
+}
+
+/// How large it is, and what the program has set of it (SO_BUF_LOCK).
+fn send_buffer(fd: i32) -> (i32, i32) {
+    let get = |option| sys::getsockopt(fd, libc::SOL_SOCKET, option);
+    (get(libc::SO_SNDBUF).unwrap(), get(72).unwrap_or(0))
 }
 
 #[test]

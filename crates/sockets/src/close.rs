@@ -156,7 +156,9 @@ pub fn at_exit(conn: &'static Conn, fd: i32) {
 pub(crate) fn all_kicks_at_exit() {
     let start = sys::now();
     table::each_conn(|fd, conn| {
-        if conn.state() != state::PROMOTED || goes_on(conn) || conn.sleepers.load(Ordering::Acquire) != 0 {
+        // A peer that has accepted our offer may have sent some already.
+        if goes_on(conn) || conn.sleepers.load(Ordering::Acquire) != 0 || !rendezvous::is_agreed_at_exit(conn)
+        {
             return;
         }
         let Some(mut rx) = wire::past_progress(&conn.rx) else { return };

@@ -38,7 +38,9 @@ mod posting;
 mod ticking;
 
 pub use agreement::{answered, forked, steady};
-pub(crate) use agreement::{close, end_remote, freeze, give_up, owned, renounce, shut, thaw};
+pub(crate) use agreement::{
+    close, end_remote, freeze, give_up, is_agreed_at_exit, owned, renounce, shut, thaw,
+};
 pub(crate) use hello::send_all_away;
 pub use pairing::serve_offered;
 pub(crate) use pairing::{try_serve, try_sweep};

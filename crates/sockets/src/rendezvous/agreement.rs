@@ -253,6 +253,15 @@ pub(crate) fn end_remote() {
     });
 }
 
+/// Its process ends without closing it: it is not promoted any more. Whether it is.
+pub(crate) fn is_agreed_at_exit(conn: &'static Conn) -> bool {
+    let _states = steady();
+    if conn.state() == state::OFFERED {
+        conn.set(flag::NEVER);
+    }
+    agreed(conn)
+}
+
 /// Stops following: the connection stays on tcp. False if it is in memory already.
 pub fn give_up(conn: &'static Conn, reason: Reason) -> bool {
     let _states = steady();

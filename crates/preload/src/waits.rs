@@ -49,8 +49,8 @@ unsafe fn polled(
     // SAFETY: the guard reads the `fd` fields only, which neither the kernel nor we write.
     let view = unsafe { core::slice::from_raw_parts(fds.as_ptr(), fds.len()) };
     match ours::by_kernel(view) {
-        Some(_in_kernel) => next(),
-        None => answer(ours::poll(fds, nanos, mask)) as c_int,
+        Ok(_in_kernel) => next(),
+        Err(handled) => answer(ours::poll(fds, nanos, mask, handled)) as c_int,
     }
 }
 
@@ -99,12 +99,15 @@ unsafe fn select_with(
             }
         }
     }
-    if let Some(in_kernel) = ours::by_kernel(fds) {
-        let result = next();
-        drop(in_kernel);
-        return result;
-    }
-    match ours::poll(fds, nanos, mask) {
+    let handled = match ours::by_kernel(fds) {
+        Ok(in_kernel) => {
+            let result = next();
+            drop(in_kernel);
+            return result;
+        }
+        Err(handled) => handled,
+    };
+    match ours::poll(fds, nanos, mask, handled) {
         Err(errno) => answer(Err(errno)) as c_int,
         Ok(_) if fds.iter().any(|poll| poll.revents & libc::POLLNVAL != 0) => {
             answer(Err(Errno::EBADF)) as c_int

@@ -33,9 +33,10 @@ impl Drop for InKernel<'_> {
 }
 
 /// Whether poll() over these descriptors is the kernel's: the guard is to be held for the call.
-/// Housekeeping on the way for connections that are still on tcp.
-pub fn by_kernel(fds: &[libc::pollfd]) -> Option<InKernel<'_>> {
+/// Else [`poll`] is to make it. Housekeeping on the way for connections that are still on tcp.
+pub fn by_kernel(fds: &[libc::pollfd]) -> Result<InKernel<'_>, Handled> {
     let mut entered = InKernel(fds, 0);
+    let mut handled = false;
     // Sets without promoted members, too: one may be promoted while the kernel waits.
     let mut sets = false;
     for poll in fds {
@@ -43,23 +44,31 @@ pub fn by_kernel(fds: &[libc::pollfd]) -> Option<InKernel<'_>> {
         if let Some(conn) = table::conn(poll.fd) {
             if !conn.is_managed() {
                 seen::waited_for(conn);
-                rendezvous::tick(conn, poll.fd);
+                handled |= rendezvous::tick(conn, poll.fd).handled;
             }
             if !conn.enter_kernel() {
-                return None;
+                return Err(Handled(handled));
             }
         }
         entered.1 += 1;
     }
-    if sets { None } else { Some(entered) }
+    if sets || handled { Err(Handled(handled)) } else { Ok(entered) }
 }
+
+/// Whether a handler has run during the housekeeping, which ends the call even with SA_RESTART.
+pub struct Handled(bool);
 
 /// poll(); `nanos` `None` waits for ever.
 pub fn poll(
     fds: &mut [libc::pollfd],
     nanos: Option<u64>,
     mask: *const libc::sigset_t,
+    handled: Handled,
 ) -> Result<usize, Errno> {
+    if handled.0 && nanos != Some(0) {
+        let ready = poll(fds, Some(0), mask, Handled(false))?;
+        return if ready > 0 { Ok(ready) } else { Err(Errno::EINTR) };
+    }
     let mut waits = nanos != Some(0);
     let deadline = nanos.filter(|_| waits).map(|nanos| sys::now().saturating_add(nanos));
     let mut learned = LEARNED.load();

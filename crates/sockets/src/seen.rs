@@ -67,6 +67,7 @@ pub(crate) fn reads_blocking(conn: &Conn, fd: i32) -> bool {
     conn.has(flag::READ) && blocks(fd)
 }
 
-fn blocks(fd: i32) -> bool {
+/// Whether calls on it wait. Before a connection is managed only the kernel knows.
+pub(crate) fn blocks(fd: i32) -> bool {
     sys::fcntl(fd, libc::F_GETFL, 0).is_ok_and(|flags| flags & libc::O_NONBLOCK == 0)
 }

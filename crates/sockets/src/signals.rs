@@ -67,6 +67,26 @@ fn handlers_run() -> (u32, u32) {
     (run.all.load(Ordering::Relaxed), run.interrupting.load(Ordering::Relaxed))
 }
 
+/// How many handlers had run in this thread before something that keeps them out. One that runs
+/// when it is done would end no call that is then left to the kernel, as that has not begun.
+pub(crate) struct HandlersRun {
+    all: u32,
+    interrupting: u32,
+}
+
+impl HandlersRun {
+    pub(crate) fn by_now() -> HandlersRun {
+        let (all, interrupting) = handlers_run();
+        HandlersRun { all, interrupting }
+    }
+
+    /// Whether one without SA_RESTART has run since, and whether any has.
+    pub(crate) fn since(&self) -> (bool, bool) {
+        let (all, interrupting) = handlers_run();
+        (interrupting != self.interrupting, all != self.all)
+    }
+}
+
 /// The sleeps of one call. To the kernel they would be one wait, which a handler ends whenever it
 /// runs; of ours it would end none if it ran between two. So signals are blocked there, and end the
 /// next. Not in the first moment, unless the last wait was longer, as most waits end in it: of a

@@ -3,6 +3,8 @@
 use fabric::sys::{self, Errno};
 
 use crate::conn::{Conn, flag};
+use crate::outcome::Outcome;
+use crate::seen;
 
 /// Published (and given back) in pieces of this size, so that both ends copy at the same time.
 pub(super) const PIECE: usize = 32 << 10;
@@ -126,6 +128,15 @@ impl<'a> Wanted<'a> {
     pub(super) fn there(&self, fd: i32, most: usize) -> Result<usize, Errno> {
         Wanted { flags: self.flags | libc::MSG_DONTWAIT, ..*self }.by_kernel(fd, most)
     }
+}
+
+/// What a call on `fd` comes to that was made with MSG_DONTWAIT, as a handler has ended it: EINTR
+/// where it would have waited.
+pub(super) fn or_interrupted(fd: i32, result: Result<usize, Errno>) -> Outcome {
+    Outcome::Done(match result {
+        Err(Errno::EAGAIN) if seen::blocks(fd) => Err(Errno::EINTR),
+        result => result,
+    })
 }
 
 /// Whether a call with these flags waits.

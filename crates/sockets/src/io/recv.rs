@@ -6,7 +6,7 @@ use fabric::{Remote, trip};
 use stream::spin::{ticks, ticks_of};
 use stream::transport::Ends;
 
-use super::buffers::{PIECE, Wanted, pieces};
+use super::buffers::{PIECE, Wanted, or_interrupted, pieces};
 use super::companion::{at_mark, from_kernel, rest_by_kernel, take_early};
 use super::peek::{peek_on, peek_out};
 use crate::conn::{Conn, Held, InKernel, Rx, flag, path, state};
@@ -90,7 +90,10 @@ fn prepare(conn: &'static Conn, fd: i32, wanted: Wanted) -> Option<Outcome> {
     let Wanted { iov, flags, .. } = wanted;
     if !conn.is_managed() {
         seen::reads(conn, fd, flags);
-        rendezvous::tick(conn, fd);
+        let tick = rendezvous::tick(conn, fd);
+        if tick.interrupted && wanted.waits(conn) {
+            return Some(interrupted(conn, fd, wanted));
+        }
         if !conn.is_managed() {
             return Some(Outcome::Kernel);
         }
@@ -102,6 +105,18 @@ fn prepare(conn: &'static Conn, fd: i32, wanted: Wanted) -> Option<Outcome> {
         return Some(Outcome::Done(Ok(0)));
     }
     if faults::suspect(iov) { faults::recv(conn, fd, iov, flags, recv) } else { None }
+}
+
+/// A handler has ended the call: it takes what is there.
+#[cold]
+fn interrupted(conn: &'static Conn, fd: i32, wanted: Wanted) -> Outcome {
+    or_interrupted(
+        fd,
+        match recv(conn, fd, wanted.iov, wanted.flags | libc::MSG_DONTWAIT) {
+            Outcome::Kernel => wanted.there(fd, usize::MAX),
+            Outcome::Done(got) => got,
+        },
+    )
 }
 
 impl Receiving<'_> {

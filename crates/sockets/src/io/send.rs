@@ -6,7 +6,7 @@ use fabric::sync::Ordering;
 use fabric::sys::{self, Errno};
 use fabric::{Remote, trip};
 
-use super::buffers::{IOVS, PIECE, kernel_send, pieces, total, waits};
+use super::buffers::{IOVS, PIECE, kernel_send, or_interrupted, pieces, total, waits};
 use crate::conn::{Conn, Held, InKernel, Tx, flag, path, state};
 use crate::layout::{self, TRIP, W, note};
 use crate::outcome::{Attempt, Outcome};
@@ -18,7 +18,7 @@ use crate::reason::Reason;
 use crate::rendezvous::meeting;
 use crate::signals::Sleeps;
 use crate::wake::fire;
-use crate::{demote, epoll, faults, gain, process, rendezvous, signals, small_buffers, wait};
+use crate::{demote, epoll, faults, gain, process, rendezvous, seen, signals, small_buffers, wait};
 
 /// Where it comes from what is sent.
 trait Source {
@@ -164,9 +164,12 @@ pub fn send(conn: &'static Conn, fd: i32, iov: &[libc::iovec], flags: i32) -> Ou
         demote::now(conn, fd, Reason::Urgent);
     }
     if !conn.is_managed() {
-        let late = rendezvous::tick(conn, fd);
+        let tick = rendezvous::tick(conn, fd);
+        if tick.interrupted && waits(conn, flags) {
+            return interrupted(conn, fd, iov, flags | libc::MSG_DONTWAIT);
+        }
         if !conn.is_managed() {
-            if late {
+            if tick.late {
                 rendezvous::nap(conn);
             }
             if conn.meeting.proof.load(Ordering::Relaxed) != 0
@@ -184,6 +187,18 @@ pub fn send(conn: &'static Conn, fd: i32, iov: &[libc::iovec], flags: i32) -> Ou
         return outcome;
     }
     send_from(conn, fd, &Buffers(iov), flags)
+}
+
+/// A handler has ended the call: it sends what there is room for.
+#[cold]
+fn interrupted(conn: &'static Conn, fd: i32, iov: &[libc::iovec], flags: i32) -> Outcome {
+    or_interrupted(
+        fd,
+        match send(conn, fd, iov, flags) {
+            Outcome::Kernel => kernel_send(fd, iov, 0, flags),
+            Outcome::Done(sent) => sent,
+        },
+    )
 }
 
 /// Sends on tcp while a proof of the connection is under way ([`meeting::cut`]): short writes in
@@ -220,8 +235,7 @@ fn send_cut(conn: &'static Conn, fd: i32, iov: &[libc::iovec], flags: i32) -> Op
         Ok(sent) => {
             meeting::give_up(conn);
             conn.set(flag::TX_FULL);
-            let blocks = flags & libc::MSG_DONTWAIT == 0
-                && sys::fcntl(fd, libc::F_GETFL, 0).is_ok_and(|flags| flags & libc::O_NONBLOCK == 0);
+            let blocks = flags & libc::MSG_DONTWAIT == 0 && seen::blocks(fd);
             drop((tx, undisturbed));
             let sent = if blocks { send_rest(conn, fd, iov, sent, flags) } else { sent };
             Some(Outcome::Done(Ok(sent)))

@@ -11,12 +11,34 @@ use super::posting::{check, post};
 use crate::conn::{Conn, flag, state};
 use crate::peering::desk;
 use crate::reason::Reason;
+use crate::signals::HandlersRun;
 use crate::{gain, process, seen, worth};
 
-/// Housekeeping, on the way into a call on a connection that is still on tcp. True if the call,
-/// should it be a write, is to be late ([`nap`]).
+/// What housekeeping has come to.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Tick {
+    /// The call, should it be a write, is to be late ([`nap`]).
+    pub late: bool,
+    /// A handler without SA_RESTART has run, which ends the call if it should wait.
+    pub interrupted: bool,
+    /// Any handler has.
+    pub handled: bool,
+}
+
+/// Housekeeping, on the way into a call on a connection that is still on tcp.
 #[inline]
-pub fn tick(conn: &'static Conn, fd: i32) -> bool {
+pub fn tick(conn: &'static Conn, fd: i32) -> Tick {
+    if !matches!(conn.state(), state::NEW | state::POSTED) {
+        return Tick::default();
+    }
+    let before = HandlersRun::by_now();
+    let late = house_keeping(conn, fd);
+    let (interrupted, handled) = before.since();
+    Tick { late, interrupted, handled }
+}
+
+#[inline]
+fn house_keeping(conn: &'static Conn, fd: i32) -> bool {
     match conn.state() {
         state::NEW if worthwhile(conn, fd) => {
             let seen = process::barred().is_some() || seen::waits(conn, fd);

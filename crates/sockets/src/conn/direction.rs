@@ -38,11 +38,10 @@ pub struct Rx {
     /// What is being done, for whoever has the lock next if it is not ended
     /// ([`crate::path::recovery`]).
     pub step: u32,
-    /// Between hosts: since when bytes are held that may be the beginning of a record, in ticks; 0:
-    /// none are.
-    pub held: u64,
-    /// The same for those that a look would see beyond others, which it leaves: their place in what
-    /// the kernel received, plus one, and since when.
+    /// Between hosts: bytes that may be the beginning of a record are held: their place in what the
+    /// kernel received, plus one, and since when, in ticks.
+    pub held: (u64, u64),
+    /// The same for those that a look would see beyond others, which it leaves.
     pub look_held: (u64, u64),
     /// If another process has taken the other end from its owner ([`crate::taken`]): where tcp
     /// begins, plus one, and how many kicks come before.

@@ -113,11 +113,7 @@ pub(super) fn hear(wire: &Wire, conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>) -> 
             return Next::Bytes(usize::MAX);
         }
     };
-    let seen = ahead(&bytes[..got], wire.mark);
-    if got == 0 || seen.0 > 0 || seen.1.is_some() {
-        rx.held = 0;
-    }
-    match seen {
+    match ahead(&bytes[..got], wire.mark) {
         (0, Some(record)) => {
             let _undisturbed = signals::undisturbed();
             let _ = sys::recv_some(fd, &mut bytes[..BYTES], libc::MSG_DONTWAIT);
@@ -126,11 +122,7 @@ pub(super) fn hear(wire: &Wire, conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>) -> 
             Next::Record
         }
         (0, None) if got == 0 => Next::Bytes(usize::MAX),
-        (0, None) if rx.held == 0 => {
-            rx.held = ticks();
-            Next::Wait
-        }
-        (0, None) if ticks().wrapping_sub(rx.held) < ticks_of(HOLD_NS) => {
+        (0, None) if is_held(fd, &mut rx.held, 0) => {
             sys::yield_now();
             Next::Wait
         }
@@ -158,7 +150,10 @@ pub(super) fn further(
             _ if got == 0 => break,
             0 if got >= START => break,
             // The last that came may be the beginning of one, and is held, as in `hear`.
-            0 if is_held(conn, fd, rx, free as u64) => break,
+            0 if is_held(fd, &mut rx.look_held, free as u64) => {
+                ask_again(conn);
+                break;
+            }
             0 => free += 1 + ahead(&bytes[1..got], wire.mark).0,
             bytes => free += bytes,
         }
@@ -167,19 +162,25 @@ pub(super) fn further(
 }
 
 /// Whether bytes that may be the beginning of a record, `ahead` of what is read next, are still
-/// held.
-fn is_held(conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>, ahead: u64) -> bool {
-    let Ok(received) = diag::received(fd) else { return false };
-    // The same bytes as at the last look, if they are in the same place of the stream.
-    let place = received.read + ahead + 1;
-    if rx.look_held.0 != place {
-        rx.look_held = (place, ticks());
+/// held. Since when they are, and where they stand in the stream, plus one, is noted in `held`: they
+/// are the same bytes then.
+fn is_held(fd: i32, held: &mut (u64, u64), ahead: u64) -> bool {
+    let Some(read) = read(fd) else { return false };
+    let place = read + ahead + 1;
+    if held.0 != place {
+        *held = (place, ticks());
     }
-    let held = ticks().wrapping_sub(rx.look_held.1) < ticks_of(HOLD_NS);
-    if held {
-        ask_again(conn);
+    ticks().saturating_sub(held.1) < ticks_of(HOLD_NS)
+}
+
+/// How many bytes of the companion have been read, records too.
+fn read(fd: i32) -> Option<u64> {
+    if let Ok(received) = diag::received(fd) {
+        return Some(received.read);
     }
-    held
+    // It has been reset: nothing more comes.
+    let there = sys::ioctl_int(fd, libc::FIONREAD).ok()? as u64;
+    Some(diag::come(fd, true).ok()?.wrapping_sub(there))
 }
 
 /// If it is no record, nothing follows, and no edge tells of what is there: sets ask again as long
@@ -279,12 +280,7 @@ fn heard(wire: &Wire, conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>, record: Recor
 
 /// Up to which byte of the companion those come that `follow` the END just taken.
 fn follow_until(fd: i32, follow: u64) -> u64 {
-    let read = diag::received(fd).map(|received| received.read).or_else(|_| {
-        // It has been reset: nothing more comes.
-        let there = sys::ioctl_int(fd, libc::FIONREAD)? as u64;
-        diag::come(fd, true).map(|come| come.wrapping_sub(there))
-    });
-    read.map_or(0, |read| read.saturating_add(follow))
+    read(fd).map_or(0, |read| read.saturating_add(follow))
 }
 
 /// Whether bytes that were in the ring are still to come by tcp.

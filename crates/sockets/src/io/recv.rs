@@ -204,6 +204,8 @@ impl Receiving<'_> {
                     && let Some(mut rx) = conn.lock_rx(fd)
                 {
                     rx.error = errno.into_raw();
+                    // A reset has not been told, then.
+                    conn.clear(flag::RESET_TOLD);
                 }
                 After::Return(self.done_or(Err(errno)))
             }

@@ -4,7 +4,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use fabric::{Local, sys, trip};
-use libc::{ECONNRESET, EPIPE, POLLIN, POLLOUT, SHUT_WR};
+use libc::{ECONNRESET, EPIPE, MSG_WAITALL, POLLIN, POLLOUT, SHUT_WR};
 use sockets::layout::{self, note};
 
 use crate::end::{LAST, Reason, SMALL};
@@ -119,6 +119,16 @@ fn a_peer_killed_with_bytes_unread_resets_once() {
     peer.write(b"last");
     peer.die();
     assert_eq!(ours.recv(9), Ok(b"last".to_vec()));
+    assert_eq!((ours.recv_with(9, 0), ours.recv(9)), (Err(ECONNRESET), Ok(vec![])));
+}
+
+#[test]
+fn a_read_that_waits_for_all_leaves_the_reset_to_the_next() {
+    let (ours, mut peer) = on_rings();
+    assert_eq!(ours.send(b"unread"), Ok(6));
+    peer.write(b"last");
+    peer.die();
+    assert_eq!(ours.recv_with(9, MSG_WAITALL), Ok(b"last".to_vec()));
     assert_eq!((ours.recv_with(9, 0), ours.recv(9)), (Err(ECONNRESET), Ok(vec![])));
 }
 

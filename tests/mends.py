@@ -95,8 +95,8 @@ MENDS = {
     "in_kernel": Mend(
         "a connection moved to memory while a thread slept on it in the kernel's poll()", "1de0203",
         "", "sockets/src/poll.rs",
-        "if !conn.enter_kernel() { return None; } } entered.1 += 1;",
-        "if conn.is_managed() { return None; } }"),
+        "if !conn.enter_kernel() { return Err(Handled(handled)); } } entered.1 += 1;",
+        "if conn.is_managed() { return Err(Handled(handled)); } }"),
     "path_advanced": Mend(
         "readiness was asked of the path that a reader had come to the end of", "0d176fe",
         "", "sockets/src/ready.rs",
@@ -163,4 +163,32 @@ MENDS = {
         "the simulator, when its programs ended without close()", "sockets/src/io/companion.rs",
         "if got == Ok(0) && peering::follow(conn, conn.descriptor()) {",
         "if got == Ok(usize::MAX) && peering::follow(conn, conn.descriptor()) {", hosts=True),
+    "room_for_recalled": Mend(
+        "what was recalled and did not fit into the send buffer was sent by the writer's next call, or never", "d45266b",
+        "the simulator, seed 285103", "sockets/src/small_buffers.rs",
+        "self.room = Room::make(self.fd, self.left);",
+        "let _ = Room::make;",
+        test="recalling::it_is_sent_at_once_whatever_the_send_buffer_is"),
+    "stand_in_goes": Mend(
+        "a member of an epoll set whose number stood for it again was told of twice", "1bbfbb6",
+        "the simulator, seed 110032", "sockets/src/epoll/control.rs",
+        "standin::drop_stand_in(conn, set, fd);",
+        "let _ = standin::drop_stand_in;",
+        test="readiness::a_member_whose_number_stands_for_it_again_is_told_of_once"),
+    "reset_left": Mend(
+        "a reset that came behind bytes of a read was lost", "2855c81",
+        "the simulator", "sockets/src/io/recv.rs",
+        "conn.clear(flag::RESET_TOLD);",
+        "",
+        test="ending::a_read_that_waits_for_all_leaves_the_reset_to_the_next"),
+    "record_held": Mend(
+        "between hosts the beginning of a record was read as bytes of the stream, where a byte like its first had been held before", "06d5d9d",
+        "the simulator", "sockets/src/peering/records.rs",
+        "if held.0 != place {",
+        "if held.0 == 0 {", hosts=True),
+    "offered_at_exit": Mend(
+        "the end of a process was a reset whose peer had accepted an offer and kicked", "c0a81ff",
+        "the simulator, when its programs ended without close()", "sockets/src/close.rs",
+        "|| !rendezvous::is_agreed_at_exit(conn)",
+        "|| conn.state() != state::PROMOTED || rendezvous::is_agreed_at_exit as usize == 0"),
 }

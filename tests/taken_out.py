@@ -68,7 +68,8 @@ def fails_anyway(seed, *hosts):
 def unit_test(mend):
     """What the mend's test says in the copy as it is."""
     crate = mend.file.split("/")[0]
-    done = subprocess.run([ROOT / "scripts/cargo", "test", "--profile", "fast", "--locked", "-p", crate, "--lib", mend.test], cwd=COPY, text=True,
+    targets = ["--lib", *(["--test", "scripted"] if (COPY / "crates" / crate / "tests/scripted").is_dir() else [])]
+    done = subprocess.run([ROOT / "scripts/cargo", "test", "--profile", "fast", "--locked", "-p", crate, *targets, mend.test], cwd=COPY, text=True,
                           env=os.environ | {"CARGO_TARGET_DIR": str(TARGET), "RUSTFLAGS": "-Awarnings"}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     return done.stdout
 

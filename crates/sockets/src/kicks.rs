@@ -9,8 +9,7 @@ use crate::conn::{Conn, Held, Rx, flag, path};
 use crate::layout::KICKS;
 use crate::path::{reading, steps};
 use crate::peering::{self, Next};
-use crate::wake::fire;
-use crate::wake::sleepers;
+use crate::wake::{call_bell, fire, sleepers};
 use crate::{epoll, signals};
 
 /// As [`fire::wake`], for one that does not hold the tx lock: a reader that made room.
@@ -53,7 +52,7 @@ pub(crate) fn poll(conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>, by: By) -> Polle
     if told & (libc::POLLHUP | libc::POLLERR | libc::POLLRDHUP | libc::POLLNVAL) != 0 {
         // That keeps awake whoever sleeps, and what is behind the kicks may be wanted now.
         drain(conn, fd, rx, owed, by);
-        while peering::hear(conn, fd, rx) == Next::Record {}
+        while hear(conn, fd, rx) == Next::Record {}
         return Polled::End;
     }
     let free = take(conn, fd, rx, owed, by);
@@ -61,7 +60,7 @@ pub(crate) fn poll(conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>, by: By) -> Polle
         // What is neither a kick nor a record is one that has not been told yet.
         let mut polled = Polled::Nothing;
         // All of them: no edge tells a set of one that was there already.
-        while peering::hear(conn, fd, rx) == Next::Record {
+        while hear(conn, fd, rx) == Next::Record {
             polled = Polled::Data;
         }
         return polled;
@@ -87,10 +86,23 @@ pub(crate) fn poll_for_records(conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>) {
     }
 }
 
+/// As [`peering::hear`]. If a record has been taken, other threads are woken that sleep on the
+/// connection, and were to wake by it.
+pub(crate) fn hear(conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>) -> Next {
+    let next = peering::hear(conn, fd, rx);
+    if next == Next::Record {
+        fence(Ordering::SeqCst);
+        if conn.sleepers.load(Ordering::SeqCst) > 0 {
+            call_bell::ring_all();
+        }
+    }
+    next
+}
+
 /// Takes all records that can be taken, whatever path it reads from.
 pub(crate) fn hear_all(conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>) {
     poll_for_records(conn, fd, rx);
-    while peering::may_come(conn) && peering::hear(conn, fd, rx) == Next::Record {}
+    while peering::may_come(conn) && hear(conn, fd, rx) == Next::Record {}
 }
 
 /// Who takes a kick.

@@ -12,7 +12,7 @@ use crate::path::reading::Turn;
 use crate::path::steps;
 use crate::peering::{self, Next};
 use crate::wake::arm::Seen;
-use crate::{demote, next, signals, table};
+use crate::{demote, kicks, next, signals, table};
 
 pub(super) const SIOCATMARK: u64 = 0x8905;
 
@@ -232,7 +232,7 @@ pub(super) fn before_record(
     look: usize,
 ) -> Result<usize, Attempt> {
     while peering::may_come(conn) && conn.state() != state::PLAIN {
-        match peering::hear(conn, fd, rx) {
+        match kicks::hear(conn, fd, rx) {
             Next::Bytes(most) if most < look => {
                 return Ok(peering::further(conn, fd, rx, most, look));
             }

@@ -133,9 +133,11 @@ impl Recall {
             () => PATIENCE_NS,
         };
         // It sends no more what we have not read: it has gone another way behind it, or nothing
-        // comes from it any more.
-        let unsendable =
-            self.by_tcp.is_some_and(|at| at > self.read) || self.ended && silent || ahead && !silent;
+        // comes from it any more; or, between hosts, a record will stand behind what is unread of
+        // tcp, where only we can take it out.
+        let unsendable = self.by_tcp.is_some_and(|at| at > self.read)
+            || self.ended && silent
+            || ahead && (!silent || self.records);
         if !self.awaits_kick()
             && (unsendable && (self.quiet || self.waited > KICK_NS) || self.waited > patience)
         {

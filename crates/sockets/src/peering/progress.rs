@@ -2,7 +2,7 @@
 //! peers, and when a link begins or ends.
 
 use fabric::shm::Map;
-use fabric::sync::{Ordering, fence};
+use fabric::sync::Ordering;
 use fabric::{Local, bell, hints, trip};
 use options::LogLevel;
 use stream::spin::ticks;
@@ -17,7 +17,7 @@ use crate::layout::{self, FIRED, TRIP};
 use crate::link::{self, Link};
 use crate::path::{reader, writer};
 use crate::reason::Reason;
-use crate::wake::{call_bell, fire};
+use crate::wake::fire;
 use crate::{bells, demote, epoll, kicks, log, peering, process, rendezvous, table};
 use host::addr::Addr;
 
@@ -234,8 +234,6 @@ pub fn attend(index: u32, slot: u64) -> Attended {
     {
         kicks::poll(conn, fd, &mut rx, kicks::By::Call);
         reader::progress(conn, fd, &mut rx);
-        drop(rx);
-        wake_sleepers(conn);
     }
     Attended::Done
 }
@@ -256,14 +254,13 @@ pub fn hear(index: u32, slot: u64) -> Attended {
     if matches!(conn.rx.path(), path::SMALL | path::BIG) {
         kicks::poll(conn, fd, &mut rx, kicks::By::Call);
     } else {
-        peering::hear(conn, fd, &mut rx);
+        kicks::hear(conn, fd, &mut rx);
     }
     if conn.word(layout::TCP_AT) == 0 {
         return Attended::Later;
     }
     reader::progress(conn, fd, &mut rx);
     drop(rx);
-    wake_sleepers(conn);
     // Whoever the kernel has told of it would have found it.
     if conn.epolls.load(Ordering::Acquire) != 0 {
         epoll::another_edge(conn);
@@ -275,14 +272,6 @@ pub fn hear(index: u32, slot: u64) -> Attended {
 /// nothing else if no kick comes any more, and takes it then.
 fn sleeps(conn: &Conn) -> bool {
     conn.sleepers.load(Ordering::SeqCst) > 0
-}
-
-/// A record has been taken, and who has fallen asleep meanwhile may not wake by it.
-fn wake_sleepers(conn: &Conn) {
-    fence(Ordering::SeqCst);
-    if sleeps(conn) {
-        call_bell::ring_all();
-    }
 }
 
 /// The peer has taken the offer of this slot, and the program may be in no call of ours that would

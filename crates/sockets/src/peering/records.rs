@@ -162,8 +162,8 @@ pub(super) fn further(
 }
 
 /// Whether bytes that may be the beginning of a record, `ahead` of what is read next, are still
-/// held. Since when they are, and where they stand in the stream, plus one, is noted in `held`: they
-/// are the same bytes then.
+/// held. In `held` is noted where in the stream they stand, plus one, and since when they have been
+/// held: at that place they are the same bytes.
 fn is_held(fd: i32, held: &mut (u64, u64), ahead: u64) -> bool {
     let Some(read) = read(fd) else { return false };
     let place = read + ahead + 1;

@@ -37,6 +37,8 @@ const FIRST: [u8; 4] = [0xf8, 0xff, 0xfe, 0xfd];
 /// So long bytes are held that may be the beginning of a record: a segment that was lost has been
 /// sent again by then.
 const HOLD_NS: u64 = 250_000_000;
+/// As long as all of [`FIRST`] stands there: tcp may have to send a segment again, more than once.
+const LIKELY_NS: u64 = 10_000_000_000;
 /// So far ahead of a read it is looked for records.
 const AHEAD: usize = 4096;
 
@@ -122,15 +124,33 @@ pub(super) fn hear(wire: &Wire, conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>) -> 
             Next::Record
         }
         (0, None) if got == 0 => Next::Bytes(usize::MAX),
-        (0, None) if is_held(fd, &mut rx.held, 0) => {
-            sys::yield_now();
-            Next::Wait
-        }
-        // The program's, and only like the beginning of one.
-        (0, None) => Next::Bytes(1 + ahead(&bytes[1..got], wire.mark).0),
+        (0, None) => begun(fd, rx, &mut bytes[..got], wire.mark),
         (free, _) if free == AHEAD => Next::Bytes(AHEAD),
         (free, _) => Next::Bytes(free),
     }
+}
+
+/// What stands first is like the beginning of a record, and nothing follows it yet.
+fn begun(fd: i32, rx: &mut Held<'_, Rx>, bytes: &mut [u8], mark: u128) -> Next {
+    let likely = bytes.len() >= FIRST.len();
+    let end = sys::ready_for(fd, libc::POLLRDHUP) & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR);
+    let reset = end & libc::POLLERR != 0;
+    if reset || end != 0 && likely {
+        let all = sys::ioctl_int(fd, libc::FIONREAD).is_ok_and(|there| there as usize <= bytes.len());
+        if all {
+            // Its rest never comes: its writer was killed. Behind a reset nobody misses what was not
+            // it.
+            rx.records += sys::recv_some(fd, bytes, libc::MSG_DONTWAIT).unwrap_or(0) as u64;
+            return Next::Bytes(usize::MAX);
+        }
+    }
+    // Of those that begin with a mark each is one, however long its rest takes.
+    if bytes.len() >= START || is_held(fd, &mut rx.held, 0, likely) {
+        sys::yield_now();
+        return Next::Wait;
+    }
+    // The program's, and only like the beginning of one.
+    Next::Bytes(1 + ahead(&bytes[1..], mark).0)
 }
 
 /// How many bytes a look that `wants` so many may see before a record, of which `free` are known:
@@ -150,7 +170,7 @@ pub(super) fn further(
             _ if got == 0 => break,
             0 if got >= START => break,
             // The last that came may be the beginning of one, and is held, as in `hear`.
-            0 if is_held(fd, &mut rx.look_held, free as u64) => {
+            0 if is_held(fd, &mut rx.look_held, free as u64, got >= FIRST.len()) => {
                 ask_again(conn);
                 break;
             }
@@ -162,15 +182,15 @@ pub(super) fn further(
 }
 
 /// Whether bytes that may be the beginning of a record, `ahead` of what is read next, are still
-/// held. In `held` is noted where in the stream they stand, plus one, and since when they have been
-/// held: at that place they are the same bytes.
-fn is_held(fd: i32, held: &mut (u64, u64), ahead: u64) -> bool {
+/// held, for longer if they are `likely` to be. In `held` is noted where in the stream they stand,
+/// plus one, and since when they have been held: at that place they are the same bytes.
+fn is_held(fd: i32, held: &mut (u64, u64), ahead: u64, likely: bool) -> bool {
     let Some(read) = read(fd) else { return false };
     let place = read + ahead + 1;
     if held.0 != place {
         *held = (place, ticks());
     }
-    ticks().saturating_sub(held.1) < ticks_of(HOLD_NS)
+    ticks().saturating_sub(held.1) < ticks_of(if likely { LIKELY_NS } else { HOLD_NS })
 }
 
 /// How many bytes of the companion have been read, records too.

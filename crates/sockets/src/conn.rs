@@ -230,6 +230,9 @@ pub struct Conn {
     /// Between hosts: how many bytes the companion will have brought, records too, when all that
     /// was in the peer's ring and comes by tcp has come. 0: no more of that is to come.
     pub follow: AtomicU64,
+    /// Between hosts: whether records are due that have not been sent ([`Tx::stop_due`],
+    /// [`Tx::end_due`]), for who has not the lock. Set with both locks held.
+    pub records_due: AtomicU32,
     pub trial: Trial,
     pub exchange: Exchange,
     pub rx: Direction<Rx>,
@@ -251,7 +254,7 @@ unsafe impl Sync for Conn {}
 impl Conn {
     /// As new, for another connection.
     pub fn reset(&self) {
-        zero!(self: flags reason ops service users managed waiters epolls queue gone_back put_off unasked sleepers orphans manner low_water);
+        zero!(self: flags reason ops service users managed waiters epolls queue gone_back put_off records_due unasked sleepers orphans manner low_water);
         zero!(self: pending pending_cookie posted_at posted_index cookie arming arms due agreement recalled_from follow);
         self.asleep.iter().for_each(|place| place.store(0, Ordering::Relaxed));
         self.slot.store(layout::SLOTS as u32, Ordering::Relaxed);

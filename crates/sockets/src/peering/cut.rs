@@ -26,6 +26,10 @@ pub(crate) fn cut(conn: &'static Conn, fd: i32, tx: &mut Held<'_, Tx>) {
         return;
     }
     let Some(mut rx) = conn.rx.lock() else { return };
+    if conn.state() != state::PROMOTED {
+        // A reader has found that nothing is left to tell.
+        return;
+    }
     // Kicks, and an END that stands behind them.
     kicks::poll_for_records(conn, fd, &mut rx);
     conn.set(flag::CUT | flag::NEVER);
@@ -36,7 +40,7 @@ pub(crate) fn cut(conn: &'static Conn, fd: i32, tx: &mut Held<'_, Tx>) {
         // of the ring may have been lost: an END says so.
         conn.tx.set_path(path::LAST);
         if conn.notes() & note::ENDING == 0 {
-            end(tx);
+            end(conn, tx);
         }
     }
     if path::is_ring(conn.tx.path())
@@ -44,13 +48,14 @@ pub(crate) fn cut(conn: &'static Conn, fd: i32, tx: &mut Held<'_, Tx>) {
         && tx.ring.unread(&conn.ends()).is_ok_and(|unread| unread == 0)
     {
         // The peer has read all of it, and need not say so.
-        end(tx);
+        end(conn, tx);
         by_tcp(conn);
     }
     // Whoever ends sends an END, behind all that is in the ring.
     if conn.rx.path() != path::LAST && conn.word(TCP_AT) == 0 && conn.notes() & note::ENDING == 0 {
         if conn.rx.path() == path::TCP && conn.word(SMALL_AT) == 0 {
             tx.stop_due = rx.ring.position() + 1;
+            conn.records_due.store(1, Ordering::Relaxed);
             conn.rx.set_path(path::LAST);
         } else {
             // What has come is read where it is, as it may have been told to be readable. Whoever
@@ -61,6 +66,7 @@ pub(crate) fn cut(conn: &'static Conn, fd: i32, tx: &mut Held<'_, Tx>) {
             let stays = conn.has(flag::RECALLED) || conn.sleepers.load(Ordering::SeqCst) > 0;
             let come = if stays { rx.ring.position() } else { come };
             tx.stop_due = come + 1;
+            conn.records_due.store(1, Ordering::Relaxed);
             conn.recalled_from.store(come + 1, Ordering::Relaxed);
             conn.set(flag::RECALLED);
         }
@@ -74,10 +80,11 @@ pub(crate) fn cut(conn: &'static Conn, fd: i32, tx: &mut Held<'_, Tx>) {
 }
 
 /// All that was put is there: an END is to say so.
-fn end(tx: &mut Held<'_, Tx>) {
+fn end(conn: &Conn, tx: &mut Held<'_, Tx>) {
     tx.resend = tx.ring.position();
     tx.end_due = tx.resend + 1;
     tx.end_told = true;
+    conn.records_due.store(1, Ordering::Relaxed);
 }
 
 /// At close(): the link has ended after all that was put had come, and perhaps before the peer was
@@ -89,7 +96,7 @@ pub(crate) fn say_end(conn: &'static Conn, fd: i32, tx: &mut Held<'_, Tx>) {
         && conn.notes() & (note::CLOSED | note::ENDING) == 0
         && matches!(conn.tx.path(), path::TCP | path::SMALL | path::BIG)
     {
-        end(tx);
+        end(conn, tx);
         peering::send_records(conn, fd, tx);
     }
 }

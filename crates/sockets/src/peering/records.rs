@@ -371,7 +371,12 @@ pub(super) fn send(wire: &Wire, conn: &Conn, fd: i32, tx: &mut Held<'_, Tx>) -> 
             (END, _, end) => (END, end),
             (_, stop, _) if stop != 0 => (STOP, stop),
             (_, _, end) if end != 0 => (END, end),
-            _ => return true,
+            _ => {
+                if conn.records_due.load(Ordering::Relaxed) != 0 {
+                    conn.records_due.store(0, Ordering::Release);
+                }
+                return true;
+            }
         };
         tx.record_kind = kind;
         let kicks = tx.kicks_sent - tx.debt;

@@ -107,6 +107,7 @@ pub(super) fn may_finish(_: &Wire, conn: &Conn) -> bool {
     !ends
         && !conn.has(flag::STOP_AHEAD)
         && (conn.has(flag::HEARD) || conn.notes() & note::END_HEARD != 0)
+        && conn.records_due.load(Ordering::Acquire) == 0
         && !records::follow(conn, conn.descriptor())
 }
 

@@ -211,8 +211,11 @@ pub(crate) fn died_unread(conn: &Conn) -> Option<bool> {
     let tx = conn.tx.try_lock()?;
     let on_ring = path::is_ring(conn.tx.path());
     let seen = Gone {
-        // Between hosts a STOP says that it goes on by tcp, also if notes were lost with the link.
-        told: conn.notes() & (note::CLOSED | note::SHUT_WR) != 0 || conn.has(flag::HEARD),
+        // Between hosts a STOP says that it goes on by tcp, also if notes were lost with the link,
+        // and an END that it has seen the link end.
+        told: conn.notes() & (note::CLOSED | note::SHUT_WR) != 0
+            || conn.has(flag::HEARD)
+            || conn.has(flag::CUT) && conn.word(TCP_AT) != 0,
         on_ring,
         resent: conn.word(layout::RESENT_TO) == tx.ring.position() + 1,
         unread: on_ring && tx.ring.unread(&conn.ends()).is_ok_and(|unread| unread > 0),

@@ -138,8 +138,8 @@ fn begun(fd: i32, rx: &mut Held<'_, Rx>, bytes: &mut [u8], mark: u128) -> Next {
     if reset || end != 0 && likely {
         let all = sys::ioctl_int(fd, libc::FIONREAD).is_ok_and(|there| there as usize <= bytes.len());
         if all {
-            // Its rest never comes: its writer was killed. Behind a reset nobody misses what was not
-            // it.
+            // Its rest never comes: its writer was killed. Behind a reset nobody misses what was
+            // none.
             rx.records += sys::recv_some(fd, bytes, libc::MSG_DONTWAIT).unwrap_or(0) as u64;
             return Next::Bytes(usize::MAX);
         }

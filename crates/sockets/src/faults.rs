@@ -9,7 +9,7 @@ use crate::conn::Conn;
 use crate::io::{self, Outcome};
 
 /// The call itself, made again with the buffers that are good.
-type Call = fn(&'static Conn, i32, &[libc::iovec], i32) -> Outcome;
+pub(crate) type Call = fn(&'static Conn, i32, &[libc::iovec], i32) -> Outcome;
 
 /// Below this the kernel lets no program have memory (vm.mmap_min_addr), unless the administrator
 /// says otherwise.

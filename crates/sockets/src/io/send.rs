@@ -166,7 +166,7 @@ pub fn send(conn: &'static Conn, fd: i32, iov: &[libc::iovec], flags: i32) -> Ou
     if !conn.is_managed() {
         let tick = rendezvous::tick(conn, fd);
         if tick.interrupted && waits(conn, flags) {
-            return interrupted(conn, fd, iov, flags | libc::MSG_DONTWAIT);
+            return interrupted(conn, fd, iov, flags | libc::MSG_DONTWAIT, send);
         }
         if !conn.is_managed() {
             if tick.late {
@@ -191,14 +191,12 @@ pub fn send(conn: &'static Conn, fd: i32, iov: &[libc::iovec], flags: i32) -> Ou
 
 /// A handler has ended the call: it sends what there is room for.
 #[cold]
-fn interrupted(conn: &'static Conn, fd: i32, iov: &[libc::iovec], flags: i32) -> Outcome {
-    or_interrupted(
-        fd,
-        match send(conn, fd, iov, flags) {
-            Outcome::Kernel => kernel_send(fd, iov, 0, flags),
-            Outcome::Done(sent) => sent,
-        },
-    )
+fn interrupted(conn: &'static Conn, fd: i32, iov: &[libc::iovec], flags: i32, send: faults::Call) -> Outcome {
+    let sent = match send(conn, fd, iov, flags) {
+        Outcome::Kernel => kernel_send(fd, iov, 0, flags),
+        Outcome::Done(sent) => sent,
+    };
+    or_interrupted(fd, sent)
 }
 
 /// Sends on tcp while a proof of the connection is under way ([`meeting::cut`]): short writes in

@@ -5,7 +5,7 @@ use fabric::sys::{self, Errno};
 
 use super::buffers::Wanted;
 use crate::conn::{Conn, Held, Rx, flag, path, state};
-use crate::layout::SMALL_AT;
+use crate::layout::{SMALL_AT, note};
 use crate::outcome::Attempt;
 use crate::path::reader::{died_unread, learn_boundary, take_turn, turn};
 use crate::path::reading::Turn;
@@ -180,6 +180,10 @@ fn told(conn: &Conn, rx: &mut Held<'_, Rx>, got: Result<usize, Errno>) -> Attemp
     }
     if errno.is_none() && peering::closed_unread(conn) {
         return Attempt::Error(Errno::ECONNRESET);
+    }
+    if peering::facts(conn).uses_records && conn.notes() & (note::CLOSED | note::SHUT_WR) == 0 {
+        // That it has closed, and how far it had read, may be on the way beside the companion.
+        peering::settle(conn);
     }
     // A peer that was killed has told nothing. With tcp the kernel would have reset the connection
     // if, and only if, bytes of ours were unread; here it looks at kicks instead.

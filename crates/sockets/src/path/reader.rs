@@ -215,7 +215,7 @@ pub(crate) fn died_unread(conn: &Conn) -> Option<bool> {
         // and an END that it has seen the link end.
         told: conn.notes() & (note::CLOSED | note::SHUT_WR) != 0
             || conn.has(flag::HEARD)
-            || conn.has(flag::CUT) && conn.word(TCP_AT) != 0,
+            || peering::is_over(conn) && conn.word(TCP_AT) != 0,
         on_ring,
         resent: conn.word(layout::RESENT_TO) == tx.ring.position() + 1,
         unread: on_ring && tx.ring.unread(&conn.ends()).is_ok_and(|unread| unread > 0),

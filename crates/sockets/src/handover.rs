@@ -2,9 +2,9 @@
 //! go by tcp, or sent in the writer's stead, or kept.
 //!
 //! Known limit: a writer that is killed after it has agreed to send and before its companion had
-//! room for all of it leaves a stream that ends early, without an error. Only who has been handed
-//! the connection by another process, or through exec(), meets that: who keeps it reads the rest in
-//! the ring (`reader::look_for_unsent`).
+//! room for all of it, where that cannot be made (`small_buffers`), leaves a stream that ends
+//! early, without an error. Only who has been handed the connection by another process, or through
+//! exec(), meets that: who keeps it reads the rest in the ring (`reader::look_for_unsent`).
 
 use fabric::Local;
 use fabric::sync::Ordering;

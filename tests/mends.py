@@ -158,11 +158,6 @@ MENDS = {
         "the simulator, when its programs ended without close()", "sockets/src/fork.rs",
         "close::all_kicks_at_exit();",
         "let _ = close::all_kicks_at_exit;"),
-    "follow": Mend(
-        "between hosts the end of a stream came too early, and was no reset, whose writer was killed as it left a ring", "29517a4",
-        "the simulator, when its programs ended without close()", "sockets/src/io/companion.rs",
-        "if got == Ok(0) && peering::follow(conn, conn.descriptor()) {",
-        "if got == Ok(usize::MAX) && peering::follow(conn, conn.descriptor()) {", hosts=True),
     "room_for_recalled": Mend(
         "what was recalled and did not fit into the send buffer was sent by the writer's next call, or never", "d45266b",
         "the simulator, seed 285103", "sockets/src/small_buffers.rs",
@@ -185,10 +180,6 @@ MENDS = {
         "between hosts the beginning of a record was read as bytes of the stream, where a byte like its first had been held before", "06d5d9d",
         "the simulator", "sockets/src/peering/records.rs",
         "if held.0 != place {",
-        "if held.0 == 0 {", hosts=True),
-    "offered_at_exit": Mend(
-        "the end of a process was a reset whose peer had accepted an offer and kicked", "c0a81ff",
-        "the simulator, when its programs ended without close()", "sockets/src/close.rs",
-        "|| !rendezvous::is_agreed_at_exit(conn)",
-        "|| conn.state() != state::PROMOTED || rendezvous::is_agreed_at_exit as usize == 0"),
+        "if held.0 == 0 {",
+        test="a_byte_that_was_held_says_nothing_of_the_next"),
 }

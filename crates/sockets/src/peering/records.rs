@@ -414,6 +414,9 @@ pub(super) fn send(wire: &Wire, conn: &Conn, fd: i32, tx: &mut Held<'_, Tx>) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
+    use std::os::fd::AsRawFd;
 
     const MARK: u128 = 0x0123_4567_89ab_cdef_0123_4567_89ab_cdef;
 
@@ -430,5 +433,22 @@ mod tests {
         assert_eq!(ahead(&whole, MARK + 1), (BYTES, None), "another link's");
         assert_eq!(ahead(&[0; 64], MARK), (64, None), "kicks");
         assert_eq!(ahead(&[], MARK), (0, None));
+    }
+
+    #[test]
+    fn a_byte_that_was_held_says_nothing_of_the_next() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut writer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let mut reader = listener.accept().unwrap().0;
+        let fd = reader.as_raw_fd();
+        let mut held = (0, 0);
+        for _ in 0..2 {
+            writer.write_all(&FIRST[..1]).unwrap();
+            assert_eq!(reader.peek(&mut [0]).unwrap(), 1);
+            assert!(is_held(fd, &mut held, 0, false), "its rest may be on the way");
+            held.1 = 1;
+            assert!(!is_held(fd, &mut held, 0, false), "it has been for long enough");
+            reader.read_exact(&mut [0]).unwrap();
+        }
     }
 }

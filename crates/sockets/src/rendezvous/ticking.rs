@@ -28,28 +28,16 @@ pub struct Tick {
 /// Housekeeping, on the way into a call on a connection that is still on tcp.
 #[inline]
 pub fn tick(conn: &'static Conn, fd: i32) -> Tick {
-    if !matches!(conn.state(), state::NEW | state::POSTED) {
-        return Tick::default();
-    }
-    let before = HandlersRun::by_now();
-    let late = house_keeping(conn, fd);
-    let (interrupted, handled) = before.since();
-    Tick { late, interrupted, handled }
-}
-
-#[inline]
-fn house_keeping(conn: &'static Conn, fd: i32) -> bool {
     match conn.state() {
         state::NEW if worthwhile(conn, fd) => {
             let seen = process::barred().is_some() || seen::waits(conn, fd);
             if !seen && !tell_unseen(conn, fd) {
-                return false;
+                return Tick::default();
             }
-            let states = States::lock();
-            if states.is_some() && conn.state() == state::NEW {
+            locked(conn, state::NEW, || {
                 post(conn, fd, seen);
-            }
-            false
+                false
+            })
         }
         state::POSTED => {
             let due = match conn.meeting.proof.load(Ordering::Relaxed) {
@@ -60,16 +48,25 @@ fn house_keeping(conn: &'static Conn, fd: i32) -> bool {
                 }
             };
             if ticks() < due.load(Ordering::Relaxed) && !arming_it(conn) {
-                return false;
+                return Tick::default();
             }
-            let states = States::lock();
-            let late = states.is_some() && conn.state() == state::POSTED && check(conn);
-            drop(states);
+            let tick = locked(conn, state::POSTED, || check(conn));
             desk::start_if_wanted();
-            late
+            tick
         }
-        _ => false,
+        _ => Tick::default(),
     }
+}
+
+/// Under the lock on states, which keeps handlers out, if it is in this one; the work says whether
+/// the call is to be late.
+fn locked(conn: &Conn, state: u32, work: impl FnOnce() -> bool) -> Tick {
+    let before = HandlersRun::by_now();
+    let states = States::lock();
+    let late = states.is_some() && conn.state() == state && work();
+    drop(states);
+    let (interrupted, handled) = before.since();
+    Tick { late, interrupted, handled }
 }
 
 /// Counts a call on a connection in state NEW: whether it has been used enough, and not too seldom,

@@ -5,9 +5,9 @@ use fabric::sys::{self, Errno};
 
 use super::buffers::Wanted;
 use crate::conn::{Conn, Held, Rx, flag, path, state};
-use crate::layout::{SMALL_AT, note};
+use crate::layout::SMALL_AT;
 use crate::outcome::Attempt;
-use crate::path::reader::{died_unread, learn_boundary, take_turn, turn};
+use crate::path::reader::{died_unread, learn_boundary, take_turn, turn, unread_at_death};
 use crate::path::reading::Turn;
 use crate::path::steps;
 use crate::peering::{self, Next};
@@ -181,7 +181,7 @@ fn told(conn: &Conn, rx: &mut Held<'_, Rx>, got: Result<usize, Errno>) -> Attemp
     if errno.is_none() && peering::closed_unread(conn) {
         return Attempt::Error(Errno::ECONNRESET);
     }
-    if peering::facts(conn).uses_records && conn.notes() & (note::CLOSED | note::SHUT_WR) == 0 {
+    if peering::facts(conn).uses_records && unread_at_death(conn) == Some(true) {
         // That it has closed, and how far it had read, may be on the way beside the companion.
         peering::settle(conn);
     }

@@ -195,7 +195,7 @@ pub(crate) fn reads(conn: &Conn) -> Reads {
     }
 }
 
-/// As [`died_unread`], of a connection that goes back to tcp just now.
+/// As [`died_unread`], of a connection that goes back to tcp just now, or whose end may be another.
 pub(crate) fn unread_at_death(conn: &Conn) -> Option<bool> {
     let told = conn.notes() & (note::CLOSED | note::SHUT_WR) != 0;
     let tx = conn.tx.try_lock()?;

@@ -163,7 +163,7 @@ pub(crate) fn all_kicks_at_exit() {
         }
         let Some(mut rx) = wire::past_progress(&conn.rx) else { return };
         reader::progress(conn, fd, &mut rx);
-        if path::is_ring(conn.rx.path()) {
+        if conn.rx.path() != path::LAST {
             last_kicks(conn, fd, &mut rx, start);
             // What runs at the end may wait for more.
             conn.clear(flag::DISARMED);
@@ -258,14 +258,20 @@ const END_NS: u64 = 100_000_000;
 
 /// Takes the last kicks out of the companion, and waits for those that are on the way, since
 /// `start`.
-fn last_kicks(conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>, start: u64) {
+fn last_kicks(conn: &'static Conn, fd: i32, rx: &mut Held<'_, Rx>, start: u64) {
     loop {
         arm::disarm_for_all(conn);
         // Asked before: what the end of the connection brought with it is there.
         let ended = conn.has(flag::PEER_FIN | flag::PEER_HUP);
         let quiet = arm::quiet(conn);
-        kicks::drain(conn, fd, rx, u64::MAX, By::Call);
-        let (counted, taken) = (kicks::counted(conn, rx), rx.kicks_drained);
+        reader::progress(conn, fd, rx);
+        let on_ring = path::is_ring(conn.rx.path());
+        if on_ring {
+            kicks::drain(conn, fd, rx, u64::MAX, By::Call);
+        }
+        let counted = kicks::counted(conn, rx);
+        // Behind unread bytes of tcp none can be taken, and those make a reset themselves.
+        let taken = if on_ring { rx.kicks_drained } else { counted };
         let waited = sys::now() - start;
         if (LastKicks { quiet, ended, counted, taken, waited }).may_close() {
             return;

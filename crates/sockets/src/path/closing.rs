@@ -25,8 +25,9 @@ pub(crate) struct Closing {
 pub(crate) enum End {
     /// Unread bytes reset the connection, as they do with tcp. The kernel does not know of these.
     Reset,
-    /// Nothing is unread, so nothing may be reset: kicks are taken out of the companion before, as
-    /// the kernel knows only them.
+    /// Nothing is unread in memory, so nothing there may reset it: kicks are taken out of the
+    /// companion before, as the kernel knows only them. One that wakes whoever reads by tcp comes
+    /// behind the announcement of the ring, and both may be on the way.
     TakeKicks,
     /// The kernel knows all.
     ByKernel,
@@ -41,8 +42,8 @@ impl Closing {
         };
         match self.reads {
             _ if unread && !self.broken => End::Reset,
-            Reads::Ring => End::TakeKicks,
-            Reads::Tcp | Reads::Last => End::ByKernel,
+            Reads::Ring | Reads::Tcp => End::TakeKicks,
+            Reads::Last => End::ByKernel,
         }
     }
 }
@@ -128,6 +129,7 @@ mod tests {
                 assert_eq!(end(Reads::Last), End::ByKernel);
                 // Kicks are taken wherever there may be some and the connection goes on to its end.
                 assert_ne!(end(Reads::Ring), End::ByKernel);
+                assert_ne!(end(Reads::Tcp), End::ByKernel);
             }
         }
     }

@@ -230,6 +230,9 @@ pub struct Conn {
     /// Between hosts: how many bytes the companion will have brought, records too, when all that
     /// was in the peer's ring and comes by tcp has come. 0: no more of that is to come.
     pub follow: AtomicU64,
+    /// The same of those among them that the program has read in the ring: they come first, and are
+    /// taken out. 0: none are to come.
+    pub again: AtomicU64,
     /// Between hosts: whether records are due that have not been sent ([`Tx::stop_due`],
     /// [`Tx::end_due`]), for who has not the lock. Set with both locks held.
     pub records_due: AtomicU32,
@@ -255,7 +258,7 @@ impl Conn {
     /// As new, for another connection.
     pub fn reset(&self) {
         zero!(self: flags reason ops service users managed waiters epolls queue gone_back put_off records_due unasked sleepers orphans manner low_water);
-        zero!(self: pending pending_cookie posted_at posted_index cookie arming arms due agreement recalled_from follow);
+        zero!(self: pending pending_cookie posted_at posted_index cookie arming arms due agreement recalled_from follow again);
         self.asleep.iter().for_each(|place| place.store(0, Ordering::Relaxed));
         self.slot.store(layout::SLOTS as u32, Ordering::Relaxed);
         self.counters.reset();

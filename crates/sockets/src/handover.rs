@@ -106,6 +106,10 @@ fn await_finish(conn: &'static Conn, fd: i32) {
     let start = sys::now();
     while conn.state() == state::PROMOTED && !finish(conn) {
         if sys::now() - start > FINISH_NS || peering::is_silent(conn) || kicks::ended(conn, fd) {
+            // Nobody behind us would take them out.
+            if conn.again.load(Ordering::Relaxed) != 0 {
+                conn.break_off(fd);
+            }
             return;
         }
         {

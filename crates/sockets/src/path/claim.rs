@@ -66,13 +66,23 @@ pub(crate) struct Parted {
     pub stopped: Option<u64>,
     /// From where on it was to be sent before that.
     pub from: u64,
+    /// How far it has read at least, as its memory told before the link ended. `None`: that cannot
+    /// be.
+    pub read: Option<u64>,
     pub written: u64,
     /// It has closed, and hears nothing: the kernel would answer a record with a reset.
     pub closed: bool,
     /// Its process ends, and most likely reads no record; one that still reads says how far.
     pub ending: bool,
-    /// It has shut its writing half.
-    pub shut: bool,
+}
+
+/// How one that says nothing any more has told the kernel of an end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Silent {
+    /// It has shut its writing half, and reads on.
+    Shut,
+    /// It has closed, or it was killed.
+    Gone,
 }
 
 /// What such a writer sends by tcp.
@@ -83,23 +93,24 @@ pub(crate) enum Parting {
     /// What follows alone.
     Nothing,
     NotKnown,
-    /// Nothing: what the peer says cannot be, or it has not read all, and reads on.
+    /// Nothing: what the peer says cannot be.
     BreakOff,
 }
 
 impl Parted {
-    /// Whether the peer has `echoed` all that was put, and is `gone`, as the kernel tells, is asked
-    /// only if it matters.
-    pub fn sends(self, echoed: impl FnOnce() -> bool, gone: impl FnOnce() -> bool) -> Parting {
+    /// Whether the peer has `echoed` all that was put, and is `silent`, is asked only if it matters.
+    pub fn sends(self, echoed: impl FnOnce() -> bool, silent: impl FnOnce() -> Option<Silent>) -> Parting {
         match self.stopped {
             Some(from) if from <= self.written => Parting::Behind(from),
             Some(_) => Parting::BreakOff,
             None if self.closed => Parting::Nothing,
             None if !self.ending && echoed() => Parting::Behind(self.from),
-            // Whoever has gone says nothing any more.
-            None if !gone() => Parting::NotKnown,
-            None if self.shut => Parting::BreakOff,
-            None => Parting::Nothing,
+            None => match silent() {
+                None => Parting::NotKnown,
+                // It takes out again what it has read behind that.
+                Some(Silent::Shut) => self.read.map_or(Parting::BreakOff, Parting::Behind),
+                Some(Silent::Gone) => Parting::Nothing,
+            },
         }
     }
 }
@@ -112,15 +123,20 @@ mod tests {
     fn between_hosts_bytes_go_again_only_behind_what_the_peer_has_said_or_echoed() {
         for bits in 0..32u32 {
             let bit = |number: u32| bits >> number & 1 != 0;
-            let seen =
-                Parted { stopped: None, from: 4, written: 9, closed: bit(0), ending: bit(1), shut: bit(2) };
-            let sends = seen.sends(|| bit(3), || bit(4));
+            let (closed, ending) = (bit(0), bit(1));
+            let silent = bit(4).then_some(if bit(2) { Silent::Shut } else { Silent::Gone });
+            let seen = Parted { stopped: None, from: 4, read: Some(2), written: 9, closed, ending };
+            let sends = seen.sends(|| bit(3), || silent);
             let echoed = bit(3) && !seen.closed && !seen.ending;
             assert_eq!(sends == Parting::Behind(4), echoed);
-            assert_eq!(sends == Parting::NotKnown, !echoed && !seen.closed && !bit(4));
-            assert_eq!(sends == Parting::BreakOff, !echoed && !seen.closed && bit(4) && seen.shut);
+            let asked = !echoed && !seen.closed;
+            assert_eq!(sends == Parting::NotKnown, asked && silent.is_none());
+            let cannot_say = asked && silent == Some(Silent::Shut);
+            assert_eq!(sends == Parting::Behind(2), cannot_say, "from where it may not have read on");
+            let broken = Parted { read: None, ..seen }.sends(|| bit(3), || silent);
+            assert_eq!(broken == Parting::BreakOff, cannot_say);
             for at in [0, 9, 10, u64::MAX] {
-                let said = Parted { stopped: Some(at), ..seen }.sends(|| bit(3), || bit(4));
+                let said = Parted { stopped: Some(at), ..seen }.sends(|| bit(3), || silent);
                 assert_eq!(said, if at <= 9 { Parting::Behind(at) } else { Parting::BreakOff });
             }
         }

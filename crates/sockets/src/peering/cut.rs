@@ -8,7 +8,7 @@ use super::records;
 use crate::conn::{Conn, Held, Tx, flag, path, state};
 use crate::kicks;
 use crate::layout::{RECALL_AT, SMALL_AT, TCP_AT, W, note};
-use crate::path::claim::{Parted, Parting};
+use crate::path::claim::{Parted, Parting, Silent};
 use crate::path::writer::by_tcp;
 use crate::peering;
 use crate::reason::Reason;
@@ -149,20 +149,26 @@ pub(crate) fn may_resend(conn: &Conn, tx: &mut Held<'_, Tx>) -> bool {
     let seen = Parted {
         stopped: conn.has(flag::HEARD).then(|| conn.word(RECALL_AT)),
         from: tx.resend,
+        read: tx.ring.unread(&conn.ends()).ok().map(|unread| tx.ring.position() - unread),
         written: tx.ring.position(),
         closed: notes & note::CLOSED != 0,
         ending: notes & note::ENDING != 0,
-        shut: notes & note::SHUT_WR != 0,
     };
-    let gone = || {
-        let gone = kicks::ended(conn, fd);
-        if gone {
-            // All that it has said is there.
-            records::look_for_stop(wire, conn, fd);
+    let silent = || {
+        if !kicks::ended(conn, fd) {
+            return None;
         }
-        gone
+        // All that it has said by the companion is there. What it has said of the end by the link
+        // may come later.
+        records::look_for_stop(wire, conn, fd);
+        let over = wire.is_over();
+        match conn.notes() & (note::CLOSED | note::SHUT_WR) {
+            note::SHUT_WR => Some(Silent::Shut),
+            0 if !over => None,
+            _ => Some(Silent::Gone),
+        }
     };
-    let sends = seen.sends(|| wire.has_settled(&mut tx.echo), gone);
+    let sends = seen.sends(|| wire.has_settled(&mut tx.echo), silent);
     if seen.stopped.is_none() && conn.has(flag::HEARD) {
         return may_resend(conn, tx);
     }

@@ -8,7 +8,8 @@
 //! * [`STOP`] is what a reader sends when the link is over before it has seen an END: "of your ring
 //!   I have what comes before this position, and read no more". Its writer sends END with that
 //!   position, and the bytes from there on, by tcp: they lie in its shadow. It is a recall
-//!   ([`crate::demote`]) that comes by another way.
+//!   ([`crate::demote`]) that comes by another way. A reader that has shut its writing half sends
+//!   none: its writer sends all that it may not have read, and it takes out what it has.
 //!
 //! A writer has no END on its way unless the peer has echoed all that was put before: so whoever
 //! finds an END has the bytes up to it, also if it has just sent a STOP, which is void then, and
@@ -106,6 +107,7 @@ pub(crate) enum Next {
 /// Looks what the companion has next, behind kicks if they have been taken, and takes a record.
 pub(super) fn hear(wire: &Wire, conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>) -> Next {
     let mut bytes = [0; AHEAD];
+    take_again(conn, fd, rx, &mut bytes);
     let got = sys::recv_some(fd, &mut bytes, libc::MSG_PEEK | libc::MSG_DONTWAIT);
     let got = match got {
         Ok(got) => got,
@@ -272,11 +274,15 @@ fn heard(wire: &Wire, conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>, record: Recor
     agreed(conn);
     match kind {
         END if conn.word(TCP_AT) == 0 => {
+            let again = rx.ring.position().saturating_sub(position).min(follow);
+            if again != 0 {
+                conn.again.store(follow_until(fd, again), Ordering::Relaxed);
+            }
             if follow != 0 {
                 conn.follow.store(follow_until(fd, follow), Ordering::Relaxed);
             }
             // As if the writer had put it. What it says is checked where it is used.
-            mine.set_word(conn.at(TCP_AT), position.wrapping_add(1));
+            mine.set_word(conn.at(TCP_AT), position.wrapping_add(again + 1));
             // At once, whatever is unread in the ring: a peer that does not know it has to look for
             // a STOP before each read.
             conn.theirs().or_word(conn.at(NOTES), note::END_HEARD);
@@ -298,9 +304,29 @@ fn heard(wire: &Wire, conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>, record: Recor
     }
 }
 
-/// Up to which byte of the companion those come that `follow` the END just taken.
+/// Up to which byte of the companion so many come that `follow` the END just taken.
 fn follow_until(fd: i32, follow: u64) -> u64 {
     read(fd).map_or(0, |read| read.saturating_add(follow))
+}
+
+/// Takes out those that come [`again`](Conn::again), as many as have come.
+fn take_again(conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>, bytes: &mut [u8]) {
+    let until = conn.again.load(Ordering::Relaxed);
+    while until != 0 {
+        let left = read(fd).map_or(0, |read| until.saturating_sub(read));
+        if left == 0 {
+            conn.again.store(0, Ordering::Relaxed);
+            return;
+        }
+        let _undisturbed = signals::undisturbed();
+        let most = bytes.len().min(left as usize);
+        match sys::recv_some(fd, &mut bytes[..most], libc::MSG_DONTWAIT) {
+            Ok(taken @ 1..) => rx.records += taken as u64,
+            // The end, which is there for who reads next, or nothing yet.
+            Ok(_) => return,
+            Err(errno) => return rx.keep_error(errno),
+        }
+    }
 }
 
 /// Whether bytes that were in the ring are still to come by tcp.

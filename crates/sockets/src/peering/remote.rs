@@ -108,6 +108,7 @@ pub(super) fn may_finish(_: &Wire, conn: &Conn) -> bool {
         && !conn.has(flag::STOP_AHEAD)
         && (conn.has(flag::HEARD) || conn.notes() & note::END_HEARD != 0)
         && conn.records_due.load(Ordering::Acquire) == 0
+        && conn.again.load(Ordering::Relaxed) == 0
         && !records::follow(conn, conn.descriptor())
 }
 

@@ -182,4 +182,14 @@ MENDS = {
         "if held.0 != place {",
         "if held.0 == 0 {",
         test="a_byte_that_was_held_says_nothing_of_the_next"),
+    "read_twice": Mend(
+        "between hosts a link that died under a half closed end was a reset, or held up a close() for seconds", "90678b7",
+        "the simulator, seeds 303422 and 277653", "sockets/src/peering/records.rs",
+        "conn.again.store(follow_until(fd, again), Ordering::Relaxed);",
+        "", hosts=True),
+    "kick_behind_ring": Mend(
+        "a close() was a reset where the kick that woke its reader by tcp came with the ring's announcement", "a333075",
+        "the simulator, seed 839 between hosts", "sockets/src/path/closing.rs",
+        "Reads::Ring | Reads::Tcp => End::TakeKicks,\n            Reads::Last => End::ByKernel,",
+        "Reads::Ring => End::TakeKicks,\n            Reads::Tcp | Reads::Last => End::ByKernel,", hosts=True),
 }

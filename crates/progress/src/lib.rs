@@ -31,12 +31,11 @@
 //! * **Demotion** is announced in the companion itself by a *record*, END, as a word in memory
 //!   could come after the bytes that it announces. Records begin with a mark that only the two ends
 //!   know, so they are told from bytes and kicks wherever they stand.
-//! * **The end of a link** is a recall by both ends at once. Each sends STOP (how far it has read),
-//!   and answers the peer's STOP with END and the missing bytes, which lie in its shadow. An end
-//!   that never went to the ring, or whose peer has read all, sends its END at once. The
-//!   companion keeps its order, so an end that finds an END behind its STOP has all bytes up to it.
-//!   An end peeks for a STOP also behind bytes that the program leaves unread (`seek_stop`): the
-//!   program may read them only when its peer goes on, and the peer waits for the answer.
+//! * **The end of a link** is a recall by both ends at once. Each sends STOP (how far it has read)
+//!   and END with the missing bytes, which lie in its shadow: those behind the peer's STOP if that
+//!   has come, else all behind the place up to which the peer is known to have read, and the peer
+//!   takes out what it has. Nobody waits for a STOP: it may stand behind bytes for which there is no
+//!   room, or its end be shut for writing.
 //! * **A connection is left to the kernel alone** only when no record can come any more
 //!   (`may_finish`). An end that sends END calls the peer's progress thread (HEAR), which peeks for
 //!   it for a second and reports that it was found (END_HEARD), whatever the program does. Until

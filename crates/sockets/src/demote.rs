@@ -334,9 +334,8 @@ pub(crate) fn out_of_rings(conn: &'static Conn, fd: i32, tx: &mut Held<'_, Tx>) 
     }
 }
 
-/// Between hosts, when the link is over: what is unread will go by tcp, once the peer has said from
-/// where on.
-pub(crate) fn wait_for_stop(conn: &Conn, tx: &mut Held<'_, Tx>) {
+/// Between hosts, when the link is over: what the peer may not have read goes by tcp.
+pub(crate) fn leave_what_is_over(conn: &Conn, tx: &mut Held<'_, Tx>) {
     tx.resend = tx.ring.position();
     tx.sent_from = 0;
     conn.tx.set_path(path::RESEND);
@@ -513,8 +512,7 @@ pub(crate) fn attend_writing(conn: &'static Conn, fd: i32, tx: &mut Held<'_, Tx>
         if conn.has(flag::HEARD) || conn.notes() & note::CLOSED != 0 {
             asked(conn, fd, tx);
         } else {
-            // How far the peer has read it will say. Until then nothing can go any way.
-            wait_for_stop(conn, tx);
+            leave_what_is_over(conn, tx);
         }
         return true;
     }

@@ -76,11 +76,14 @@ pub(crate) struct Parted {
     pub ending: bool,
 }
 
-/// How one that says nothing any more has told the kernel of an end.
+/// Whether the peer may still say how far it has read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Silent {
-    /// It has shut its writing half, and reads on.
-    Shut,
+pub(crate) enum Says {
+    /// By the link, or by what the kernel tells of its end.
+    Perhaps,
+    /// It reads on, and may not be able to: it has shut its writing half, or its STOP stands behind
+    /// bytes for which there is no room until this end reads.
+    ReadsOn,
     /// It has closed, or it was killed.
     Gone,
 }
@@ -98,18 +101,19 @@ pub(crate) enum Parting {
 }
 
 impl Parted {
-    /// Whether the peer has `echoed` all that was put, and is `silent`, is asked only if it matters.
-    pub fn sends(self, echoed: impl FnOnce() -> bool, silent: impl FnOnce() -> Option<Silent>) -> Parting {
+    /// Whether the peer has `echoed` all that was put, and what it `says`, is asked only if it
+    /// matters.
+    pub fn sends(self, echoed: impl FnOnce() -> bool, says: impl FnOnce() -> Says) -> Parting {
         match self.stopped {
             Some(from) if from <= self.written => Parting::Behind(from),
             Some(_) => Parting::BreakOff,
             None if self.closed => Parting::Nothing,
             None if !self.ending && echoed() => Parting::Behind(self.from),
-            None => match silent() {
-                None => Parting::NotKnown,
+            None => match says() {
+                Says::Perhaps => Parting::NotKnown,
                 // It takes out again what it has read behind that.
-                Some(Silent::Shut) => self.read.map_or(Parting::BreakOff, Parting::Behind),
-                Some(Silent::Gone) => Parting::Nothing,
+                Says::ReadsOn => self.read.map_or(Parting::BreakOff, Parting::Behind),
+                Says::Gone => Parting::Nothing,
             },
         }
     }
@@ -121,23 +125,24 @@ mod tests {
 
     #[test]
     fn between_hosts_bytes_go_again_only_behind_what_the_peer_has_said_or_echoed() {
-        for bits in 0..32u32 {
+        for bits in 0..8u32 {
             let bit = |number: u32| bits >> number & 1 != 0;
             let (closed, ending) = (bit(0), bit(1));
-            let silent = bit(4).then_some(if bit(2) { Silent::Shut } else { Silent::Gone });
-            let seen = Parted { stopped: None, from: 4, read: Some(2), written: 9, closed, ending };
-            let sends = seen.sends(|| bit(3), || silent);
-            let echoed = bit(3) && !seen.closed && !seen.ending;
-            assert_eq!(sends == Parting::Behind(4), echoed);
-            let asked = !echoed && !seen.closed;
-            assert_eq!(sends == Parting::NotKnown, asked && silent.is_none());
-            let cannot_say = asked && silent == Some(Silent::Shut);
-            assert_eq!(sends == Parting::Behind(2), cannot_say, "from where it may not have read on");
-            let broken = Parted { read: None, ..seen }.sends(|| bit(3), || silent);
-            assert_eq!(broken == Parting::BreakOff, cannot_say);
-            for at in [0, 9, 10, u64::MAX] {
-                let said = Parted { stopped: Some(at), ..seen }.sends(|| bit(3), || silent);
-                assert_eq!(said, if at <= 9 { Parting::Behind(at) } else { Parting::BreakOff });
+            for says in [Says::Perhaps, Says::ReadsOn, Says::Gone] {
+                let seen = Parted { stopped: None, from: 4, read: Some(2), written: 9, closed, ending };
+                let sends = seen.sends(|| bit(2), || says);
+                let echoed = bit(2) && !closed && !ending;
+                assert_eq!(sends == Parting::Behind(4), echoed);
+                let asked = !echoed && !closed;
+                assert_eq!(sends == Parting::NotKnown, asked && says == Says::Perhaps);
+                let reads_on = asked && says == Says::ReadsOn;
+                assert_eq!(sends == Parting::Behind(2), reads_on, "from where it may not have read on");
+                let broken = Parted { read: None, ..seen }.sends(|| bit(2), || says);
+                assert_eq!(broken == Parting::BreakOff, reads_on);
+                for at in [0, 9, 10, u64::MAX] {
+                    let said = Parted { stopped: Some(at), ..seen }.sends(|| bit(2), || says);
+                    assert_eq!(said, if at <= 9 { Parting::Behind(at) } else { Parting::BreakOff });
+                }
             }
         }
     }

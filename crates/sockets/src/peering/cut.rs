@@ -4,11 +4,10 @@
 use fabric::sync::{Ordering, fence};
 
 use super::kind::Peered;
-use super::records;
 use crate::conn::{Conn, Held, Tx, flag, path, state};
 use crate::kicks;
 use crate::layout::{RECALL_AT, SMALL_AT, TCP_AT, W, note};
-use crate::path::claim::{Parted, Parting, Silent};
+use crate::path::claim::{Parted, Parting, Says};
 use crate::path::writer::by_tcp;
 use crate::peering;
 use crate::reason::Reason;
@@ -124,7 +123,6 @@ fn attend_records(conn: &'static Conn, fd: i32) {
     // Also when the peer's STOP has been heard: its END is still to come.
     if let Some(mut rx) = conn.lock_rx(fd) {
         kicks::poll_for_records(conn, fd, &mut rx);
-        peering::seek_stop(conn, fd);
     }
 }
 
@@ -154,24 +152,18 @@ pub(crate) fn may_resend(conn: &Conn, tx: &mut Held<'_, Tx>) -> bool {
         closed: notes & note::CLOSED != 0,
         ending: notes & note::ENDING != 0,
     };
-    let silent = || {
-        if !kicks::ended(conn, fd) {
-            return None;
-        }
-        // All that it has said by the companion is there. What it has said of the end by the link
-        // may come later.
-        records::look_for_stop(wire, conn, fd);
+    let says = || {
+        let ended = kicks::ended(conn, fd);
+        // What it has said of its end by the link may come later than the kernel's word.
         let over = wire.is_over();
-        match conn.notes() & (note::CLOSED | note::SHUT_WR) {
-            note::SHUT_WR => Some(Silent::Shut),
-            0 if !over => None,
-            _ => Some(Silent::Gone),
+        match conn.notes() & (note::CLOSED | note::SHUT_WR | note::ENDING) {
+            note::SHUT_WR if over || ended => Says::ReadsOn,
+            0 if over && !ended => Says::ReadsOn,
+            _ if over && ended => Says::Gone,
+            _ => Says::Perhaps,
         }
     };
-    let sends = seen.sends(|| wire.has_settled(&mut tx.echo), silent);
-    if seen.stopped.is_none() && conn.has(flag::HEARD) {
-        return may_resend(conn, tx);
-    }
+    let sends = seen.sends(|| wire.has_settled(&mut tx.echo), says);
     match sends {
         Parting::NotKnown => return false,
         Parting::Behind(from) => (tx.resend, tx.end_due) = (from, from + 1),

@@ -215,7 +215,6 @@ pub fn attend(index: u32, slot: u64) -> Attended {
     {
         // The peer's STOP.
         kicks::poll_for_records(conn, fd, &mut rx);
-        peering::seek_stop(conn, fd);
     }
     let wanted = conn.notes() & layout::note::DEMOTE != 0;
     match conn.tx.path() {

@@ -8,12 +8,14 @@
 //! * [`STOP`] is what a reader sends when the link is over before it has seen an END: "of your ring
 //!   I have what comes before this position, and read no more". Its writer sends END with that
 //!   position, and the bytes from there on, by tcp: they lie in its shadow. It is a recall
-//!   ([`crate::demote`]) that comes by another way. A reader that has shut its writing half sends
-//!   none: its writer sends all that it may not have read, and it takes out what it has.
+//!   ([`crate::demote`]) that comes by another way. No writer waits for it: it may stand behind
+//!   bytes for which there is no room, or not be sent, as its half of the connection is shut. A
+//!   writer that has none sends END with the last position that the link told, and the reader takes
+//!   out what it has had of the bytes behind it.
 //!
-//! A writer has no END on its way unless the peer has echoed all that was put before: so whoever
-//! finds an END has the bytes up to it, also if it has just sent a STOP, which is void then, and
-//! sends none any more. A connection goes back to the kernel alone (state PLAIN) when no STOP can
+//! Whoever finds an END has the bytes up to it: the peer had echoed all that was put before, or had
+//! told that it has read so far. A STOP that it has just sent is void then, and it sends none any
+//! more. A connection goes back to the kernel alone (state PLAIN) when no STOP can
 //! come: the peer has told that it has found our END ([`note::END_HEARD`]), or has sent a STOP.
 
 use fabric::sync::Ordering;
@@ -23,7 +25,7 @@ use stream::spin::{ticks, ticks_of};
 
 use super::wire::{Wire, call};
 use crate::conn::{Conn, Held, Rx, Tx, flag, path};
-use crate::layout::{FD, KICKS, NOTES, RECALL_AT, SMALL_AT, TCP_AT, note};
+use crate::layout::{FD, KICKS, NOTES, RECALL_AT, SMALL_AT, TCP_AT, W, note};
 use crate::{epoll, signals};
 use host::diag;
 
@@ -107,7 +109,9 @@ pub(crate) enum Next {
 /// Looks what the companion has next, behind kicks if they have been taken, and takes a record.
 pub(super) fn hear(wire: &Wire, conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>) -> Next {
     let mut bytes = [0; AHEAD];
-    take_again(conn, fd, rx, &mut bytes);
+    if !take_again(conn, fd, rx, &mut bytes) {
+        return Next::Nothing;
+    }
     let got = sys::recv_some(fd, &mut bytes, libc::MSG_PEEK | libc::MSG_DONTWAIT);
     let got = match got {
         Ok(got) => got,
@@ -274,9 +278,12 @@ fn heard(wire: &Wire, conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>, record: Recor
     agreed(conn);
     match kind {
         END if conn.word(TCP_AT) == 0 => {
-            let again = rx.ring.position().saturating_sub(position).min(follow);
+            let again = come(conn, rx).saturating_sub(position).min(follow);
             if again != 0 {
                 conn.again.store(follow_until(fd, again), Ordering::Relaxed);
+                // As if it had been recalled: no more of the ring is read, whatever comes.
+                conn.recalled_from.store(position.wrapping_add(again + 1), Ordering::Relaxed);
+                conn.set(flag::RECALLED);
             }
             if follow != 0 {
                 conn.follow.store(follow_until(fd, follow), Ordering::Relaxed);
@@ -304,29 +311,44 @@ fn heard(wire: &Wire, conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>, record: Recor
     }
 }
 
+/// Up to where the ring is read where it is: what has come may have been told to be readable.
+fn come(conn: &Conn, rx: &Rx) -> u64 {
+    let come = match conn.rx.path() {
+        path::LAST => 0,
+        _ if conn.has(flag::RECALLED) => conn.recalled_from.load(Ordering::Relaxed).saturating_sub(1),
+        _ => conn.word(W),
+    };
+    come.max(rx.ring.position())
+}
+
 /// Up to which byte of the companion so many come that `follow` the END just taken.
 fn follow_until(fd: i32, follow: u64) -> u64 {
     read(fd).map_or(0, |read| read.saturating_add(follow))
 }
 
-/// Takes out those that come [`again`](Conn::again), as many as have come.
-fn take_again(conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>, bytes: &mut [u8]) {
+/// Takes out those that come [`again`](Conn::again), as many as have come; false if more are to
+/// come.
+fn take_again(conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>, bytes: &mut [u8]) -> bool {
     let until = conn.again.load(Ordering::Relaxed);
     while until != 0 {
         let left = read(fd).map_or(0, |read| until.saturating_sub(read));
         if left == 0 {
             conn.again.store(0, Ordering::Relaxed);
-            return;
+            return true;
         }
         let _undisturbed = signals::undisturbed();
         let most = bytes.len().min(left as usize);
         match sys::recv_some(fd, &mut bytes[..most], libc::MSG_DONTWAIT) {
             Ok(taken @ 1..) => rx.records += taken as u64,
-            // The end, which is there for who reads next, or nothing yet.
-            Ok(_) => return,
-            Err(errno) => return rx.keep_error(errno),
+            // The end, which whoever reads next is told of.
+            Ok(_) => return true,
+            Err(errno) => {
+                rx.keep_error(errno);
+                return false;
+            }
         }
     }
+    true
 }
 
 /// Whether bytes that were in the ring are still to come by tcp.
@@ -359,8 +381,8 @@ fn stopped(wire: &Wire, conn: &Conn, position: u64) {
 }
 
 /// The link is over, and the peer's STOP has not been found: looks for it behind bytes that the
-/// program has not read. It may read them only when the peer has gone on, which waits for what it
-/// has asked for.
+/// program has not read, since it says that the peer knows of the agreement, and is no byte of the
+/// program's.
 pub(super) fn seek_stop(wire: &Wire, conn: &Conn, fd: i32) {
     if !conn.has(flag::CUT) && conn.word(FD) != 0 || conn.has(flag::HEARD) {
         return;
@@ -369,7 +391,7 @@ pub(super) fn seek_stop(wire: &Wire, conn: &Conn, fd: i32) {
 }
 
 /// Looks for a STOP in all that has come.
-pub(super) fn look_for_stop(wire: &Wire, conn: &Conn, fd: i32) {
+fn look_for_stop(wire: &Wire, conn: &Conn, fd: i32) {
     let (mut bytes, mut at) = ([0; AHEAD], 0);
     loop {
         let got = peek_at(fd, at, &mut bytes);

@@ -330,7 +330,10 @@ fn follow_until(fd: i32, follow: u64) -> u64 {
 /// come.
 fn take_again(conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>, bytes: &mut [u8]) -> bool {
     let until = conn.again.load(Ordering::Relaxed);
-    while until != 0 {
+    if until == 0 {
+        return true;
+    }
+    loop {
         let left = read(fd).map_or(0, |read| until.saturating_sub(read));
         if left == 0 {
             conn.again.store(0, Ordering::Relaxed);
@@ -340,15 +343,14 @@ fn take_again(conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>, bytes: &mut [u8]) -> 
         let most = bytes.len().min(left as usize);
         match sys::recv_some(fd, &mut bytes[..most], libc::MSG_DONTWAIT) {
             Ok(taken @ 1..) => rx.records += taken as u64,
+            Err(Errno::EAGAIN | Errno::EINTR) => return false,
             // The end, which whoever reads next is told of.
-            Ok(_) => return true,
-            Err(errno) => {
-                rx.keep_error(errno);
-                return false;
+            end => {
+                end.map_or_else(|errno| rx.keep_error(errno), |_| ());
+                return true;
             }
         }
     }
-    true
 }
 
 /// Whether bytes that were in the ring are still to come by tcp.

@@ -141,7 +141,7 @@ MENDS = {
     "last_record": Mend(
         "between hosts a reset was told where an END came to a peer that was closing", "223f796",
         "the simulator", "sockets/src/close.rs",
-        "peering::settle(conn); last_record(conn, fd, &mut rx);",
+        "peering::settle(conn); last_record(conn, fd, &mut tx, &mut rx, sys::now());",
         "peering::settle(conn); let _ = last_record;", hosts=True),
     "handlers_counted": Mend(
         "a handler that ran between the end of a short sleep and the next did not end the call", "4f8e45c",

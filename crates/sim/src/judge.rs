@@ -90,8 +90,8 @@ pub struct Judge {
     /// Processes that needed a relay, which the simulator has not, or memory, which was not there:
     /// their connection may be reset.
     pub no_relay: Vec<Pid>,
-    /// A link between hosts has died: an end that has shut its writing half before cannot say how
-    /// far it has read, and is reset.
+    /// A link between hosts has died: one who is killed may leave a record unread, which makes a
+    /// reset.
     pub cut: bool,
     /// So much longer may somebody sleep who is owed something: between hosts it takes a while
     /// until both ends know that a link has died.
@@ -175,7 +175,8 @@ impl Judge {
         if !self.no_relay.is_empty() {
             return true;
         }
-        if self.cut && (self.directions[direction].ended || self.directions[other].ended) {
+        let of = &self.directions[direction];
+        if self.cut && (self.is_killed(of.writer) || self.is_killed(of.reader)) {
             return true;
         }
         self.directions[direction].left || self.directions[other].left
@@ -237,7 +238,7 @@ impl Judge {
         it.seen = Some(end);
         let (read, written, ended, writer) = (it.read, it.written, it.ended, it.writer);
         let (reset_told, passed) = (it.reset_told, it.passed);
-        let why = unread || self.cut || self.is_killed(writer);
+        let why = unread || self.is_killed(writer);
         if end == End::Reset && !(reset && why) && self.no_relay.is_empty() {
             self.fail(|| format!("direction {direction}: reset, and nobody has closed with bytes unread"));
         }

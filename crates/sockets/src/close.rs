@@ -5,7 +5,7 @@
 use fabric::sync::Ordering;
 use fabric::{sys, trip};
 
-use crate::conn::{Conn, Held, Rx, flag, path, state};
+use crate::conn::{Conn, Held, Rx, Tx, flag, path, state};
 use crate::demote::flush;
 use crate::kicks::By;
 use crate::layout::{self, TCP_AT, W, note};
@@ -161,12 +161,20 @@ pub(crate) fn all_kicks_at_exit() {
         {
             return;
         }
+        if conn.tx.path() == path::RESEND
+            && let Some(mut tx) = wire::past_progress(&conn.tx)
+        {
+            demote::resend(conn, fd, &mut tx);
+        }
         let Some(mut rx) = wire::past_progress(&conn.rx) else { return };
         reader::progress(conn, fd, &mut rx);
         if conn.rx.path() != path::LAST {
             last_kicks(conn, fd, &mut rx, start);
             // What runs at the end may wait for more.
             conn.clear(flag::DISARMED);
+        }
+        if let Some(mut tx) = wire::past_progress(&conn.tx) {
+            last_record(conn, fd, &mut tx, &mut rx, start);
         }
     });
 }
@@ -214,8 +222,7 @@ fn teardown(conn: &'static Conn, fd: Option<i32>) {
                         fire::wake(conn, fd, &mut tx, trip::RX | trip::TX);
                     }
                     peering::settle(conn);
-                    last_record(conn, fd, &mut rx);
-                    cut::say_end(conn, fd, &mut tx);
+                    last_record(conn, fd, &mut tx, &mut rx, sys::now());
                 } else {
                     conn.tell(note::CLOSED);
                 }
@@ -234,22 +241,37 @@ fn teardown(conn: &'static Conn, fd: Option<i32>) {
 }
 
 /// Takes the END out of the companion of a peer on another host that left the ring before it knew
-/// that this end closes, and waits for it if it may be on the way: the kernel would answer it with
-/// a reset. What such a peer has told before is there, as it has echoed.
-fn last_record(conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>) {
+/// that this end closes, or whose link has ended, and waits for it if it may be on the way: the
+/// kernel would answer it with a reset. What such a peer has told before is there, as it has
+/// echoed.
+fn last_record(conn: &'static Conn, fd: i32, tx: &mut Held<'_, Tx>, rx: &mut Held<'_, Rx>, start: u64) {
     if !peering::facts(conn).uses_records || conn.has(flag::BROKEN) {
         return;
     }
-    let start = sys::now();
-    while path::is_ring(conn.rx.path()) {
+    loop {
         // Asked before: what the end of the connection brought with it is there.
         let ended = kicks::ended(conn, fd);
-        kicks::poll_for_records(conn, fd, rx);
-        let comes = conn.word(TCP_AT) == 0 && conn.notes() & note::DEMOTE != 0;
-        if !comes || ended || peering::is_over(conn) || sys::now() - start > END_NS {
+        if peering::is_over(conn) && !peering::has_agreed(conn) {
+            peering::seek_stop(conn, fd);
+        }
+        kicks::hear_all(conn, fd, rx);
+        reader::progress(conn, fd, rx);
+        // One of them may have said that the link is over.
+        cut::say_end(conn, fd, tx);
+        let says_end = if peering::is_over(conn) {
+            // Each end does then, unless it had before.
+            conn.notes() & (note::CLOSED | note::ENDING) == 0
+        } else {
+            path::is_ring(conn.rx.path()) && conn.notes() & note::DEMOTE != 0
+        };
+        // Behind bytes that the program has not read none can be taken, and those make a reset
+        // themselves.
+        let unread = sys::ioctl_int(fd, libc::FIONREAD).is_ok_and(|unread| unread as usize >= peering::BYTES);
+        let comes = says_end && !unread && conn.word(TCP_AT) == 0;
+        if !comes || ended || peering::is_silent(conn) || sys::now() - start > END_NS {
             return;
         }
-        let _ = sys::ppoll(&mut [libc::pollfd { fd, events: libc::POLLIN, revents: 0 }], Some(100_000));
+        let _ = sys::ppoll(&mut [libc::pollfd { fd, events: 0, revents: 0 }], Some(100_000));
     }
 }
 

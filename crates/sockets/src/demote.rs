@@ -469,22 +469,32 @@ pub(crate) fn flush(conn: &'static Conn, fd: i32) {
 pub(crate) fn flush_records(conn: &'static Conn, fd: i32) {
     let start = sys::now();
     while conn.state() == state::PROMOTED && peering::is_over(conn) {
+        let waited = sys::now() - start;
+        // A STOP of the peer's says that it knows of the agreement. Without one it may not, and
+        // sends none.
+        let agreed = peering::has_agreed(conn) || waited > STOP_NS;
+        if !agreed && let Some(_rx) = conn.lock_rx(fd) {
+            peering::seek_stop(conn, fd);
+        }
         attend(conn, fd);
         let Some(mut tx) = conn.lock_tx(fd) else { return };
         if path::is_ring(conn.tx.path()) {
             attend_writing(conn, fd, &mut tx);
         }
-        let sent = peering::send_records(conn, fd, &mut tx)
+        let sent = agreed
+            && peering::send_records(conn, fd, &mut tx)
             && matches!(conn.tx.path(), path::TCP | path::LAST)
             || conn.notes() & note::CLOSED != 0;
         drop(tx);
-        let waited = sys::now() - start;
         if sent || waited > if peering::is_silent(conn) { SILENT_NS } else { FLUSH_NS } {
             return;
         }
         let _ = sys::ppoll(&mut [libc::pollfd { fd, events: 0, revents: 0 }], Some(RECORD_NS));
     }
 }
+
+/// How long a STOP may take of a peer that may not know of the agreement.
+const STOP_NS: u64 = 100_000_000;
 
 /// How often it is looked for the peer's answer between hosts.
 const RECORD_NS: u64 = 200_000;

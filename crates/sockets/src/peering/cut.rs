@@ -34,7 +34,7 @@ pub(crate) fn cut(conn: &'static Conn, fd: i32, tx: &mut Held<'_, Tx>) {
     conn.set(flag::CUT | flag::NEVER);
     // What the peer has been told of them the records say better.
     tx.kicks_sent -= core::mem::take(&mut tx.debt);
-    if conn.tx.path() == path::TCP {
+    if matches!(conn.tx.path(), path::TCP | path::LAST) && !tx.end_told {
         // It never switched, and does not any more. The peer cannot know that, as the announcement
         // of the ring may have been lost: an END says so.
         conn.tx.set_path(path::LAST);
@@ -86,14 +86,15 @@ fn end(conn: &Conn, tx: &mut Held<'_, Tx>) {
     conn.records_due.store(1, Ordering::Relaxed);
 }
 
-/// At close(): the link has ended after all that was put had come, and perhaps before the peer was
-/// told that this end closes.
+/// At close() and exit(): the link has ended after all that was put had come, and perhaps before
+/// the peer was told of that.
 pub(crate) fn say_end(conn: &'static Conn, fd: i32, tx: &mut Held<'_, Tx>) {
     if peering::is_over(conn)
         && peering::has_agreed(conn)
         && !conn.has(flag::CUT)
+        && !tx.end_told
         && conn.notes() & (note::CLOSED | note::ENDING) == 0
-        && matches!(conn.tx.path(), path::TCP | path::SMALL | path::BIG)
+        && conn.tx.path() != path::RESEND
     {
         end(conn, tx);
         peering::send_records(conn, fd, tx);
@@ -157,8 +158,8 @@ pub(crate) fn may_resend(conn: &Conn, tx: &mut Held<'_, Tx>) -> bool {
         // What it has said of its end by the link may come later than the kernel's word.
         let over = wire.is_over();
         match conn.notes() & (note::CLOSED | note::SHUT_WR | note::ENDING) {
+            0 if over => Says::ReadsOn,
             note::SHUT_WR if over || ended => Says::ReadsOn,
-            0 if over && !ended => Says::ReadsOn,
             _ if over && ended => Says::Gone,
             _ => Says::Perhaps,
         }

@@ -89,11 +89,17 @@ pub fn is_open() -> bool {
 #[cold]
 fn look_for_folder() -> bool {
     let folder = sys::open(process::options().meeting.as_c_str(), libc::O_PATH | libc::O_DIRECTORY, 0);
-    if let Ok(folder) = folder {
-        sys::close(folder);
-    }
-    FOLDER.store(if folder.is_ok() { YES } else { NO }, Ordering::Relaxed);
-    folder.is_ok()
+    let known = match folder {
+        Ok(folder) => {
+            sys::close(folder);
+            YES
+        }
+        // It may be there: whoever asks next looks again.
+        Err(Errno::EMFILE | Errno::ENFILE | Errno::ENOMEM | Errno::EINTR) => return false,
+        Err(_) => NO,
+    };
+    FOLDER.store(known, Ordering::Relaxed);
+    known == YES
 }
 
 /// The path of a socket.

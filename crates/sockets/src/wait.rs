@@ -362,11 +362,12 @@ pub fn writable(conn: &'static Conn, fd: i32, sleeps: &mut Sleeps) -> Result<(),
     demote::attend(conn, fd);
     let (seen, mut learned) = {
         let Some(mut tx) = conn.lock_tx(fd) else { return Err(Errno::EINTR) };
-        let seen = Seen::now(conn);
+        // Also of a connection that has never been in memory, and has no words to look at.
         if !path::is_ring(conn.tx.path()) {
             drop(tx);
             return kernel_writable(conn, fd, sleeps);
         }
+        let seen = Seen::now(conn);
         if room::room_for(conn, fd, &mut tx, 1) != Ok(0) {
             return Ok(());
         }

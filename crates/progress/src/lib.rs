@@ -35,7 +35,7 @@
 //!   and END with the missing bytes, which lie in its shadow: those behind the peer's STOP if that
 //!   has come, else all behind the place up to which the peer is known to have read, and the peer
 //!   takes out what it has. Nobody waits for a STOP: it may stand behind bytes for which there is
-//!   no room, or its end be shut for writing.
+//!   no room, or its end be shut for writing. The progress thread does it for an idle program.
 //! * **A connection is left to the kernel alone** only when no record can come any more
 //!   (`may_finish`). An end that sends END calls the peer's progress thread (HEAR), which peeks for
 //!   it for a second and reports that it was found (END_HEARD), whatever the program does. Until

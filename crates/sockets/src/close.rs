@@ -161,10 +161,11 @@ pub(crate) fn all_kicks_at_exit() {
         {
             return;
         }
-        if conn.tx.path() == path::RESEND
-            && let Some(mut tx) = wire::past_progress(&conn.tx)
-        {
-            demote::resend(conn, fd, &mut tx);
+        // In this order, as everybody does.
+        let mut tx = wire::past_progress(&conn.tx);
+        if let Some(tx) = tx.as_mut().filter(|_| conn.tx.path() == path::RESEND) {
+            recovery::recover(conn, fd, tx);
+            demote::resend(conn, fd, tx);
         }
         let Some(mut rx) = wire::past_progress(&conn.rx) else { return };
         reader::progress(conn, fd, &mut rx);
@@ -173,8 +174,8 @@ pub(crate) fn all_kicks_at_exit() {
             // What runs at the end may wait for more.
             conn.clear(flag::DISARMED);
         }
-        if let Some(mut tx) = wire::past_progress(&conn.tx) {
-            last_record(conn, fd, &mut tx, &mut rx, start);
+        if let Some(tx) = &mut tx {
+            last_record(conn, fd, tx, &mut rx, start);
         }
     });
 }
@@ -258,16 +259,13 @@ fn last_record(conn: &'static Conn, fd: i32, tx: &mut Held<'_, Tx>, rx: &mut Hel
         reader::progress(conn, fd, rx);
         // One of them may have said that the link is over.
         cut::say_end(conn, fd, tx);
-        let says_end = if peering::is_over(conn) {
-            // Each end does then, unless it had before.
-            conn.notes() & (note::CLOSED | note::ENDING) == 0
-        } else {
-            path::is_ring(conn.rx.path()) && conn.notes() & note::DEMOTE != 0
-        };
+        let leaves = !peering::is_over(conn) && conn.notes() & note::DEMOTE != 0;
+        let says_end = cut::owes_end(conn) || leaves && path::is_ring(conn.rx.path());
         // Behind bytes that the program has not read none can be taken, and those make a reset
         // themselves.
         let unread = sys::ioctl_int(fd, libc::FIONREAD).is_ok_and(|unread| unread as usize >= peering::BYTES);
-        let comes = says_end && !unread && conn.word(TCP_AT) == 0;
+        let again = conn.again.load(Ordering::Relaxed) != 0;
+        let comes = !unread && (again || says_end && conn.word(TCP_AT) == 0);
         if !comes || ended || peering::is_silent(conn) || sys::now() - start > END_NS {
             return;
         }
@@ -285,7 +283,8 @@ fn last_kicks(conn: &'static Conn, fd: i32, rx: &mut Held<'_, Rx>, start: u64) {
         arm::disarm_for_all(conn);
         // Asked before: what the end of the connection brought with it is there.
         let ended = conn.has(flag::PEER_FIN | flag::PEER_HUP);
-        let quiet = arm::quiet(conn);
+        // What was fired when the link ended is never told to have been carried out.
+        let quiet = arm::quiet(conn) || peering::is_over(conn);
         reader::progress(conn, fd, rx);
         let on_ring = path::is_ring(conn.rx.path());
         if on_ring {
@@ -298,7 +297,8 @@ fn last_kicks(conn: &'static Conn, fd: i32, rx: &mut Held<'_, Rx>, start: u64) {
         if (LastKicks { quiet, ended, counted, taken, waited }).may_close() {
             return;
         }
-        let events = libc::POLLIN | libc::POLLRDHUP;
+        // Unread bytes of tcp would end each wait at once.
+        let events = libc::POLLRDHUP | if on_ring { libc::POLLIN } else { 0 };
         let mut poll = [libc::pollfd { fd, events, revents: 0 }];
         if sys::ppoll(&mut poll, Some(100_000)).unwrap_or(0) > 0
             && poll[0].revents & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) != 0

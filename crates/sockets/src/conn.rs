@@ -230,8 +230,8 @@ pub struct Conn {
     /// Between hosts: how many bytes the companion will have brought, records too, when all that
     /// was in the peer's ring and comes by tcp has come. 0: no more of that is to come.
     pub follow: AtomicU64,
-    /// The same of those among them that have come in the ring: they come first, and are taken out.
-    /// 0: none are to come.
+    /// So many of those are still to come, first of all, that have come in the ring: they are taken
+    /// out. Written under the lock of [`Conn::rx`].
     pub again: AtomicU64,
     /// Between hosts: whether records are due that have not been sent ([`Tx::stop_due`],
     /// [`Tx::end_due`]), for who has not the lock. Set with both locks held.

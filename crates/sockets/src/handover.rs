@@ -105,17 +105,15 @@ fn await_finish(conn: &'static Conn, fd: i32) {
     }
     let start = sys::now();
     while conn.state() == state::PROMOTED && !finish(conn) {
-        if sys::now() - start > FINISH_NS || peering::is_silent(conn) || kicks::ended(conn, fd) {
-            // Nobody behind us would take them out.
-            if conn.again.load(Ordering::Relaxed) != 0 {
-                conn.break_off(fd);
-            }
-            return;
-        }
+        let ended = kicks::ended(conn, fd);
         {
             let Some(mut rx) = conn.lock_rx(fd) else { return };
             kicks::hear_all(conn, fd, &mut rx);
             reader::progress(conn, fd, &mut rx);
+        }
+        let given_up = peering::is_silent(conn) && conn.again.load(Ordering::Relaxed) == 0;
+        if given_up || ended || sys::now() - start > FINISH_NS {
+            return;
         }
         let _ = sys::ppoll(&mut [], Some(POLL_NS));
     }
@@ -186,6 +184,8 @@ fn give_up_ring(conn: &'static Conn, fd: i32, reason: Reason, may_stay: impl Fn(
                 conn.break_off(fd);
                 return Handed::Left;
             }
+            // They stand before what is sent, and nobody behind us would take them out.
+            Next::Unsendable if seen.waited < FINISH_NS && conn.again.load(Ordering::Relaxed) != 0 => {}
             Next::Unsendable if !may_stay() => return Handed::Unsendable(rx, ended),
             Next::Unsendable => {
                 report::count_reason(Reason::PeerGone);

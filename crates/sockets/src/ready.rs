@@ -1,6 +1,7 @@
 //! What a managed connection is ready for, as poll() would say of tcp. From the rings where the
 //! bytes are in rings, from the kernel where they are not.
 
+use fabric::sync::Ordering;
 use fabric::{Local, sys};
 
 use crate::conn::{Conn, flag, path, state};
@@ -137,6 +138,11 @@ impl Seen {
                 kicks::Polled::Data => {}
                 kicks::Polled::End => told = ready(),
             }
+        }
+        if told & IN != 0 && conn.again.load(Ordering::Relaxed) != 0 {
+            // These are taken out, and nothing to read.
+            kicks::hear_all(conn, fd, &mut conn.lock_rx(fd)?);
+            told = ready();
         }
         self.got |= told;
         if told & RDHUP != 0 {

@@ -73,7 +73,13 @@ pub fn hand_over(conn: &'static Conn, fd: i32, reason: Reason, leaves: bool) -> 
             || reason != Reason::Passed && fd > libc::STDERR_FILENO && shared(conn)
     };
     match hand_over_with(conn, fd, reason, may_stay) {
-        Handed::Whole => return true,
+        Handed::Whole => {
+            // Nobody behind us would take them out.
+            if conn.again.load(Ordering::Relaxed) != 0 && !may_stay() {
+                conn.break_off(fd);
+            }
+            return true;
+        }
         Handed::Left => {}
         Handed::Unsendable(rx, ended) => {
             rest(conn, fd, rx, ended);
@@ -486,6 +492,10 @@ fn carry(companion: i32, outer: i32, rest: Unread, mut ring: &[u8]) -> Result<()
 
 /// Lets a relay have what is unread. If the writer may still come to send it, it is told not to.
 fn rest(conn: &'static Conn, fd: i32, mut rx: Held<'_, Rx>, ended: bool) {
+    if conn.again.load(Ordering::Relaxed) != 0 {
+        drop(rx);
+        return lose(fd);
+    }
     let claimed = claims(conn);
     let died_unread = if ended { unread_at_death(conn) } else { None };
     if claimed || ended || conn.word(TCP_AT) != 0 {

@@ -5,7 +5,7 @@ use fabric::sys::{self, Errno};
 
 use super::buffers::Wanted;
 use crate::conn::{Conn, Held, Rx, flag, path, state};
-use crate::layout::SMALL_AT;
+use crate::layout::{SMALL_AT, TCP_AT};
 use crate::outcome::Attempt;
 use crate::path::reader::{died_unread, learn_boundary, take_turn, turn, unread_at_death};
 use crate::path::reading::Turn;
@@ -86,7 +86,9 @@ pub(super) fn take_early(
     let look = wanted.looks_at().min(most);
     // Records come behind the boundary only.
     let free = if rx.tcp_left.is_some() { Ok(most) } else { before_record(conn, fd, rx, look) };
-    if conn.rx.path() != path::TCP {
+    // By an END it may have become known just now where the ring begins.
+    let known = rx.tcp_left.is_none() && conn.word(TCP_AT) != 0 && conn.word(SMALL_AT) != 0;
+    if conn.rx.path() != path::TCP || known {
         return None;
     }
     let most = match free {

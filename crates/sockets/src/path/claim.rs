@@ -64,6 +64,8 @@ impl Leaving {
 pub(crate) struct Parted {
     /// How far it says that it has read.
     pub stopped: Option<u64>,
+    /// Older bytes do not lie in the ring any more.
+    pub oldest: u64,
     /// From where on it was to be sent before that.
     pub from: u64,
     /// How far it has read at least, as its memory told before the link ended. `None`: that cannot
@@ -84,7 +86,7 @@ pub(crate) enum Says {
     /// It reads on, and may not be able to: it has shut its writing half, or its STOP stands behind
     /// bytes for which there is no room until this end reads.
     ReadsOn,
-    /// It has closed, or it was killed.
+    /// It has closed, or its process has ended.
     Gone,
 }
 
@@ -105,14 +107,17 @@ impl Parted {
     /// matters.
     pub fn sends(self, echoed: impl FnOnce() -> bool, says: impl FnOnce() -> Says) -> Parting {
         match self.stopped {
-            Some(from) if from <= self.written => Parting::Behind(from),
+            Some(from) if (self.oldest..=self.written).contains(&from) => Parting::Behind(from),
             Some(_) => Parting::BreakOff,
             None if self.closed => Parting::Nothing,
             None if !self.ending && echoed() => Parting::Behind(self.from),
             None => match says() {
                 Says::Perhaps => Parting::NotKnown,
                 // It takes out again what it has read behind that.
-                Says::ReadsOn => self.read.map_or(Parting::BreakOff, Parting::Behind),
+                Says::ReadsOn => match self.read {
+                    Some(from) if (self.oldest..=self.written).contains(&from) => Parting::Behind(from),
+                    _ => Parting::BreakOff,
+                },
                 Says::Gone => Parting::Nothing,
             },
         }
@@ -129,7 +134,8 @@ mod tests {
             let bit = |number: u32| bits >> number & 1 != 0;
             let (closed, ending) = (bit(0), bit(1));
             for says in [Says::Perhaps, Says::ReadsOn, Says::Gone] {
-                let seen = Parted { stopped: None, from: 4, read: Some(2), written: 9, closed, ending };
+                let seen =
+                    Parted { stopped: None, oldest: 1, from: 4, read: Some(2), written: 9, closed, ending };
                 let sends = seen.sends(|| bit(2), || says);
                 let echoed = bit(2) && !closed && !ending;
                 assert_eq!(sends == Parting::Behind(4), echoed);
@@ -137,11 +143,14 @@ mod tests {
                 assert_eq!(sends == Parting::NotKnown, asked && says == Says::Perhaps);
                 let reads_on = asked && says == Says::ReadsOn;
                 assert_eq!(sends == Parting::Behind(2), reads_on, "from where it may not have read on");
-                let broken = Parted { read: None, ..seen }.sends(|| bit(2), || says);
-                assert_eq!(broken == Parting::BreakOff, reads_on);
-                for at in [0, 9, 10, u64::MAX] {
+                for read in [None, Some(0), Some(10)] {
+                    let broken = Parted { read, ..seen }.sends(|| bit(2), || says);
+                    assert_eq!(broken == Parting::BreakOff, reads_on);
+                }
+                for at in [0, 1, 9, 10, u64::MAX] {
                     let said = Parted { stopped: Some(at), ..seen }.sends(|| bit(2), || says);
-                    assert_eq!(said, if at <= 9 { Parting::Behind(at) } else { Parting::BreakOff });
+                    let can_be = (1..=9).contains(&at);
+                    assert_eq!(said, if can_be { Parting::Behind(at) } else { Parting::BreakOff });
                 }
             }
         }

@@ -4,9 +4,10 @@
 use fabric::sync::{Ordering, fence};
 
 use super::kind::Peered;
+use super::wire::Wire;
 use crate::conn::{Conn, Held, Tx, flag, path, state};
 use crate::kicks;
-use crate::layout::{RECALL_AT, SMALL_AT, TCP_AT, W, note};
+use crate::layout::{self, RECALL_AT, SMALL_AT, TCP_AT, W, note};
 use crate::path::claim::{Parted, Parting, Says};
 use crate::path::writer::by_tcp;
 use crate::peering;
@@ -86,6 +87,14 @@ fn end(conn: &Conn, tx: &mut Held<'_, Tx>) {
     conn.records_due.store(1, Ordering::Relaxed);
 }
 
+/// Whether the peer's END is on its way, or soon will be, though it has not said so: each end sends
+/// one when the link is over, unless it has before, or knows that the other one ends.
+pub(crate) fn owes_end(conn: &Conn) -> bool {
+    peering::is_over(conn)
+        && conn.notes() & (note::CLOSED | note::ENDING) == 0
+        && !conn.peering().wire().is_some_and(Wire::has_told_end)
+}
+
 /// At close() and exit(): the link has ended after all that was put had come, and perhaps before
 /// the peer was told of that.
 pub(crate) fn say_end(conn: &'static Conn, fd: i32, tx: &mut Held<'_, Tx>) {
@@ -147,6 +156,7 @@ pub(crate) fn may_resend(conn: &Conn, tx: &mut Held<'_, Tx>) -> bool {
     let (fd, notes) = (conn.descriptor(), conn.notes());
     let seen = Parted {
         stopped: conn.has(flag::HEARD).then(|| conn.word(RECALL_AT)),
+        oldest: tx.ring.position().saturating_sub(layout::UNDER_WAY as u64),
         from: tx.resend,
         read: tx.ring.unread(&conn.ends()).ok().map(|unread| tx.ring.position() - unread),
         written: tx.ring.position(),

@@ -70,8 +70,9 @@ pub fn leave() {
         if let Some(wire) = link.peering().wire()
             && link.is_used()
             && !wire.is_over()
+            && wire.settle()
         {
-            wire.settle();
+            wire.end_is_told();
         }
     }
     for_each_promoted(|conn, fd| {
@@ -209,7 +210,8 @@ pub fn attend(index: u32, slot: u64) -> Attended {
         return Attended::Done;
     }
     let fd = conn.descriptor();
-    if conn.has(flag::CUT)
+    let cut = conn.has(flag::CUT);
+    if cut
         && !conn.has(flag::HEARD)
         && let Some(mut rx) = conn.rx.try_lock()
     {
@@ -220,6 +222,8 @@ pub fn attend(index: u32, slot: u64) -> Attended {
     match conn.tx.path() {
         path::TCP if wanted => drop(writer::switch(conn, fd, &mut tx)),
         path::SMALL | path::BIG if wanted => demote::asked(conn, fd, &mut tx),
+        // Whether or not the program writes once more, or the peer can say how far it has read.
+        path::SMALL | path::BIG if cut => demote::leave_what_is_over(conn, &mut tx),
         path::RESEND => drop(demote::resend(conn, fd, &mut tx)),
         _ => {}
     }

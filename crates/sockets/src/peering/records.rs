@@ -25,7 +25,7 @@ use stream::spin::{ticks, ticks_of};
 
 use super::wire::{Wire, call};
 use crate::conn::{Conn, Held, Rx, Tx, flag, path};
-use crate::layout::{FD, KICKS, NOTES, RECALL_AT, SMALL_AT, TCP_AT, W, note};
+use crate::layout::{FD, KICKS, NOTES, RECALL_AT, SMALL_AT, TCP_AT, UNDER_WAY, W, note};
 use crate::{epoll, signals};
 use host::diag;
 
@@ -109,9 +109,6 @@ pub(crate) enum Next {
 /// Looks what the companion has next, behind kicks if they have been taken, and takes a record.
 pub(super) fn hear(wire: &Wire, conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>) -> Next {
     let mut bytes = [0; AHEAD];
-    if !take_again(conn, fd, rx, &mut bytes) {
-        return Next::Nothing;
-    }
     let got = sys::recv_some(fd, &mut bytes, libc::MSG_PEEK | libc::MSG_DONTWAIT);
     let got = match got {
         Ok(got) => got,
@@ -130,9 +127,37 @@ pub(super) fn hear(wire: &Wire, conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>) -> 
             Next::Record
         }
         (0, None) if got == 0 => Next::Bytes(usize::MAX),
-        (0, None) => begun(fd, rx, &mut bytes[..got], wire.mark),
-        (free, _) if free == AHEAD => Next::Bytes(AHEAD),
-        (free, _) => Next::Bytes(free),
+        (0, None) => {
+            let next = begun(fd, rx, &mut bytes[..got], wire.mark);
+            without_again(conn, fd, rx, next)
+        }
+        (free, _) => without_again(conn, fd, rx, Next::Bytes(free)),
+    }
+}
+
+/// Of bytes that are no record takes out those that come [`again`](Conn::again), as if they were
+/// one.
+fn without_again(conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>, next: Next) -> Next {
+    let again = conn.again.load(Ordering::Relaxed);
+    let Next::Bytes(free) = next else { return next };
+    if again == 0 || free == usize::MAX {
+        return next;
+    }
+    let mut bytes = [0; AHEAD];
+    let most = (free as u64).min(again).min(AHEAD as u64) as usize;
+    let _undisturbed = signals::undisturbed();
+    match sys::recv_some(fd, &mut bytes[..most], libc::MSG_DONTWAIT) {
+        Ok(taken @ 1..) => {
+            conn.again.store(again - taken as u64, Ordering::Relaxed);
+            rx.records += taken as u64;
+            Next::Record
+        }
+        // The end, which whoever reads next is told of.
+        Ok(_) => Next::Bytes(usize::MAX),
+        Err(errno) => {
+            rx.keep_error(errno);
+            Next::Bytes(usize::MAX)
+        }
     }
 }
 
@@ -278,18 +303,22 @@ fn heard(wire: &Wire, conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>, record: Recor
     agreed(conn);
     match kind {
         END if conn.word(TCP_AT) == 0 => {
+            // More than lies in the rings cannot come again. What a peer says that does not keep to
+            // that is found to be wrong where it is used.
             let again = come(conn, rx).saturating_sub(position).min(follow);
-            if again != 0 {
-                conn.again.store(follow_until(fd, again), Ordering::Relaxed);
+            let again = if again > UNDER_WAY as u64 { 0 } else { again };
+            conn.again.store(again, Ordering::Relaxed);
+            let tcp_at = position.wrapping_add(again).wrapping_add(1);
+            if follow != 0 && conn.rx.path() != path::LAST {
                 // As if it had been recalled: no more of the ring is read, whatever comes.
-                conn.recalled_from.store(position.wrapping_add(again + 1), Ordering::Relaxed);
+                conn.recalled_from.store(tcp_at, Ordering::Relaxed);
                 conn.set(flag::RECALLED);
             }
             if follow != 0 {
                 conn.follow.store(follow_until(fd, follow), Ordering::Relaxed);
             }
             // As if the writer had put it. What it says is checked where it is used.
-            mine.set_word(conn.at(TCP_AT), position.wrapping_add(again + 1));
+            mine.set_word(conn.at(TCP_AT), tcp_at);
             // At once, whatever is unread in the ring: a peer that does not know it has to look for
             // a STOP before each read.
             conn.theirs().or_word(conn.at(NOTES), note::END_HEARD);
@@ -321,36 +350,9 @@ fn come(conn: &Conn, rx: &Rx) -> u64 {
     come.max(rx.ring.position())
 }
 
-/// Up to which byte of the companion so many come that `follow` the END just taken.
+/// Up to which byte of the companion those come that `follow` the END just taken.
 fn follow_until(fd: i32, follow: u64) -> u64 {
     read(fd).map_or(0, |read| read.saturating_add(follow))
-}
-
-/// Takes out those that come [`again`](Conn::again), as many as have come; false if more are to
-/// come.
-fn take_again(conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>, bytes: &mut [u8]) -> bool {
-    let until = conn.again.load(Ordering::Relaxed);
-    if until == 0 {
-        return true;
-    }
-    loop {
-        let left = read(fd).map_or(0, |read| until.saturating_sub(read));
-        if left == 0 {
-            conn.again.store(0, Ordering::Relaxed);
-            return true;
-        }
-        let _undisturbed = signals::undisturbed();
-        let most = bytes.len().min(left as usize);
-        match sys::recv_some(fd, &mut bytes[..most], libc::MSG_DONTWAIT) {
-            Ok(taken @ 1..) => rx.records += taken as u64,
-            Err(Errno::EAGAIN | Errno::EINTR) => return false,
-            // The end, which whoever reads next is told of.
-            end => {
-                end.map_or_else(|errno| rx.keep_error(errno), |_| ());
-                return true;
-            }
-        }
-    }
 }
 
 /// Whether bytes that were in the ring are still to come by tcp.

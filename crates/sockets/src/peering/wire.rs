@@ -67,6 +67,8 @@ pub struct Wire {
     answered: AtomicU64,
     /// The peer has not answered in time, and not since.
     silent: AtomicU32,
+    /// The peer knows that this process ends.
+    end_told: AtomicU32,
     /// Begins what progress threads put among the bytes of tcp.
     pub(crate) mark: u128,
 }
@@ -92,6 +94,16 @@ impl Wire {
         // SAFETY: zeroed memory of this size, aligned to a page, which stays mapped; zeroes are a
         // valid wire.
         Some(unsafe { &*at })
+    }
+
+    /// This process ends, as the peer was told before all was settled.
+    pub(super) fn end_is_told(&self) {
+        self.end_told.store(1, Ordering::Relaxed);
+    }
+
+    /// Whether the peer knows that.
+    pub(super) fn has_told_end(&self) -> bool {
+        self.end_told.load(Ordering::Relaxed) != 0
     }
 
     fn post(&self, what: u64, at: u64, value: u64) {

@@ -91,6 +91,7 @@ ether-soak: build ## shunt ether with random frames and hosts that are killed, E
 sim: ## the library in a simulated world, SIM_SECONDS long (600); then each rule switched off must make a seed fail
 	@scripts/sim.sh --seconds $(or $(SIM_SECONDS),600)
 	@scripts/sim.sh --hosts --seconds $(or $(SIM_SECONDS),600)
+	@scripts/sim.sh --spaces --seconds $(or $(SIM_SECONDS),600)
 	@scripts/sim.sh rules
 
 mends: ## takes one mend of an old race after the other out: the simulator must find what it mended (MENDS="ask_again short_reads" for some)

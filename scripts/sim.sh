@@ -3,6 +3,7 @@
 #
 #   scripts/sim.sh [OPTIONS]   builds both with --cfg sim, and runs seeds; --help lists the options
 #   scripts/sim.sh --hosts     the two processes are on different hosts
+#   scripts/sim.sh --spaces    they are in different network namespaces
 #   scripts/sim.sh rules       switches off, one after the other, the rules that the simulator is known to find
 #                              missing (by SIM_SEEDS seeds, 100000: five minutes at most), and fails if it does not
 #   scripts/sim.sh mends [NAME...]  the same for mends of tests/mends.py, each in a build of its own

@@ -82,6 +82,7 @@ everything() {
     stage simulator "the library in a simulated world, ${SIM_SECONDS:-30} s" scripts/sim.sh --seconds "${SIM_SECONDS:-30}"
     # Seeds that are known to pass, some of which once did not (6852).
     stage hosts "the same on two hosts" scripts/sim.sh --hosts --seeds 4801-7200
+    stage spaces "the same in two network namespaces" scripts/sim.sh --spaces --seeds 1-2000
     asked rules && stage rules "the simulator with each rule switched off" scripts/sim.sh rules
     stage fuzz "fuzzers, short form" scripts/fuzz.sh "${FUZZ_SHORT_SECONDS:-3}"
     asked soak && stage soak "soak for ${SOAK_SECONDS:-600} s" soak

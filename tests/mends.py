@@ -24,8 +24,9 @@ class Mend(NamedTuple):
     old: str
     #: What stands there with the mend taken out.
     new: str
-    #: It shows only between two hosts.
+    #: It shows only between two hosts, or in two network namespaces.
     hosts: bool = False
+    spaces: bool = False
     #: A test of the crate that fails without, where no seed does: what it takes is too rare.
     test: str = ""
 
@@ -185,11 +186,21 @@ MENDS = {
     "read_twice": Mend(
         "between hosts a link that died under a half closed end was a reset, or held up a close() for seconds", "90678b7",
         "the simulator, seeds 303422 and 277653", "sockets/src/peering/records.rs",
-        "conn.again.store(follow_until(fd, again), Ordering::Relaxed);",
+        "conn.again.store(again, Ordering::Relaxed);",
         "", hosts=True),
     "kick_behind_ring": Mend(
         "a close() was a reset where the kick that woke its reader by tcp came with the ring's announcement", "a333075",
         "the simulator, seed 839 between hosts", "sockets/src/path/closing.rs",
         "Reads::Ring | Reads::Tcp => End::TakeKicks,\n            Reads::Last => End::ByKernel,",
         "Reads::Ring => End::TakeKicks,\n            Reads::Tcp | Reads::Last => End::ByKernel,", hosts=True),
+    "wait_without_slot": Mend(
+        "a write that the kernel took in part ended the program while the ends of its connection proved themselves", "48e1ac7",
+        "the simulator, seed 1 in two network namespaces", "sockets/src/wait.rs",
+        "return kernel_writable(conn, fd, sleeps); } let seen = Seen::now(conn);",
+        "let _ = Seen::now(conn); return kernel_writable(conn, fd, sleeps); } let seen = Seen::now(conn);", spaces=True),
+    "idle_writer": Mend(
+        "between hosts what a dead link had lost did not come as long as its writer's program was idle", "391d738",
+        "a review", "sockets/src/peering/progress.rs",
+        "path::SMALL | path::BIG if cut => demote::leave_what_is_over(conn, &mut tx),",
+        "", hosts=True),
 }

@@ -60,9 +60,9 @@ def build_whole():
         shutil.copy(TARGET / "sim/fast" / file, WHOLE)
 
 
-def fails_anyway(seed, *hosts):
+def fails_anyway(seed, *where):
     """Whether a seed fails with all mends, too: it says nothing of one that is taken out."""
-    return subprocess.run([WHOLE / "sim", "--seeds", f"{seed}-{seed}", *hosts], stdout=subprocess.DEVNULL).returncode != 0
+    return subprocess.run([WHOLE / "sim", "--seeds", f"{seed}-{seed}", *where], stdout=subprocess.DEVNULL).returncode != 0
 
 
 def unit_test(mend):
@@ -95,12 +95,13 @@ def try_without(name):
     if "--seeds" not in built:
         return f"DOES NOT COMPILE\n{built}"
     began = time.monotonic()
-    hosts = ["--hosts"] if MENDS[name].hosts else []
+    where = [option for option in ("hosts", "spaces") if getattr(MENDS[name], option)]
+    where = [f"--{option}" for option in where]
     first = 1
     while True:
-        said = simulate("--seeds", f"{first}-{SEEDS}", "--jobs", "1", *hosts, timeout=MOST_SECONDS)
+        said = simulate("--seeds", f"{first}-{SEEDS}", "--jobs", "1", *where, timeout=MOST_SECONDS)
         found = re.search(r"^seed +(\d+) *: (.*)$", said, re.M)
-        if not found or not fails_anyway(found[1], *hosts):
+        if not found or not fails_anyway(found[1], *where):
             return found and f"{time.monotonic() - began:3.0f} s, seed {found[1]}: {found[2]}"
         print(f"{name:20} seed {found[1]} fails with all mends, too: {found[2]}", flush=True)
         first = int(found[1]) + 1

@@ -91,13 +91,19 @@ pub fn environment(end: usize) -> Vec<CString> {
     .to_vec()
 }
 
-/// The pause before a turn: connections are introduced after a while.
-pub fn pause(world: &mut World, turn: u64) -> i32 {
-    match turn {
+/// How long each end does something else before a turn: connections are introduced after a while.
+/// `long`: one of them perhaps so long that what it has written must come without it.
+pub fn pauses(world: &mut World, turn: u64, long: bool) -> [i32; 2] {
+    if long && world.once_in(3) {
+        let idle = world.below(2) as usize;
+        return [0, 1].map(|end| if end == idle { 2000 } else { 0 });
+    }
+    let pause = match turn {
         3 => 110,
         4..8 => 1 + world.below(5) as i32,
         _ => world.once_in(3).into(),
-    }
+    };
+    [pause; 2]
 }
 
 /// The cards, and the network between them.

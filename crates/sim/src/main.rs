@@ -15,7 +15,8 @@
 //!
 //! [`server`] is a program of its own: it serves several connections by one epoll set. [`signals`]
 //! has handlers that run at any step, and stopped processes. With `--hosts` the two processes are
-//! on different hosts ([`hosts`]), without these two.
+//! on different hosts ([`hosts`]), with `--spaces` in two network namespaces ([`spaces`]), without
+//! these two.
 //!
 //! Not simulated: several threads that read or close one connection; and relays. The library's
 //! clone() fails: it returns twice on one stack, and a coroutine's stack cannot be copied to where
@@ -44,6 +45,7 @@ mod seam;
 mod server;
 mod signals;
 mod socket;
+mod spaces;
 mod trace;
 mod waiting;
 mod world;
@@ -71,6 +73,7 @@ Usage: sim [OPTIONS]
   --failures N     stop when so many seeds have failed (1)
   --off RULE       with a rule of the library switched off
   --hosts          the two processes are on different hosts
+  --spaces         the two processes are in different network namespaces
   --plain          programs run without the library
   --help           this text
 
@@ -112,6 +115,7 @@ fn arguments() -> Result<Option<Arguments>, String> {
             "--library" => found.library = value()?.into(),
             "--off" => found.wanted.off = number_of(&value()?)?,
             "--hosts" => found.wanted.hosts = true,
+            "--spaces" => found.wanted.spaces = true,
             "--plain" => found.wanted.plain = true,
             "--seconds" => found.seconds = Some(number(&value()?)?),
             "--from" => found.first = number(&value()?)?,

@@ -39,6 +39,8 @@ pub struct Plan {
 pub struct Turn {
     pub writer: usize,
     pub len: u64,
+    /// It is written by one call.
+    pub whole: bool,
     /// Each end does something else first, for so many ms.
     pub pauses: [i32; 2],
     pub exchange: bool,

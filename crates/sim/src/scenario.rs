@@ -16,6 +16,7 @@ use crate::program::{self, dice};
 use crate::seam::Host;
 use crate::server::{self, Shape};
 use crate::socket::{Gone, Socket};
+use crate::spaces;
 use crate::world::{self, Ran, World, with};
 
 const SERVER: Pid = 100;
@@ -30,6 +31,8 @@ pub struct Wanted {
     pub plain: bool,
     /// The two processes are on different hosts.
     pub hosts: bool,
+    /// They are in different network namespaces.
+    pub spaces: bool,
     /// The rule of this number is switched off; 0 if all hold.
     pub off: u32,
     /// So many of the last steps are kept.
@@ -45,9 +48,12 @@ pub fn run(images: &[Image], seed: u64, wanted: Wanted) -> Result<Ran, String> {
         if wanted.hosts {
             hosts::begin(world);
         }
+        if wanted.spaces {
+            spaces::begin(world);
+        }
         // Half of the runs are of plain programs, which meet each other's moves most often; and all
-        // of those between hosts.
-        let plain = wanted.hosts || world.once_in(2);
+        // of those between hosts or namespaces.
+        let plain = wanted.hosts || wanted.spaces || world.once_in(2);
         let set = !plain && world.once_in(2);
         (plain, set, plans(world, set, plain), world.once_in(2))
     });
@@ -73,9 +79,15 @@ pub fn run(images: &[Image], seed: u64, wanted: Wanted) -> Result<Ran, String> {
         let process = Process { image, host, end, restarts: handlers[end] };
         with(|world| {
             world.process(pid, image);
+            if world.spaces {
+                world.kernel.unshare(pid, end as u32 + 1);
+            }
             world.spawn(pid, move || {
-                let hosts = with(|world| world.hosts.is_some());
-                let env = if hosts { hosts::environment(end) } else { environment(grows) };
+                let env = match with(|world| (world.hosts.is_some(), world.spaces)) {
+                    (true, _) => hosts::environment(end),
+                    (_, true) => spaces::environment(),
+                    _ => environment(grows),
+                };
                 let calls = start(process, env);
                 let side = Side::default();
                 if let Some(restarts) = process.restarts {
@@ -192,12 +204,14 @@ fn plans(world: &mut World, set: bool, plain: bool) -> Vec<Plan> {
             let left_at =
                 if world.once_in(if hosts { 2 } else { 3 }) { u64::MAX } else { first + world.below(6) };
             let long_at = first + world.below(20);
+            let mut begins = if world.spaces { spaces::first_turns(world) } else { Vec::new() };
             let mut turn = |number: u64| {
                 let writer = if number < first { number as usize % 2 } else { world.below(2) as usize };
                 // Between hosts a record may stand behind what is unread, and nobody takes it out.
                 let by_reader = !hosts && !world.once_in(4);
                 Turn {
                     writer,
+                    whole: false,
                     len: match world.below(8) {
                         _ if number < first => 1 + world.below(100),
                         0 => 1,
@@ -206,7 +220,7 @@ fn plans(world: &mut World, set: bool, plain: bool) -> Vec<Plan> {
                         _ => 1 + world.below(300),
                     },
                     pauses: if hosts {
-                        [hosts::pause(world, number); 2]
+                        hosts::pauses(world, number, number == long_at)
                     } else {
                         pauses(world, number == long_at)
                     },
@@ -218,7 +232,9 @@ fn plans(world: &mut World, set: bool, plain: bool) -> Vec<Plan> {
                     leaves: (number == left_at).then_some(if by_reader { 1 - writer } else { writer }),
                 }
             };
-            let turns: Vec<Turn> = (0..turns).map(&mut turn).collect();
+            let begin = begins.len();
+            begins.extend((0..turns).map(&mut turn));
+            let turns = begins;
             let directions =
                 [(SERVER, CLIENT), (CLIENT, SERVER)].map(|(writer, reader)| world.judge.add(writer, reader));
             let urgent = !plain && world.once_in(4);
@@ -226,7 +242,7 @@ fn plans(world: &mut World, set: bool, plain: bool) -> Vec<Plan> {
                 port: if set { PORT } else { PORT + number },
                 from: if set { FROM + number } else { 0 },
                 directions,
-                both: world.once_in(4),
+                both: !world.spaces && world.once_in(4),
                 closer: exits.unwrap_or_else(|| world.below(2) as usize),
                 exits: exits.is_some(),
                 nonblocking: [world.once_in(3), world.once_in(3)],
@@ -234,8 +250,9 @@ fn plans(world: &mut World, set: bool, plain: bool) -> Vec<Plan> {
                 forks: !set && world.once_in(6) && !((hosts || exits.is_some()) && connections > 1),
                 execs: (!hosts && connections == 1 && world.once_in(3)).then(|| {
                     // What it reads and does not write then may be all that its next image does.
-                    let last = turns.len() - 1;
-                    let at = if world.once_in(3) { last } else { world.below(turns.len() as u64) as usize };
+                    let (last, from) = (turns.len() - 1, if world.once_in(4) { 0 } else { begin });
+                    let within = world.below((last + 1 - from) as u64) as usize;
+                    let at = if world.once_in(3) { last } else { from + within };
                     (world.below(2) as usize, at)
                 }),
                 turns,
@@ -432,6 +449,7 @@ fn in_turn(socket: &mut Socket, process: Process, plan: &Plan, first: usize) -> 
         if plan.execs == Some((end, number)) && number > first {
             go_on_in_another_image(socket, process, plan, number);
         }
+        socket.whole = turn.whole;
         if turn.writer == end { socket.write(turn.len)? } else { socket.read(turn.len)? }
     }
     Ok(())

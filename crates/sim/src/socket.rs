@@ -32,6 +32,8 @@ pub struct Socket {
     only_urgent: bool,
     /// Whether it asks to be told only of several bytes at once, now and then.
     pub aims: bool,
+    /// It writes and reads as much as it is to in one call, if that is taken and there.
+    pub whole: bool,
     pub waiting: Waiting,
 }
 
@@ -47,6 +49,7 @@ impl Socket {
             urgent: None,
             only_urgent: false,
             aims: false,
+            whole: false,
             waiting: Waiting::default(),
         }
     }
@@ -89,6 +92,7 @@ impl Socket {
     pub fn write(&mut self, mut left: u64) -> Result<(), Gone> {
         while left > 0 {
             let piece = match dice(4) {
+                _ if self.whole => left,
                 0 => 1 + dice(left.min(16)),
                 1 => 1 + dice(left.min(1000)),
                 _ => left,
@@ -304,7 +308,7 @@ impl Socket {
 
     /// One call or two; how many bytes came.
     pub fn read_once(&mut self, most: u64) -> Result<u64, Gone> {
-        let most = if dice(3) == 0 { 1 + dice(most) } else { most } as usize;
+        let most = if !self.whole && dice(3) == 0 { 1 + dice(most) } else { most } as usize;
         let mut way = dice(8);
         if self.nonblocking || matches!(way, 4..7) {
             if dice(3) > 0 {

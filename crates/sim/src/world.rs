@@ -66,6 +66,8 @@ pub struct World {
     pub addresses: [u32; 2],
     /// What there is between two hosts, if there are two.
     pub hosts: Option<Hosts>,
+    /// Whether the processes are in network namespaces of their own.
+    pub spaces: bool,
     /// Processes for which a run does not wait.
     pub daemons: Vec<Pid>,
 }
@@ -150,6 +152,7 @@ impl World {
             spare,
             addresses: [0x7f00_0001; 2],
             hosts: None,
+            spaces: false,
             daemons: Vec::new(),
         });
     }

@@ -14,6 +14,8 @@ mod dice;
 mod full;
 #[path = "kernel/interrupts.rs"]
 mod interrupts;
+#[path = "kernel/meeting.rs"]
+mod meeting;
 #[path = "kernel/namespace.rs"]
 mod namespace;
 #[path = "kernel/program.rs"]
@@ -89,6 +91,15 @@ fn full_buffers_behave_alike() {
         let model = full::story(&mut world::Model::new(1, 0), unix, chunk);
         assert_eq!(real, model, "unix: {unix}, writes of {chunk} bytes");
     }
+}
+
+/// What ends in two network namespaces need to meet.
+#[test]
+fn sockets_that_are_files_and_segments_are_alike() {
+    let path = std::env::temp_dir().join(format!("shunt-sim-{}", std::process::id()));
+    let path = path.to_str().expect("text");
+    assert_eq!(meeting::files(&mut world::Real, path), meeting::files(&mut world::Model::new(1, 0), path));
+    assert_eq!(meeting::segments(&mut world::Real), meeting::segments(&mut world::Model::new(1, 0)));
 }
 
 /// Which calls a handler interrupts, and which begin anew.

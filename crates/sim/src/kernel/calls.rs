@@ -1,6 +1,6 @@
 //! System calls by their numbers: a call's first attempt, its further ones, and whose it is.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use syscalls::{Errno, Sysno};
 
@@ -28,6 +28,7 @@ impl Kernel {
             unixes: Table::new(),
             inodes: Table::new(),
             paths: BTreeMap::new(),
+            folders: BTreeSet::new(),
             names: BTreeMap::new(),
             wire: BTreeMap::new(),
             sent: 0,
@@ -267,6 +268,7 @@ impl Kernel {
             Sysno::fstat => self.fstat(tid, a, b),
             Sysno::fstatfs => self.fstatfs(tid, a, b),
             Sysno::fchmod => self.fchmod(tid, a, b as u32),
+            Sysno::fchmodat => self.fchmodat(tid, b, c as u32),
             Sysno::getdents64 => self.getdents(tid, a, b, c),
             Sysno::readlinkat => self.readlink(tid, b, c, d),
             Sysno::unlinkat => self.unlink(b),

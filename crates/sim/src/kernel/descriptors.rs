@@ -169,6 +169,7 @@ impl Kernel {
         let seals = entry.seals;
         match &mut entry.data {
             Data::Bytes(bytes) => bytes.resize(len, 0),
+            Data::Socket(_) => return Err(Errno::EINVAL),
             Data::Memory { fd, len: known } => {
                 let sealed = if len < *known { libc::F_SEAL_SHRINK } else { libc::F_SEAL_GROW };
                 if len != *known && seals & sealed != 0 {

@@ -3,7 +3,7 @@
 
 use syscalls::Errno;
 
-use super::objects::{Data, Inode, Kind};
+use super::objects::{Data, Inode, Kind, key};
 use super::state::{Kernel, Outcome, Tid};
 use super::unix::Parcels;
 use super::user::{self, Places};
@@ -47,6 +47,7 @@ impl Kernel {
             Kind::Text(text) => from(text),
             Kind::Memory(inode) | Kind::Disk(inode) => match &self.inodes[*inode].data {
                 Data::Bytes(bytes) => from(bytes),
+                Data::Socket(_) => Err(Errno::ENXIO),
                 Data::Memory { fd, .. } => {
                     let mut bytes = vec![0u8; to.len()];
                     // SAFETY: a call on a file of the model's own; there is room for so many bytes.
@@ -95,6 +96,7 @@ impl Kernel {
                 all.resize(all.len().max(end), 0);
                 all[at..end].copy_from_slice(&bytes);
             }
+            Data::Socket(_) => return Err(Errno::ENXIO),
             Data::Memory { fd, len } => {
                 // SAFETY: a call on a file of the model's own.
                 let done = unsafe { libc::pwrite(*fd, bytes.as_ptr().cast(), bytes.len(), at as i64) };
@@ -118,6 +120,7 @@ impl Kernel {
     fn inode_len(&self, inode: u64) -> usize {
         match &self.inodes[inode].data {
             Data::Bytes(bytes) => bytes.len(),
+            Data::Socket(_) => 0,
             Data::Memory { len, .. } => *len,
         }
     }
@@ -150,6 +153,7 @@ impl Kernel {
             "/dev/null" => Kind::Null,
             "/dev/urandom" | "/dev/random" => Kind::Random,
             _ if name.starts_with("/proc/") || name.starts_with("/sys/") => self.made_up(tid, &name)?,
+            _ if flags & libc::O_DIRECTORY != 0 => self.folder(&path)?,
             _ => self.disk_file(tid, path, flags, mode)?,
         };
         self.make(tid, kept, cloexec, |_| kind)
@@ -159,6 +163,11 @@ impl Kernel {
         let create = flags & libc::O_CREAT != 0;
         let inode = match self.paths.get(&path).copied() {
             Some(_) if create && flags & libc::O_EXCL != 0 => return Err(Errno::EEXIST),
+            // Only its place is opened.
+            Some(inode) if flags & libc::O_PATH != 0 => {
+                self.inodes[inode].refs += 1;
+                return Ok(Kind::Disk(inode));
+            }
             Some(inode) if self.inodes[inode].mode & libc::S_IFMT == libc::S_IFSOCK => {
                 return Err(Errno::ENXIO);
             }
@@ -205,9 +214,34 @@ impl Kernel {
     pub(super) fn unlink(&mut self, path: usize) -> Result<usize, Errno> {
         let path = user::text(path)?;
         let inode = self.paths.remove(&path).ok_or(Errno::ENOENT)?;
-        // Whoever has bound a socket there keeps it, but nobody finds it any more.
-        self.names.remove(&(path, 0));
+        // Whoever has bound a socket there keeps it, but nobody finds it by that name any more.
+        self.names.remove(&key(&path, 0, 0));
         self.put_inode(inode);
+        Ok(0)
+    }
+
+    /// A folder that was made ([`Kernel::make_folder`]), with what is in it.
+    fn folder(&self, path: &[u8]) -> Result<Kind, Errno> {
+        if !self.folders.contains(path) {
+            return Err(if self.paths.contains_key(path) { Errno::ENOTDIR } else { Errno::ENOENT });
+        }
+        let inside = self.paths.iter().filter_map(|(name, &inode)| {
+            let name = name.strip_prefix(path)?.strip_prefix(b"/")?;
+            Some((inode, name.to_vec()))
+        });
+        Ok(Kind::Folder(inside.collect()))
+    }
+
+    /// Makes a folder that is there from the beginning.
+    pub fn make_folder(&mut self, path: &str) {
+        self.folders.insert(path.as_bytes().to_vec());
+    }
+
+    pub(super) fn fchmodat(&mut self, tid: Tid, path: usize, mode: u32) -> Result<usize, Errno> {
+        let path = user::text(path)?;
+        let inode = self.inode_at(tid, &path)?;
+        let entry = &mut self.inodes[inode];
+        entry.mode = entry.mode & libc::S_IFMT | mode & 0o7777;
         Ok(0)
     }
 

@@ -12,9 +12,10 @@ const NLMSG_ERROR: u16 = 2;
 const HEADER: usize = 16;
 
 impl Kernel {
-    pub(super) fn netlink_send(&mut self, file: u64, from: &Places) -> Result<usize, Errno> {
+    pub(super) fn netlink_send(&mut self, tid: Tid, file: u64, from: &Places) -> Result<usize, Errno> {
         let request = from.gather(0, 4096)?;
-        let answer = match self.diag(&request) {
+        let space = self.process(tid).space;
+        let answer = match self.diag(&request, space) {
             Ok(answer) => answer,
             Err(errno) => error(&request, errno),
         };
@@ -51,7 +52,8 @@ impl Kernel {
         )
     }
 
-    fn diag(&self, request: &[u8]) -> Result<Vec<u8>, Errno> {
+    /// Of the sockets of one network namespace.
+    fn diag(&self, request: &[u8], space: u32) -> Result<Vec<u8>, Errno> {
         let half = |at: usize| request.get(at..at + 2).map_or(0, |two| u16::from_ne_bytes([two[0], two[1]]));
         if request.len() < HEADER + 56 || half(4) != SOCK_DIAG_BY_FAMILY {
             return Err(Errno::EINVAL);
@@ -68,8 +70,9 @@ impl Kernel {
             let there = tcp.local.ip == 0 || tcp.local.ip == own.ip;
             tcp.state == State::Listen && tcp.local.port == own.port && there
         };
-        let found = self.tcps.iter().find(|(_, tcp)| exact(tcp));
-        let found = found.or_else(|| self.tcps.iter().find(|(_, tcp)| listens(tcp)));
+        let shown = || self.tcps.iter().filter(|(_, tcp)| tcp.common.space == space);
+        let found = shown().find(|(_, tcp)| exact(tcp));
+        let found = found.or_else(|| shown().find(|(_, tcp)| listens(tcp)));
         let Some((_, tcp)) = found else { return Err(Errno::ENOENT) };
         Ok(record(tcp, &request[8..12]))
     }

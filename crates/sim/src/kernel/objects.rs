@@ -159,6 +159,8 @@ pub(super) struct Common {
     pub(super) shut: u8,
     pub(super) cookie: u64,
     pub(super) uid: u32,
+    /// The network namespace.
+    pub(super) space: u32,
     pub(super) inode: u64,
     pub(super) rcvtimeo: Option<u64>,
     pub(super) sndtimeo: Option<u64>,
@@ -228,6 +230,16 @@ pub(super) struct Tcp {
     pub(super) accepted: VecDeque<u64>,
     /// Whose queue it is in, or will be.
     pub(super) listener: u64,
+    /// TCP_SAVE_SYN, and the time stamp of the SYN that is kept of one that was accepted.
+    pub(super) saves_syn: bool,
+    pub(super) saved_syn: Option<u32>,
+    /// What its time stamps are more than the clock, in ms.
+    pub(super) stamp: u32,
+    /// Offsets at which a segment ends (MSG_EOR), of what has not been sent.
+    pub(super) edges: VecDeque<u64>,
+    /// Segments with data, each way.
+    pub(super) segments_out: u32,
+    pub(super) segments_in: u32,
 }
 
 impl Tcp {
@@ -328,8 +340,20 @@ pub(super) struct Unix {
     pub(super) backlog: usize,
     pub(super) accepted: VecDeque<u64>,
     pub(super) pass_creds: bool,
+    /// SO_PASSRIGHTS: whether descriptors may be passed to it.
+    pub(super) pass_rights: bool,
     /// A classic packet filter: what is let in.
     pub(super) filter: Option<Vec<(u16, u8, u8, u32)>>,
+}
+
+/// What a UNIX socket is found by.
+pub(super) type Name = (Vec<u8>, i32, u32);
+
+/// The same of a name: an abstract one is one of its type and its network namespace, a path is of
+/// none.
+pub(super) fn key(name: &[u8], kind: i32, space: u32) -> Name {
+    let abstractly = name.first().is_none_or(|&byte| byte == 0);
+    (name.to_vec(), if abstractly { kind } else { 0 }, if abstractly { space } else { 0 })
 }
 
 impl Unix {
@@ -338,8 +362,8 @@ impl Unix {
     }
 
     /// What it is found by.
-    pub(super) fn key(&self, name: &[u8]) -> (Vec<u8>, i32) {
-        (name.to_vec(), if name.first() == Some(&0) { self.kind } else { 0 })
+    pub(super) fn key(&self, name: &[u8]) -> Name {
+        key(name, self.kind, self.common.space)
     }
 
     pub(super) fn is_datagram(&self) -> bool {
@@ -370,6 +394,8 @@ pub(super) struct Inode {
 
 pub(super) enum Data {
     Bytes(Vec<u8>),
+    /// A UNIX socket's, which may be gone.
+    Socket(u64),
     /// A real memfd, so that it can be mapped.
     Memory {
         fd: i32,
@@ -391,6 +417,8 @@ pub(super) struct Process {
     pub(super) descriptors: Vec<Option<Descriptor>>,
     pub(super) limits: [(u64, u64); 16],
     pub(super) name: Vec<u8>,
+    /// The network namespace.
+    pub(super) space: u32,
 }
 
 pub(super) struct Thread {

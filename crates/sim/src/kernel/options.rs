@@ -12,6 +12,10 @@ const SOL: i32 = libc::SOL_SOCKET;
 const TCP: i32 = libc::IPPROTO_TCP;
 const SO_COOKIE: i32 = 57;
 const SO_PEERPIDFD: i32 = 77;
+const SO_PASSRIGHTS: i32 = 83;
+const TCP_TIMESTAMP: i32 = 24;
+const TCP_SAVE_SYN: i32 = 27;
+const TCP_SAVED_SYN: i32 = 28;
 /// What SO_RCVBUF and SO_SNDBUF cannot go below.
 const LEAST: usize = 2304;
 
@@ -90,6 +94,10 @@ impl Kernel {
                 return Ok((made as i32).to_ne_bytes().to_vec());
             }
             (TCP, libc::TCP_INFO) => return Ok(self.tcp_info(tcp.ok_or(Errno::EOPNOTSUPP)?)),
+            (TCP, TCP_SAVED_SYN) => {
+                let stamp = tcp.and_then(|id| self.tcps[id].saved_syn.take());
+                return Ok(stamp.map_or_else(Vec::new, syn));
+            }
             (TCP, libc::TCP_CONGESTION) => return Ok(b"cubic\0\0\0\0\0\0\0\0\0\0\0".to_vec()),
             (SOL, libc::SO_ERROR) => {
                 let error = self.common_of(file)?.error.take();
@@ -138,7 +146,13 @@ impl Kernel {
             (SOL, libc::SO_PEEK_OFF) => common.peek_at.map_or(-1, |at| at as i32),
             (SOL, libc::SO_OOBINLINE) => i32::from(common.inline),
             (SOL, libc::SO_PASSCRED) => i32::from(self.unixes[unix.ok_or(Errno::EOPNOTSUPP)?].pass_creds),
+            (SOL, SO_PASSRIGHTS) => i32::from(self.unixes[unix.ok_or(Errno::EOPNOTSUPP)?].pass_rights),
             (TCP, libc::TCP_CORK) => i32::from(tcp.is_some_and(|id| self.tcps[id].corked)),
+            (TCP, TCP_SAVE_SYN) => i32::from(tcp.is_some_and(|id| self.tcps[id].saves_syn)),
+            (TCP, TCP_TIMESTAMP) => {
+                let stamp = tcp.map_or(0, |id| self.tcps[id].stamp);
+                stamp.wrapping_add((self.now / 1_000_000) as u32) as i32
+            }
             _ => {
                 let kept = KEPT.iter().find(|kept| (kept.0, kept.1) == (level, name));
                 let kept = kept.ok_or(Errno::ENOPROTOOPT)?;
@@ -166,6 +180,8 @@ impl Kernel {
         half(80, 10);
         half(84, 65_483);
         half(144, (tcp.written - tcp.sent) as u32);
+        half(152, tcp.segments_in);
+        half(156, tcp.segments_out);
         let mut word = |at: usize, value: u64| info[at..at + 8].copy_from_slice(&value.to_ne_bytes());
         // bytes_acked counts the SYN of one who has called connect(), and FIN; bytes_received
         // counts FIN.
@@ -228,6 +244,15 @@ impl Kernel {
                 let id = self.unix_of(file).ok_or(Errno::EOPNOTSUPP)?;
                 self.unixes[id].pass_creds = value != 0;
             }
+            (SOL, SO_PASSRIGHTS) => {
+                let id = self.unix_of(file).ok_or(Errno::EOPNOTSUPP)?;
+                self.unixes[id].pass_rights = value != 0;
+            }
+            (TCP, TCP_SAVE_SYN) => {
+                if let Some(id) = tcp {
+                    self.tcps[id].saves_syn = value != 0;
+                }
+            }
             (SOL, libc::SO_DETACH_FILTER) => {
                 if let Some(id) = self.unix_of(file) {
                     self.unixes[id].filter.take().ok_or(Errno::ENOENT)?;
@@ -288,6 +313,16 @@ fn keep(options: &mut BTreeMap<(i32, i32), i32>, level: i32, name: i32, value: i
     let switch = level == SOL && name != libc::SO_PRIORITY && name != libc::SO_MARK;
     options.insert((level, name), if switch { i32::from(value != 0) } else { value });
     Ok(0)
+}
+
+/// The headers of a SYN with this time stamp, and no other options.
+fn syn(stamp: u32) -> Vec<u8> {
+    let mut headers = vec![0; 52];
+    headers[0] = 0x45;
+    headers[32] = 0x80;
+    headers[40..44].copy_from_slice(&[1, 1, 8, 10]);
+    headers[44..48].copy_from_slice(&stamp.to_be_bytes());
+    headers
 }
 
 fn timeval(nanos: Option<u64>) -> Vec<u8> {

@@ -23,7 +23,12 @@ impl Kernel {
         let descriptors = vec![Some(Descriptor { file: null, cloexec: false }); 3];
         let (uids, gids) = ([uid; 3], [uid; 3]);
         let name = b"sim".to_vec();
-        self.processes.insert(pid, Process { parent: 1, uids, gids, descriptors, limits, name });
+        self.processes.insert(pid, Process { parent: 1, uids, gids, descriptors, limits, name, space: 0 });
+    }
+
+    /// A process, which has made no sockets yet, gets a network namespace of its own.
+    pub fn unshare(&mut self, pid: Pid, space: u32) {
+        self.processes.get_mut(&pid).expect("a process that was made before").space = space;
     }
 
     /// A thread of a process.
@@ -49,6 +54,7 @@ impl Kernel {
             descriptors: process.descriptors.clone(),
             limits: process.limits,
             name: process.name.clone(),
+            space: process.space,
         };
         for descriptor in copy.descriptors.iter().flatten() {
             self.files[descriptor.file].refs += 1;
@@ -380,7 +386,8 @@ impl Kernel {
         let pid = self.threads.get(&pid).map_or(pid, |thread| thread.pid);
         let process = self.processes.get(&pid).ok_or(Errno::ENOENT)?;
         let target = if let Some(space) = file.strip_prefix("ns/") {
-            format!("{space}:[4026531840]").into_bytes()
+            let number = 4_026_531_840 + if space == "net" { process.space } else { 0 };
+            format!("{space}:[{number}]").into_bytes()
         } else if file == "exe" {
             b"/usr/bin/sim".to_vec()
         } else {

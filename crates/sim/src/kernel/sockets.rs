@@ -27,19 +27,20 @@ impl Kernel {
         if flags & !FLAGS != 0 {
             return Err(Errno::EINVAL);
         }
-        let uid = self.process(tid).uids[1];
+        let process = self.process(tid);
+        let whose = (process.uids[1], process.space);
         let kept = libc::O_RDWR | flags & libc::SOCK_NONBLOCK;
         let cloexec = flags & libc::SOCK_CLOEXEC != 0;
         match (family, kind) {
             (libc::AF_INET, libc::SOCK_STREAM) if protocol == 0 || protocol == libc::IPPROTO_TCP => {
-                self.make(tid, kept, cloexec, |kernel| Kind::Tcp(kernel.new_tcp(uid)))
+                self.make(tid, kept, cloexec, |kernel| Kind::Tcp(kernel.new_tcp(whose)))
             }
             (libc::AF_INET, libc::SOCK_STREAM) => Err(Errno::EPROTONOSUPPORT),
             (libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_SEQPACKET | libc::SOCK_DGRAM) => {
                 if protocol != 0 && protocol != libc::AF_UNIX {
                     return Err(Errno::EPROTONOSUPPORT);
                 }
-                self.make(tid, kept, cloexec, |kernel| Kind::Unix(kernel.new_unix(uid, kind)))
+                self.make(tid, kept, cloexec, |kernel| Kind::Unix(kernel.new_unix(whose, kind)))
             }
             (libc::AF_NETLINK, libc::SOCK_RAW | libc::SOCK_DGRAM) if protocol == libc::NETLINK_SOCK_DIAG => {
                 self.make(tid, kept, cloexec, |_| Kind::Netlink(VecDeque::new()))
@@ -229,7 +230,7 @@ impl Kernel {
         Ok(match self.files[file].kind {
             Kind::Tcp(id) => self.tcp_send(tid, id, from, patience),
             Kind::Unix(id) => self.unix_send(tid, id, from, name, patience, parcels),
-            Kind::Netlink(_) => Outcome::Done(self.netlink_send(file, from)),
+            Kind::Netlink(_) => Outcome::Done(self.netlink_send(tid, file, from)),
             _ => return Err(Errno::ENOTSOCK),
         })
     }

@@ -1,7 +1,7 @@
 //! All that the kernel keeps, and what every part of it needs: descriptors, sleeping, and telling
 //! of changes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use syscalls::{Errno, Sysno};
 
@@ -79,9 +79,9 @@ pub struct Kernel {
     pub(super) unixes: Table<Unix>,
     pub(super) inodes: Table<Inode>,
     pub(super) paths: BTreeMap<Vec<u8>, u64>,
-    /// UNIX sockets by their names. An abstract one may be given to one socket of each type
-    /// (`unix_abstract_hash`); with a path there is no type.
-    pub(super) names: BTreeMap<(Vec<u8>, i32), u64>,
+    pub(super) folders: BTreeSet<Vec<u8>>,
+    /// UNIX sockets by their names ([`super::objects::key`]).
+    pub(super) names: BTreeMap<super::objects::Name, u64>,
     /// What is on its way, by its time of arrival.
     pub(super) wire: BTreeMap<(u64, u64), Parcel>,
     pub(super) sent: u64,
@@ -143,6 +143,19 @@ impl Kernel {
     pub(super) fn process(&mut self, tid: Tid) -> &mut Process {
         let pid = self.pid(tid);
         self.processes.get_mut(&pid).expect("threads end with their process")
+    }
+
+    /// What a path leads to, which may be a process's open file.
+    pub(super) fn inode_at(&mut self, tid: Tid, path: &[u8]) -> Result<u64, Errno> {
+        let Some(number) = path.strip_prefix(b"/proc/self/fd/") else {
+            return self.paths.get(path).copied().ok_or(Errno::ENOENT);
+        };
+        let number = core::str::from_utf8(number).ok().and_then(|number| number.parse::<usize>().ok());
+        let file = self.file(tid, number.ok_or(Errno::ENOENT)?).map_err(|_| Errno::ENOENT)?;
+        match self.files[file].kind {
+            Kind::Disk(inode) => Ok(inode),
+            _ => Err(Errno::ECONNREFUSED),
+        }
     }
 
     /// The file of a descriptor. While a call sleeps, the one that it began with.
@@ -234,13 +247,14 @@ impl Kernel {
     }
 
     /// What a new socket has.
-    pub(super) fn common(&mut self, uid: u32, sndbuf: usize, rcvbuf: usize) -> Common {
+    pub(super) fn common(&mut self, (uid, space): (u32, u32), sndbuf: usize, rcvbuf: usize) -> Common {
         Common {
             file: None,
             error: None,
             shut: 0,
             cookie: self.number(),
             uid,
+            space,
             inode: self.number(),
             rcvtimeo: None,
             sndtimeo: None,

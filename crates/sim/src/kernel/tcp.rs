@@ -55,6 +55,9 @@ impl Kernel {
                 if done == total && patience.flags & libc::MSG_OOB != 0 {
                     tcp.urgent_sent = tcp.written;
                 }
+                if done == total && patience.flags & libc::MSG_EOR != 0 {
+                    tcp.edges.push_back(tcp.written);
+                }
                 // What is announced to go on is held together as by a cork.
                 let corked = tcp.corked;
                 tcp.corked |= more;

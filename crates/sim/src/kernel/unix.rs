@@ -17,9 +17,9 @@ use names::name_of;
 
 impl Kernel {
     /// A new socket.
-    pub(super) fn new_unix(&mut self, uid: u32, kind: i32) -> u64 {
+    pub(super) fn new_unix(&mut self, whose: (u32, u32), kind: i32) -> u64 {
         let room = self.limits.unix;
-        let common = self.common(uid, room, room);
+        let common = self.common(whose, room, room);
         let backlog = self.limits.datagrams;
         self.unixes.add(Unix {
             common,
@@ -34,6 +34,7 @@ impl Kernel {
             backlog,
             accepted: VecDeque::new(),
             pass_creds: false,
+            pass_rights: true,
             filter: None,
         })
     }
@@ -61,7 +62,7 @@ impl Kernel {
         }
         if name[0] != 0 {
             let (_, uid, _) = self.credentials(tid);
-            let (mode, data) = (libc::S_IFSOCK | 0o755, Data::Bytes(Vec::new()));
+            let (mode, data) = (libc::S_IFSOCK | 0o755, Data::Socket(id));
             let inode = self.inodes.add(Inode { refs: 1, name: name.clone(), mode, uid, seals: 0, data });
             self.paths.insert(name.clone(), inode);
         }
@@ -102,12 +103,12 @@ impl Kernel {
 
     fn try_connect(&mut self, tid: Tid, id: u64, at: usize, len: usize) -> Result<usize, Errno> {
         if self.unixes[id].is_datagram() {
-            return self.connect_datagrams(id, at, len);
+            return self.connect_datagrams(tid, id, at, len);
         }
         let name = name_of(at, len)?;
         self.name_for_creds(id)?;
         let kind = self.unixes[id].kind;
-        let listener = self.find_unix(&name, kind)?;
+        let listener = self.find_unix(tid, &name, kind)?;
         let there = &self.unixes[listener];
         if there.state != State::Listen || there.common.shut & RCV != 0 {
             return Err(Errno::ECONNREFUSED);
@@ -121,12 +122,13 @@ impl Kernel {
             _ => return Err(Errno::EINVAL),
         }
         let creds = self.credentials(tid);
-        let (uid, named) = (self.unixes[listener].common.uid, self.unixes[listener].name.clone());
-        let (known, pass) = (self.unixes[listener].peer_creds, self.unixes[listener].pass_creds);
-        let child = self.new_unix(uid, kind);
+        let there = &self.unixes[listener];
+        let (whose, named) = ((there.common.uid, there.common.space), there.name.clone());
+        let (known, pass, rights) = (there.peer_creds, there.pass_creds, there.pass_rights);
+        let child = self.new_unix(whose, kind);
         let socket = &mut self.unixes[child];
         (socket.name, socket.peer, socket.state) = (named, id, State::Established);
-        (socket.peer_creds, socket.pass_creds) = (Some(creds), pass);
+        (socket.peer_creds, socket.pass_creds, socket.pass_rights) = (Some(creds), pass, rights);
         let socket = &mut self.unixes[id];
         (socket.peer, socket.peer_creds, socket.state) = (child, known, State::Established);
         self.unixes[listener].accepted.push_back(child);
@@ -136,13 +138,13 @@ impl Kernel {
     }
 
     /// `unix_dgram_connect`.
-    fn connect_datagrams(&mut self, id: u64, at: usize, len: usize) -> Result<usize, Errno> {
+    fn connect_datagrams(&mut self, tid: Tid, id: u64, at: usize, len: usize) -> Result<usize, Errno> {
         let unspecified = len >= 2 && user::get::<u16>(at)? == libc::AF_UNSPEC as u16;
         let (mut other, mut state) = (0, State::Close);
         if !unspecified {
             let name = name_of(at, len)?;
             self.name_for_creds(id)?;
-            (other, state) = (self.find_unix(&name, libc::SOCK_DGRAM)?, State::Established);
+            (other, state) = (self.find_unix(tid, &name, libc::SOCK_DGRAM)?, State::Established);
             if !self.may_send(id, other) {
                 return Err(Errno::EPERM);
             }

@@ -35,15 +35,17 @@ impl Addr {
     }
 
     fn is_local(self) -> bool {
-        self.ip == 0 || self.ip >> 24 == 127
+        // Those of 10.0.0.0/8 are of network namespaces.
+        self.ip == 0 || matches!(self.ip >> 24, 10 | 127)
     }
 }
 
 impl Kernel {
     /// A new socket.
-    pub(in crate::kernel) fn new_tcp(&mut self, uid: u32) -> u64 {
+    pub(in crate::kernel) fn new_tcp(&mut self, whose: (u32, u32)) -> u64 {
         let (sndbuf, rcvbuf) = (self.limits.sndbuf, self.limits.rcvbuf);
-        let common = self.common(uid, sndbuf, rcvbuf);
+        let common = self.common(whose, sndbuf, rcvbuf);
+        let stamp = self.dice.next() as u32;
         self.tcps.add(Tcp {
             common,
             state: State::Close,
@@ -78,6 +80,12 @@ impl Kernel {
             backlog: 0,
             accepted: VecDeque::new(),
             listener: 0,
+            saves_syn: false,
+            saved_syn: None,
+            stamp,
+            edges: VecDeque::new(),
+            segments_out: 0,
+            segments_in: 0,
         })
     }
 

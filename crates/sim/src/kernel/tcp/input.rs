@@ -57,7 +57,7 @@ impl Kernel {
 
     fn syn(&mut self, client: u64) {
         let Some(from) = self.tcps.find(client).filter(|tcp| tcp.state == State::SynSent) else { return };
-        let (local, remote) = (from.remote, from.local);
+        let (local, remote, stamp) = (from.remote, from.local, from.stamp);
         let Some(listener) = self.listener_at(local) else {
             self.post(0, Parcel::Reset { to: client });
             return;
@@ -80,6 +80,9 @@ impl Kernel {
         (child.peer, child.listener) = (client, listener);
         child.accepted.clear();
         child.holds_port = false;
+        // The client's clock when it was sent, which was just now.
+        child.saved_syn = child.saves_syn.then_some(stamp.wrapping_add((self.now / 1_000_000) as u32));
+        child.saves_syn = false;
         let id = self.tcps.add(child);
         let allowed = self.room(id);
         self.tcps[id].told = allowed;
@@ -215,6 +218,7 @@ impl Kernel {
         }
         let tcp = &mut self.tcps[id];
         debug_assert_eq!(segment.at, tcp.received, "segments arrive in their order, each once");
+        tcp.segments_in += u32::from(!segment.data.is_empty());
         tcp.queue.extend(&segment.data);
         tcp.received += segment.data.len() as u64;
         if segment.fin {

@@ -54,7 +54,8 @@ impl Kernel {
             {
                 return;
             }
-            let mut len = (tcp.written.min(tcp.allowed).saturating_sub(tcp.sent) as usize).min(SEGMENT);
+            let most = tcp.edges.front().copied().unwrap_or(u64::MAX).min(tcp.written).min(tcp.allowed);
+            let mut len = (most.saturating_sub(tcp.sent) as usize).min(SEGMENT);
             if len > 1 && self.limits.partial && self.limits.delay > 0 {
                 len = 1 + self.dice.up_to(len as u64 - 1) as usize;
             }
@@ -98,6 +99,8 @@ impl Kernel {
         let segment =
             Segment { to: tcp.peer, from: id, at: tcp.sent, data, urgent, fin, acked: tcp.received, allowed };
         tcp.sent += len as u64;
+        tcp.segments_out += u32::from(len > 0);
+        tcp.edges.retain(|&edge| edge > tcp.sent);
         tcp.fin_sent |= fin;
         tcp.told = allowed;
         tcp.cork_until = None;

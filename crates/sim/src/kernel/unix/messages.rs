@@ -24,6 +24,11 @@ pub(in crate::kernel) struct Parcels {
 /// Of a message of which it was not noted: no process, and the overflow user.
 const NOBODY: (u32, u32, u32) = (0, 65534, 65534);
 
+/// Whether the descriptors that come with a message are let in (SO_PASSRIGHTS).
+fn other_takes(other: &Unix, parcels: &Parcels) -> bool {
+    other.pass_rights || parcels.rights.is_empty()
+}
+
 /// What a message weighs in the sender's room: the kernel counts its own memory.
 fn weight(len: usize) -> usize {
     (len + 320).next_power_of_two().max(512) + 256
@@ -105,6 +110,10 @@ impl Kernel {
                 self.unsent(id);
                 return broken(self);
             }
+            if !other_takes(&self.unixes[peer], parcels) {
+                self.unsent(id);
+                return Err(Errno::EPERM);
+            }
             let most = (self.unixes[id].common.sndbuf / 2).saturating_sub(64).min(32_768);
             let bytes = from.gather(done, most)?;
             let sent = bytes.len();
@@ -171,7 +180,7 @@ impl Kernel {
             return Err(Errno::ENOTCONN);
         }
         if let Some(name) = named {
-            peer = self.find_unix(&name, libc::SOCK_DGRAM)?;
+            peer = self.find_unix(tid, &name, libc::SOCK_DGRAM)?;
         }
         let Some(other) = self.unixes.find(peer) else {
             // It has gone: a datagram socket is connected no more.
@@ -183,7 +192,7 @@ impl Kernel {
             self.unsent(id);
             return Ok(bytes.len());
         }
-        if !self.may_send(id, peer) {
+        if !self.may_send(id, peer) || !other_takes(other, parcels) {
             return Err(Errno::EPERM);
         }
         let other = &self.unixes[peer];

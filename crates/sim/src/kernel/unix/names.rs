@@ -2,7 +2,8 @@
 
 use syscalls::Errno;
 
-use super::super::state::Kernel;
+use super::super::objects::{Data, key};
+use super::super::state::{Kernel, Tid};
 use super::super::user;
 
 /// The name in a `struct sockaddr_un`: a path, or a zero and an abstract name; none in what has the
@@ -34,13 +35,19 @@ pub(in crate::kernel) fn address(name: &[u8]) -> Vec<u8> {
 
 impl Kernel {
     /// Whose name that is (`unix_find_other`).
-    pub(super) fn find_unix(&self, name: &[u8], kind: i32) -> Result<u64, Errno> {
+    pub(super) fn find_unix(&mut self, tid: Tid, name: &[u8], kind: i32) -> Result<u64, Errno> {
         let abstractly = name.first().is_none_or(|&byte| byte == 0);
-        let key = (name.to_vec(), if abstractly { kind } else { 0 });
-        let Some(&other) = self.names.get(&key) else {
-            let there = abstractly || self.paths.contains_key(name);
-            return Err(if there { Errno::ECONNREFUSED } else { Errno::ENOENT });
+        let found = if abstractly {
+            let space = self.process(tid).space;
+            self.names.get(&key(name, kind, space)).copied()
+        } else {
+            let inode = self.inode_at(tid, name)?;
+            match self.inodes[inode].data {
+                Data::Socket(id) => Some(id).filter(|&id| self.unixes.find(id).is_some()),
+                _ => None,
+            }
         };
+        let other = found.ok_or(Errno::ECONNREFUSED)?;
         if self.unixes[other].kind == kind { Ok(other) } else { Err(Errno::EPROTOTYPE) }
     }
 
@@ -56,11 +63,12 @@ impl Kernel {
             return Ok(0);
         }
         let name = (1..=0xf_ffff).map(|number| format!("\0{number:05x}").into_bytes());
-        let kind = self.unixes[id].kind;
-        let free = |name: &Vec<u8>| !self.names.contains_key(&(name.clone(), kind));
+        let socket = &self.unixes[id];
+        let free = |name: &Vec<u8>| !self.names.contains_key(&socket.key(name));
         let name = name.into_iter().find(free).ok_or(Errno::ENOSPC)?;
         self.unixes[id].name = name.clone();
-        self.names.insert((name, kind), id);
+        let key = self.unixes[id].key(&name);
+        self.names.insert(key, id);
         Ok(0)
     }
 

@@ -255,7 +255,7 @@ fn last_record(conn: &'static Conn, fd: i32, tx: &mut Held<'_, Tx>, rx: &mut Hel
         if peering::is_over(conn) && !peering::has_agreed(conn) {
             peering::seek_stop(conn, fd);
         }
-        kicks::hear_all(conn, fd, rx);
+        let unread = kicks::hear_all(conn, fd, rx);
         reader::progress(conn, fd, rx);
         // One of them may have said that the link is over.
         cut::say_end(conn, fd, tx);
@@ -263,7 +263,6 @@ fn last_record(conn: &'static Conn, fd: i32, tx: &mut Held<'_, Tx>, rx: &mut Hel
         let says_end = cut::owes_end(conn) || leaves && path::is_ring(conn.rx.path());
         // Behind bytes that the program has not read none can be taken, and those make a reset
         // themselves.
-        let unread = sys::ioctl_int(fd, libc::FIONREAD).is_ok_and(|unread| unread as usize >= peering::BYTES);
         let again = conn.again.load(Ordering::Relaxed) != 0;
         let comes = !unread && (again || says_end && conn.word(TCP_AT) == 0);
         if !comes || ended || peering::is_silent(conn) || sys::now() - start > END_NS {

@@ -99,10 +99,18 @@ pub(crate) fn hear(conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>) -> Next {
     next
 }
 
-/// Takes all records that can be taken, whatever path it reads from.
-pub(crate) fn hear_all(conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>) {
+/// Takes all records that can be taken, whatever path it reads from. True if bytes that are none
+/// stand before what comes next.
+pub(crate) fn hear_all(conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>) -> bool {
     poll_for_records(conn, fd, rx);
-    while peering::may_come(conn) && hear(conn, fd, rx) == Next::Record {}
+    while peering::may_come(conn) {
+        match hear(conn, fd, rx) {
+            Next::Record => {}
+            Next::Bytes(_) => return true,
+            Next::Wait | Next::Nothing => return false,
+        }
+    }
+    false
 }
 
 /// Who takes a kick.

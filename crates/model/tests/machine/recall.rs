@@ -182,7 +182,7 @@ impl State {
     }
 
     /// `others`: where it takes kicks others are asleep; where it is to send in the writer's stead,
-    /// it may not.
+    /// it may not. In another network namespace it never may: such runs are among these.
     fn reader(&mut self, others: bool, broken: Option<Broken>) {
         self.reader = match self.reader {
             Reader::Begins => {

@@ -160,6 +160,14 @@ def test_board_of_another_user(r):
     system.BOARD.unlink(missing_ok=True)
 
 
+def test_board_lets_in_late(r):
+    """Another user is just making the board, and has not let others in yet."""
+    refused = ["-P", system.BOARD, "-e", "inject=openat:error=EACCES:when=1..3"]
+    r.run(["strace", "-f", "-qq", "-o", r.tmp / "calls", *refused, r.apps / "echo", "sizes_v4"], timeout=60)
+    assert r.mode != "shunt" or "(INJECTED)" in (r.tmp / "calls").read_text()
+    r.accelerated()
+
+
 # ---- what the kernel refuses ----
 
 

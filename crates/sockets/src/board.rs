@@ -4,6 +4,8 @@
 //! else, because every pairing is proved by the kernel afterwards. It needs no lock: two posters
 //! that hit the same place lose one hint, and post again.
 
+use core::ffi::CStr;
+
 use fabric::Plain;
 use fabric::sync::{AtomicBool, AtomicU64, Ordering};
 use fabric::sys::{self, Errno};
@@ -202,20 +204,36 @@ fn open() -> Result<i32, Errno> {
     let path = options.board.as_c_str();
     // Without O_CREAT first: Linux forbids O_CREAT on other people's files in sticky directories
     // (fs.protected_regular).
-    let fd = match sys::open(path, flags, 0) {
+    let fd = match open_there(path, flags) {
         Err(Errno::ENOENT) => match sys::open(path, flags | libc::O_CREAT | libc::O_EXCL, 0o666) {
             Ok(fd) => {
                 // All users of the host meet here; the entries are hints.
                 let _ = sys::fchmod(fd, 0o666);
                 return checked(fd);
             }
-            Err(Errno::EEXIST) => sys::open(path, flags, 0)?,
+            Err(Errno::EEXIST) => open_there(path, flags)?,
             Err(errno) => return Err(errno),
         },
         other => other?,
     };
     checked(fd)
 }
+
+/// Opens a board that is there. Another user who is just making it has not let others in yet.
+fn open_there(path: &CStr, flags: i32) -> Result<i32, Errno> {
+    let start = sys::now();
+    loop {
+        match sys::open(path, flags, 0) {
+            Err(Errno::EACCES) if sys::now() - start < LET_IN_NS => {
+                let _ = sys::ppoll(&mut [], Some(LET_IN_NS / 100));
+            }
+            other => return other,
+        }
+    }
+}
+
+/// How long whoever makes a board may take until others may open it.
+const LET_IN_NS: u64 = 20_000_000;
 
 /// A board that has been opened; whoever finds it empty writes the header.
 fn checked(fd: i32) -> Result<i32, Errno> {

@@ -4,10 +4,8 @@
 //! else, because every pairing is proved by the kernel afterwards. It needs no lock: two posters
 //! that hit the same place lose one hint, and post again.
 
-use core::ffi::CStr;
-
 use fabric::Plain;
-use fabric::sync::{AtomicBool, AtomicU64, Ordering};
+use fabric::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use fabric::sys::{self, Errno};
 use host::addr::Addr;
 use options::Options;
@@ -48,6 +46,9 @@ const FIRST: u64 = 4096;
 static BOARD: Kept = Kept::new();
 /// It could not be opened, and is not tried again.
 static UNUSABLE: AtomicBool = AtomicBool::new(false);
+/// How often we were not let in, and how often we ask again, each time after some more calls.
+static REFUSED: AtomicU32 = AtomicU32::new(0);
+const MOST_REFUSED: u32 = 16;
 static NETNS: AtomicU64 = AtomicU64::new(0);
 
 impl Post {
@@ -169,6 +170,11 @@ fn read(board: i32, buffer: &mut [u8], at: u64) -> Result<(), Reason> {
     Ok(())
 }
 
+/// Whether there is a board. [`Reason::Busy`]: not yet, perhaps.
+pub fn look_for_board() -> Result<(), Reason> {
+    if BOARD.get().is_none() { board().map(drop) } else { Ok(()) }
+}
+
 fn board() -> Result<i32, Reason> {
     match BOARD.get() {
         Some(board) if intact(board) => return Ok(board),
@@ -176,7 +182,11 @@ fn board() -> Result<i32, Reason> {
         None if UNUSABLE.load(Ordering::Relaxed) => return Err(Reason::NoBoard),
         None => {}
     }
-    BOARD.get_or_make(open).map_err(|_| {
+    BOARD.get_or_make(open).map_err(|errno| {
+        // Another user who is just making it has not let others in yet.
+        if errno == Errno::EACCES && REFUSED.fetch_add(1, Ordering::Relaxed) < MOST_REFUSED {
+            return Reason::Busy;
+        }
         UNUSABLE.store(true, Ordering::Relaxed);
         Reason::NoBoard
     })
@@ -186,6 +196,7 @@ fn board() -> Result<i32, Reason> {
 pub(crate) fn renounce() {
     BOARD.forget();
     UNUSABLE.store(false, Ordering::Relaxed);
+    REFUSED.store(0, Ordering::Relaxed);
     NETNS.store(0, Ordering::Relaxed);
 }
 
@@ -204,36 +215,20 @@ fn open() -> Result<i32, Errno> {
     let path = options.board.as_c_str();
     // Without O_CREAT first: Linux forbids O_CREAT on other people's files in sticky directories
     // (fs.protected_regular).
-    let fd = match open_there(path, flags) {
+    let fd = match sys::open(path, flags, 0) {
         Err(Errno::ENOENT) => match sys::open(path, flags | libc::O_CREAT | libc::O_EXCL, 0o666) {
             Ok(fd) => {
                 // All users of the host meet here; the entries are hints.
                 let _ = sys::fchmod(fd, 0o666);
                 return checked(fd);
             }
-            Err(Errno::EEXIST) => open_there(path, flags)?,
+            Err(Errno::EEXIST) => sys::open(path, flags, 0)?,
             Err(errno) => return Err(errno),
         },
         other => other?,
     };
     checked(fd)
 }
-
-/// Opens a board that is there. Another user who is just making it has not let others in yet.
-fn open_there(path: &CStr, flags: i32) -> Result<i32, Errno> {
-    let start = sys::now();
-    loop {
-        match sys::open(path, flags, 0) {
-            Err(Errno::EACCES) if sys::now() - start < LET_IN_NS => {
-                let _ = sys::ppoll(&mut [], Some(LET_IN_NS / 100));
-            }
-            other => return other,
-        }
-    }
-}
-
-/// How long whoever makes a board may take until others may open it.
-const LET_IN_NS: u64 = 20_000_000;
 
 /// A board that has been opened; whoever finds it empty writes the header.
 fn checked(fd: i32) -> Result<i32, Errno> {

@@ -6,6 +6,24 @@ use super::world::World;
 
 const NONBLOCK: usize = libc::SOCK_NONBLOCK as usize | libc::SOCK_CLOEXEC as usize;
 
+/// A socket for TCP.
+pub fn tcp(world: &mut dyn World) -> usize {
+    let new = [libc::AF_INET as usize, libc::SOCK_STREAM as usize | NONBLOCK, 0, 0, 0, 0];
+    world.call(Sysno::socket, new).expect("a socket")
+}
+
+/// One that listens, and its address.
+pub fn listener(world: &mut dyn World) -> (usize, [u8; 16]) {
+    let listener = tcp(world);
+    let mut name = [0u8; 16];
+    (name[0], name[4], name[7]) = (libc::AF_INET as u8, 127, 1);
+    let (at, mut len) = (name.as_mut_ptr() as usize, 16i32);
+    world.call(Sysno::bind, [listener, at, 16, 0, 0, 0]).expect("a port");
+    world.call(Sysno::listen, [listener, 8, 0, 0, 0, 0]).expect("a listener");
+    world.call(Sysno::getsockname, [listener, at, &raw mut len as usize, 0, 0, 0]).expect("a name");
+    (listener, name)
+}
+
 fn pair(world: &mut dyn World, unix: bool) -> [usize; 2] {
     if unix {
         let mut fds = [0i32; 2];
@@ -14,14 +32,9 @@ fn pair(world: &mut dyn World, unix: bool) -> [usize; 2] {
         world.call(Sysno::socketpair, args).expect("a pair");
         return fds.map(|fd| fd as usize);
     }
-    let new = [libc::AF_INET as usize, libc::SOCK_STREAM as usize | NONBLOCK, 0, 0, 0, 0];
-    let [listener, client] = [(); 2].map(|()| world.call(Sysno::socket, new).expect("a socket"));
-    let mut name = [0u8; 16];
-    (name[0], name[4], name[7]) = (libc::AF_INET as u8, 127, 1);
-    let (at, mut len) = (name.as_mut_ptr() as usize, 16i32);
-    world.call(Sysno::bind, [listener, at, 16, 0, 0, 0]).expect("a port");
-    world.call(Sysno::listen, [listener, 8, 0, 0, 0, 0]).expect("a listener");
-    world.call(Sysno::getsockname, [listener, at, &raw mut len as usize, 0, 0, 0]).expect("a name");
+    let (listener, name) = listener(world);
+    let client = tcp(world);
+    let at = name.as_ptr() as usize;
     let connected = world.call(Sysno::connect, [client, at, 16, 0, 0, 0]);
     assert_eq!(connected, Err(Errno::EINPROGRESS));
     let server = world.call(Sysno::accept4, [listener, 0, 0, NONBLOCK, 0, 0]).expect("a connection");

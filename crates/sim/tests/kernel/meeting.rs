@@ -6,6 +6,7 @@ use std::ffi::CString;
 
 use syscalls::Sysno;
 
+use super::full;
 use super::world::{Answer, World};
 
 const KIND: usize = libc::SOCK_NONBLOCK as usize | libc::SOCK_CLOEXEC as usize;
@@ -14,6 +15,8 @@ const SO_PASSRIGHTS: i32 = 83;
 const TCP_TIMESTAMP: i32 = 24;
 const TCP_SAVE_SYN: i32 = 27;
 const TCP_SAVED_SYN: i32 = 28;
+/// Where TCP_INFO has the segments that are not acknowledged.
+const UNACKED: usize = 24;
 
 fn unix(world: &mut dyn World, kind: i32) -> usize {
     let new = [libc::AF_UNIX as usize, kind as usize | KIND, 0, 0, 0, 0];
@@ -101,18 +104,12 @@ fn pass(world: &mut dyn World, by: usize, fd: usize) -> Answer {
 /// Of the SYN that a listener keeps, and of segments.
 pub fn segments(world: &mut dyn World) -> Vec<String> {
     const TCP: i32 = libc::IPPROTO_TCP;
-    let new = [libc::AF_INET as usize, libc::SOCK_STREAM as usize | KIND, 0, 0, 0, 0];
-    let [listener, client] = [(); 2].map(|()| world.call(Sysno::socket, new).expect("a socket"));
+    let (listener, name) = full::listener(world);
+    let client = full::tcp(world);
     let mut shown = vec![format!("kept: {:?}", option(world, listener, (TCP, TCP_SAVE_SYN)).1)];
     set(world, listener, (TCP, TCP_SAVE_SYN), 1).expect("an option");
     shown.push(format!("kept: {:?}", option(world, listener, (TCP, TCP_SAVE_SYN)).1));
-    let mut name = [0u8; 16];
-    (name[0], name[4], name[7]) = (libc::AF_INET as u8, 127, 1);
-    let (at, mut len) = (name.as_mut_ptr() as usize, 16i32);
-    world.call(Sysno::bind, [listener, at, 16, 0, 0, 0]).expect("a port");
-    world.call(Sysno::listen, [listener, 8, 0, 0, 0, 0]).expect("a listener");
-    world.call(Sysno::getsockname, [listener, at, &raw mut len as usize, 0, 0, 0]).expect("a name");
-    let _ = world.call(Sysno::connect, [client, at, 16, 0, 0, 0]);
+    let _ = world.call(Sysno::connect, [client, name.as_ptr() as usize, 16, 0, 0, 0]);
     let server = world.call(Sysno::accept4, [listener, 0, 0, KIND, 0, 0]).expect("a connection");
     let now = option(world, client, (TCP, TCP_TIMESTAMP)).1;
     let now = u32::from_ne_bytes(now.try_into().expect("a number"));
@@ -127,9 +124,15 @@ pub fn segments(world: &mut dyn World) -> Vec<String> {
     {
         let args = [client, name.as_ptr() as usize, len, (flags | libc::MSG_NOSIGNAL) as usize, 0, 0];
         world.call(Sysno::sendto, args).expect("room");
-        std::thread::sleep(std::time::Duration::from_millis(3));
         let half = |info: &[u8], at: usize| u32::from_ne_bytes(info[at..at + 4].try_into().expect("four"));
-        let out = option(world, client, (TCP, libc::TCP_INFO)).1;
+        // Until all that was sent has come, and its sender knows.
+        let out = loop {
+            let out = option(world, client, (TCP, libc::TCP_INFO)).1;
+            if half(&out, UNACKED) == 0 {
+                break out;
+            }
+            std::thread::yield_now();
+        };
         let into = option(world, server, (TCP, libc::TCP_INFO)).1;
         shown.push(format!("{len} bytes, {flags:x}: out {}, in {}", half(&out, 156), half(&into, 152)));
     }

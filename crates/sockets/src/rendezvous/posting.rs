@@ -63,6 +63,7 @@ fn try_post(conn: &'static Conn, fd: i32, seen: bool) -> Result<(), Reason> {
     }
     let cookie: u64 = sys::getsockopt(fd, libc::SOL_SOCKET, SO_COOKIE).map_err(|_| Reason::NotTcp)?;
     conn.set_addresses(own, peer);
+    board::look_for_board()?;
     let (token, index) = if seen {
         let token = listen()?;
         // One poster at a time: the others find the state changed.

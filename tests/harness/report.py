@@ -32,3 +32,5 @@ class Report:
     def __str__(self):
         words = self.words()
         return " ".join(f"{name}={words[at]}" for name, at in FIELDS.items()) + f" reasons={self.reasons()}"
+
+    __repr__ = __str__

@@ -5,7 +5,6 @@ import os
 import re
 import socket
 import struct
-import subprocess
 import sys
 import threading
 import time
@@ -13,6 +12,7 @@ import time
 import pytest
 
 from harness import system
+from harness.bridge import ROUTER, Bridge, keeps_descriptors_out
 from harness.runner import PATIENCE
 
 pytestmark = [
@@ -20,84 +20,13 @@ pytestmark = [
     pytest.mark.alone("namespaces, and programs that wait for one another"),
 ]
 
-ADDRESS = {"a": "10.78.0.2", "b": "10.78.0.3"}
-ROUTER = "10.78.0.1"
-
-
-class Places:
-    """Two network namespaces on a bridge, which a third one has: all that they have in common is a folder."""
-
-    def __init__(self, r, tmp):
-        self.r, self.tmp = r, tmp
-        self.prefix = f"sm{os.getpid() % 100000}"
-        self.meeting = tmp / "meeting"
-        self.meeting.mkdir()
-        self.meeting.chmod(0o1777)
-        tmp.chmod(0o755)
-
-    def __enter__(self):
-        self.router = f"{self.prefix}r"
-        ip = lambda *argv: subprocess.run(["ip", *argv], check=True)  # noqa: E731
-        ip("netns", "add", self.router)
-        ip("-n", self.router, "link", "add", "bridge", "type", "bridge")
-        ip("-n", self.router, "addr", "add", f"{ROUTER}/24", "dev", "bridge")
-        ip("-n", self.router, "link", "set", "bridge", "up")
-        for name, address in ADDRESS.items():
-            ns = self.prefix + name
-            ip("netns", "add", ns)
-            ip("link", "add", f"v{name}", "netns", self.router, "type", "veth", "peer", "name", "eth0", "netns", ns)
-            ip("-n", self.router, "link", "set", f"v{name}", "master", "bridge", "up")
-            ip("-n", ns, "addr", "add", f"{address}/24", "dev", "eth0")
-            ip("-n", ns, "link", "set", "eth0", "up")
-            ip("-n", ns, "link", "set", "lo", "up")
-            ip("-n", ns, "route", "add", "default", "via", ROUTER)
-        return self
-
-    def __exit__(self, *_):
-        self.r.stop_all()
-        for name in [*ADDRESS, "r"]:
-            subprocess.run(["ip", "netns", "del", self.prefix + name])
-
-    def at(self, name, argv):
-        return ["ip", "netns", "exec", self.prefix + name, *argv]
-
-    def environment(self, **more):
-        return {"SHUNT_MEETING": str(self.meeting), **more}
-
-    def spawn(self, name, argv, **more):
-        return self.r.spawn(self.at(name, argv), env=self.environment(**more))
-
-    def run(self, name, argv, **more):
-        return self.r.run(self.at(name, argv), env=self.environment(**more), timeout=60 * PATIENCE)
-
-    def publish(self, port, to, need):
-        """NAT as for a published port: the address is another one for each end, and the port, too."""
-        rules = [
-            ["-A", "PREROUTING", "-p", "tcp", "--dport", str(port), "-j", "DNAT", "--to-destination", f"{ADDRESS['a']}:{to}"],
-            ["-A", "POSTROUTING", "-p", "tcp", "--dport", str(to), "-j", "MASQUERADE", "--random-fully"],
-        ]
-        enter = ["ip", "netns", "exec", self.router]
-        subprocess.run([*enter, "sysctl", "-q", "net.ipv4.ip_forward=1"], check=True)
-        for rule in rules:
-            subprocess.run([*enter, need("iptables"), "-t", "nat", *rule], check=True)
-
-
-def keeps_descriptors_out():
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as one:
-        try:
-            one.setsockopt(socket.SOL_SOCKET, 83, 0)
-        except OSError:
-            return False
-    return True
-
-
 @pytest.fixture
-def places(r, tmp_path, mode):
+def places(r, mode):
     if mode != "shunt":
         pytest.skip("only with the library there is something to meet")
     if not keeps_descriptors_out():
         pytest.skip("the kernel is older than Linux 6.16, and has no SO_PASSRIGHTS: all stays on TCP")
-    with Places(r, tmp_path) as places:
+    with Bridge(r) as places:
         yield places
 
 
@@ -136,8 +65,8 @@ def python(script, *args):
     return [sys.executable, "-c", script, *map(str, args)]
 
 
-def echo(places, port=7000, name="a", **more):
-    server = places.spawn(name, python(ECHO, port), **more)
+def echo(places, port=7000, name="a"):
+    server = places.spawn(name, python(ECHO, port))
     system.until(lambda: "listens" in server.output(), 10 * PATIENCE, "the server listens")
     return server
 
@@ -158,7 +87,7 @@ def ask_until_it_moves(places, address, port, around=()):
 
 def test_two_namespaces_on_a_bridge(places):
     echo(places)
-    ask_until_it_moves(places, ADDRESS["a"], 7000)
+    ask_until_it_moves(places, places.address["a"], 7000)
     places.r.accelerated()
 
 
@@ -171,7 +100,7 @@ def test_two_containers(places, users):
     more = [["--user", "--map-root-user"], ["--user", "--map-root-user"] if users != "two" else []] if users else [[], []]
     server = places.spawn("a", [*CONTAINER, *more[0], *python(ECHO, 7000)])
     system.until(lambda: "listens" in server.output(), 10 * PATIENCE, "the server listens")
-    ask_until_it_moves(places, ADDRESS["a"], 7000, around=[*CONTAINER, *more[1]])
+    ask_until_it_moves(places, places.address["a"], 7000, around=[*CONTAINER, *more[1]])
     server.kill()
 
 
@@ -186,14 +115,14 @@ def test_without_a_common_folder_it_is_tcp(places, tmp_path):
     other.mkdir()
     other.chmod(0o1777)
     echo(places)
-    assert "right" in places.r.run(places.at("b", python(ASK, ADDRESS["a"], 7000, 1000)), env={"SHUNT_MEETING": str(other)}, timeout=60).text
+    assert "right" in places.r.run(places.at("b", python(ASK, places.address["a"], 7000, 1000)), env={"SHUNT_MEETING": str(other)}, timeout=60).text
     assert moved(places) == 0
 
 
 def test_redis_with_fifty_clients(places, need):
     redis = places.spawn("a", [need("redis-server"), "--save", "", "--bind", "0.0.0.0", "--protected-mode", "no", "--port", "7000"])
     system.until(lambda: "Ready to accept" in redis.output(), 10 * PATIENCE, "redis is ready")
-    done = places.run("b", [need("redis-benchmark"), "-h", ADDRESS["a"], "-p", "7000", "-c", "50", "-n", "300000", "-t", "get", "-q"])
+    done = places.run("b", [need("redis-benchmark"), "-h", places.address["a"], "-p", "7000", "-c", "50", "-n", "300000", "-t", "get", "-q"])
     assert re.search(r"GET: [\d.]+ requests per second", done.text)
     # Both ends of nearly all on a quiet machine: a proof may fail because of how a program happened to read.
     assert moved(places) >= 50
@@ -203,12 +132,12 @@ def test_its_sockets_go_with_the_process(places):
     """At its end; after a kill, when another one comes."""
     server = echo(places)
     names = lambda: {path.name[:16] for path in places.meeting.iterdir()}  # noqa: E731
-    places.run("b", python(ASK, ADDRESS["a"], 7000, 300))
+    places.run("b", python(ASK, places.address["a"], 7000, 300))
     [first] = names()  # the client's has gone
     server.kill()
     assert names() == {first}
     echo(places, 7001)
-    places.run("b", python(ASK, ADDRESS["a"], 7001, 300))
+    places.run("b", python(ASK, places.address["a"], 7001, 300))
     [second] = names()
     assert second != first
 
@@ -219,7 +148,7 @@ def test_a_killed_peer(places, who):
     script = ASK.replace("range(count)", "range(1 << 30)")
     server = echo(places)
     for _ in range(3):
-        client = places.spawn("b", python(script, ADDRESS["a"], 7000, 0))
+        client = places.spawn("b", python(script, places.address["a"], 7000, 0))
         try:
             system.until(lambda: moved(places) == 2, 5 * PATIENCE, "the connection is in memory")
             break
@@ -229,7 +158,7 @@ def test_a_killed_peer(places, who):
     if who == "client":
         client.kill()
         # The server's thread ends, and it serves another.
-        assert "right" in places.run("b", python(ASK, ADDRESS["a"], 7000, 500)).text
+        assert "right" in places.run("b", python(ASK, places.address["a"], 7000, 500)).text
     else:
         server.kill()
         client.popen.wait(timeout=10 * PATIENCE)
@@ -270,7 +199,7 @@ def test_false_letters_move_nothing(places):
     thread = threading.Thread(target=lie)
     thread.start()
     try:
-        assert "right" in places.run("b", python(ASK, ADDRESS["a"], 7000, 4000)).text
+        assert "right" in places.run("b", python(ASK, places.address["a"], 7000, 4000)).text
     finally:
         over.set()
         thread.join()
@@ -281,7 +210,7 @@ def test_false_letters_move_nothing(places):
 def test_no_descriptor_is_passed_by_a_stranger(places):
     """Its last close would be the receiver's, and may take as long as the sender likes."""
     server = echo(places)
-    ask_until_it_moves(places, ADDRESS["a"], 7000)
+    ask_until_it_moves(places, places.address["a"], 7000)
     kinds = {"l": socket.SOCK_DGRAM, "k": socket.SOCK_SEQPACKET}
     tried = set()
     for path in places.meeting.iterdir():
@@ -317,7 +246,7 @@ print("whole")
 def test_writes_of_several_threads_stay_whole(places):
     echo(places)
     for _ in range(3):
-        assert "whole" in places.run("b", python(FRAMES, ADDRESS["a"], 7000, 1500)).text
+        assert "whole" in places.run("b", python(FRAMES, places.address["a"], 7000, 1500)).text
 
 
 # Messages of a hundred pieces, which the kernel takes whole; and TCP_NODELAY is what it was set to, whenever it is asked for.
@@ -347,14 +276,14 @@ print("all at once")
 @pytest.mark.parametrize("nodelay", [0, 1])
 def test_what_the_kernel_takes_at_once_goes_at_once(places, nodelay):
     echo(places)
-    assert "all at once" in places.run("b", python(PIECES, ADDRESS["a"], 7000, nodelay)).text
+    assert "all at once" in places.run("b", python(PIECES, places.address["a"], 7000, nodelay)).text
 
 
 def test_a_server_that_forks_in_between_loses_nothing(places):
     """A child takes the connection back to TCP, and one that others have is not proved again."""
     server = places.spawn("a", python(FORKS, 7000))
     system.until(lambda: "listens" in server.output(), 10 * PATIENCE, "the server listens")
-    assert "right" in places.run("b", python(ASK, ADDRESS["a"], 7000, 6000)).text
+    assert "right" in places.run("b", python(ASK, places.address["a"], 7000, 6000)).text
 
 
 FORKS = """

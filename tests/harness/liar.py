@@ -69,6 +69,7 @@ class Liar:
         self.board, self.meeting = os.open(board, os.O_RDWR), meeting
         name = os.urandom(8)
         self.token = int.from_bytes(name, "little")
+        self.nobody = self.token ^ 1 << 32
         self.path = f"{meeting}/{name[::-1].hex()}l"
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.socket.bind(self.path)
@@ -91,7 +92,8 @@ class Liar:
         bucket = FIRST + key % BUCKETS * WAYS * POST.size
         free = [at for at in range(bucket, bucket + WAYS * POST.size, POST.size) if not any(board[at:at + 4])]
         at = min(free, default=bucket) if instead is None else instead
-        lie = (key, self.token, self.dice.getrandbits(64), pid, index, time)
+        # Of those that it names, every other one is not there.
+        lie = (key, self.dice.choice([self.token, self.nobody]), self.dice.getrandbits(64), pid, index, time)
         os.pwrite(self.board, POST.pack(MAGIC, checksum(*lie), *lie), at)
         self.posted += 1
 
@@ -103,7 +105,7 @@ class Liar:
             if at < FIRST or (at - FIRST) % POST.size or at + POST.size > len(board):
                 continue
             _, check, key, token, cookie, pid, index, posted = POST.unpack_from(board, at)
-            if token in (self.token, 0) or check != checksum(key, token, cookie, pid, index, posted):
+            if token in (self.token, self.nobody, 0) or check != checksum(key, token, cookie, pid, index, posted):
                 continue
             self.post(board, key, pid, index, posted, self.dice.choice([at, None]))
             self.write([INVITE], token, index, cookie)

@@ -201,12 +201,12 @@ pub(super) fn check(conn: &'static Conn) {
             });
         }
     }
-    if count > 0 {
-        // One after the other, and again: a proof may fail because of how a program
-        // happened to read.
-        let tries = meeting.tries.load(Ordering::Relaxed);
-        let invited = found[tries as usize % count].is_some_and(|post| invite(conn, &post));
-        meeting.tries.fetch_add(u32::from(invited), Ordering::Relaxed);
+    // One after the other, and again: a proof may fail because of how a program happened to read.
+    // Who cannot be reached has gone, or never was.
+    let tries = meeting.tries.load(Ordering::Relaxed) as usize;
+    let mut next = (0..count).filter_map(|at| found[(tries + at) % count]);
+    if next.any(|post| invite(conn, &post)) {
+        meeting.tries.fetch_add(1, Ordering::Relaxed);
     }
 }
 

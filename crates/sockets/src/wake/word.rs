@@ -64,7 +64,12 @@ pub(crate) fn sleep(conn: &Conn, fd: i32, call: &str, unchanged: impl Fn() -> bo
         // Of a peer that was killed before it woke us the kernel tells; it is seen next.
         let lives = || sys::ready_for(fd, libc::POLLRDHUP) == 0;
         let owed = || (!unchanged() && mine.word(at) == armed && lives()).then_some(fd);
-        overdue::check(call, owed, |nanos| trip::wait(&mine, at, armed, nanos) != Err(Errno::ETIMEDOUT));
+        // It may be killed while we wait for it, too, which wakes nobody here.
+        let woken = |nanos: u64| {
+            (0..nanos / SHORT_NS)
+                .any(|_| trip::wait(&mine, at, armed, SHORT_NS) != Err(Errno::ETIMEDOUT) || !lives())
+        };
+        overdue::check(call, owed, woken);
     }
     if slept == Err(Errno::EAGAIN) { Ok(()) } else { slept }
 }

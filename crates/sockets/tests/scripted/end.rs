@@ -65,6 +65,18 @@ impl End {
         (end, tcp)
     }
 
+    /// Until this is dropped, who has slept for a while looks whether it is owed a wake-up.
+    pub fn check_sleepers(&self) -> impl Drop + use<> {
+        struct Checks;
+        impl Drop for Checks {
+            fn drop(&mut self) {
+                process::set_options(|all| all.check_sleepers = false);
+            }
+        }
+        process::set_options(|all| all.check_sleepers = true);
+        Checks
+    }
+
     /// Housekeeping, as any call on a connection on tcp does it on the way.
     pub fn tick(&self) {
         self.conn.due.store(0, Ordering::Relaxed);

@@ -128,6 +128,27 @@ fn who_sleeps_on_the_word_is_told_that_the_peer_exits() {
 }
 
 #[test]
+fn who_looks_whether_a_wake_up_is_owed_sees_that_the_peer_is_killed_before_it() {
+    let (ours, mut peer) = on_rings();
+    let _checks = ours.check_sleepers();
+    let mut killed = None;
+    let got = asleep_by(
+        &mut peer,
+        |armed| armed & WORD != 0,
+        || (ours.recv_with(9, 0), Instant::now()),
+        |peer, _| {
+            peer.write(b"ring");
+            // Longer than one sleeps on the word, less than the peer has for the wake-up.
+            thread::sleep(Duration::from_millis(100));
+            killed = Some(Instant::now());
+            peer.die();
+        },
+    );
+    assert_eq!(got.0, Ok(b"ring".to_vec()));
+    assert!(got.1 - killed.unwrap() < Duration::from_secs(1), "it waited for who is not there any more");
+}
+
+#[test]
 fn a_read_sleeps_on_where_it_is_woken_for_nothing() {
     let (ours, mut peer) = on_rings();
     let got = asleep(

@@ -1,6 +1,7 @@
 """Many containers on a bridge, each with namespaces of its own and one folder in common: real servers, a service address in front of
 two of them, and connections made as fast as possible while a stranger posts lies."""
 
+import json
 import os
 import re
 import shutil
@@ -197,6 +198,30 @@ def test_a_service_with_two_backends(bridge, need):
     moved = bridge.r.report.promoted
     print(f"{moved / 160:.0%} of connections moved: {bridge.r.report}")
     assert moved >= 80, bridge.r.report
+
+
+@pytest.mark.parametrize("bridge", ["ab"], indirect=True)
+def test_both_ends_are_shown_from_the_host(bridge, need):
+    """`shunt stat` and `shunt doctor --pid`, in none of the containers: who has which end, through NAT, and whether they can meet."""
+    bridge.publish(7080, 7000, need)
+    named(bridge, "a")
+    for _ in range(3):
+        client = bridge.spawn("b", [*CONTAINER, sys.executable, "-c", CROWD.replace("    for (end", "    time.sleep(9)\n    for (end"),
+                                    ROUTER, 7080, 1, 1, 300, 0])
+        system.until(lambda: bridge.r.report.promoted or not client.alive(), 20 * PATIENCE, "it moves")
+        if bridge.r.report.promoted:
+            break
+    shown = json.loads(bridge.r.run([modes.command(), "stat", "--json"], plain=True).text)["processes"]
+    ends = {(process["container"], conn["local"].split(":")[0]): process for process in shown for conn in process["connections"]
+            if conn["tx"].startswith("ring") and process.get("container", "").startswith(f"netns:{bridge.prefix}")}
+    server, client = (f"netns:{bridge.prefix}{name}" for name in "ab")
+    assert set(ends) == {(server, bridge.address["a"]), (client, bridge.address["b"])}, shown
+    table = bridge.r.run([modes.command(), "stat"], plain=True).text
+    assert "CONTAINER" in table and server in table and client in table
+    doctor = lambda **env: bridge.r.run([modes.command(), "doctor", "--pid", ends[server, bridge.address["a"]]["pid"]],  # noqa: E731
+                                        env=env, plain=True, status=None).text
+    assert f"({server}), and the meeting place of programs here" in doctor(SHUNT_MEETING=bridge.meeting)
+    assert "a meeting place that is not that of programs here" in doctor()
 
 
 CONNECTIONS = int(os.environ.get("BRIDGE_CONNECTIONS", "400"))

@@ -87,6 +87,41 @@ def test_containers_meet_across_networks_only_where_that_was_asked_for(command, 
     assert written(tmp_path) == [] and not (tmp_path / "run/shunt/meeting").exists()
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts need root")
+def test_the_doctor_looks_at_what_containers_get(r, command, tmp_path):
+    """On a host of its own: with /etc and /run that are not the machine's."""
+    if r.mode != "shunt":
+        pytest.skip("one mode is enough")
+    steps = f"""
+        cp -a /etc {tmp_path}/etc; mount --bind {tmp_path}/etc /etc; mount -t tmpfs none /run
+        rm -f /etc/cdi/shunt.json
+        look() {{ {modes.command()} doctor --container | grep -A1 "  container " | sed "s/^/$1: /" || :; }}
+        cp {modes.library()} /run/lib.so
+        look none
+        {modes.command()} container --library /run/lib.so
+        look plain
+        {modes.command()} container --meeting --library /run/lib.so
+        look meeting
+        chmod 755 /run/shunt/meeting; chmod 600 /run/shunt/board; rm /run/lib.so
+        look broken
+    """
+    text = r.run(["unshare", "--mount", "--propagation", "private", "sh", "-ec", steps], plain=True).text
+    for step, found in [
+        ("none", "/etc/cdi/shunt.json is not there"),
+        ("plain", "containers get Shunt by --device shunt.dev/shunt=on\n"),
+        ("plain", "/run/shunt/board is there, for all users"),
+        ("plain", "containers with networks of their own stay on TCP with each other"),
+        ("meeting", "shunt.dev/shunt=on or =meeting"),
+        ("meeting", "/run/shunt/meeting is there"),
+        ("meeting", "SO_PASSRIGHTS"),
+        ("meeting", "SYNs have them"),
+        ("broken", "it mounts what is not there: /run/lib.so"),
+        ("broken", "/run/shunt/board is no file that all users may write"),
+        ("broken", "/run/shunt/meeting is no folder of mode 1777"),
+    ]:
+        assert any(line.startswith(f"{step}: ") and found in f"{line}\n" for line in text.split("\n")), (step, found, text)
+
+
 @pytest.mark.parametrize("wrong, why", [
     (["--library", "/nowhere/libshunt.so"], "is not there"),
     (["--library", "/etc/passwd"], "is not an ELF file"),

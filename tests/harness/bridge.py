@@ -55,8 +55,9 @@ class Bridge:
     def at(self, name, argv):
         return ["ip", "netns", "exec", self.prefix + name, *argv]
 
-    def spawn(self, name, argv, env=None, **how):
-        return self.r.spawn(self.at(name, argv), env={"SHUNT_MEETING": str(self.meeting), **(env or {})}, **how)
+    def spawn(self, name, argv, env=None, before=(), **how):
+        """before: a command that starts another one, outside of the namespace."""
+        return self.r.spawn([*before, *self.at(name, argv)], env={"SHUNT_MEETING": str(self.meeting), **(env or {})}, **how)
 
     def run(self, name, argv, env=None, timeout=60, **how):
         return self.r.run(self.at(name, argv), env={"SHUNT_MEETING": str(self.meeting), **(env or {})}, timeout=timeout * PATIENCE, **how)

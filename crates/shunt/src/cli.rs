@@ -153,8 +153,9 @@ fn stat() -> Command {
         .about("Show the connections of running programs, and why those on TCP are on TCP")
         .long_about(
             "Shows every connection of the programs that run under Shunt: the path of each direction, the reason if it is \
-             TCP, bytes in memory, wake-ups, and how many waits ended while spinning. Reads what the programs write into memory of \
-             their own anyway: nothing is attached to them, nothing slows them down. Without root, only your own.",
+             TCP, bytes in memory, wake-ups, and how many waits ended while spinning. Of programs in other namespaces it says in which \
+             container they are: its id as engines show it, or the network namespace (netns:NAME). Reads what the programs write into \
+             memory of their own anyway: nothing is attached to them, nothing slows them down. Without root, only your own.",
         )
         .arg(flag("json").help("Print JSON; with --watch, one document a line"))
         .arg(
@@ -206,6 +207,11 @@ fn doctor() -> Command {
                 .value_parser(value_parser!(OsString))
                 .num_args(2)
                 .conflicts_with("pid"),
+        )
+        .arg(
+            flag("container")
+                .conflicts_with("rules")
+                .help("Look at what containers of this host get: the CDI file, board and meeting place, the kernel, the engines"),
         )
         .arg(
             Arg::new("pid")

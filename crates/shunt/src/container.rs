@@ -25,12 +25,12 @@ use crate::library;
 /// of other network namespaces.
 pub const DEVICE: &str = "shunt.dev/shunt=on";
 pub const MEETING_DEVICE: &str = "shunt.dev/shunt=meeting";
-const CDI: &str = "etc/cdi/shunt.json";
+pub const CDI: &str = "etc/cdi/shunt.json";
 const PRELOAD: &str = "etc/shunt/ld.so.preload";
 const AT_BOOT: &str = "etc/tmpfiles.d/shunt.conf";
 
 /// Where containers have the library.
-const INSIDE: &str = "/opt/shunt/libshunt.so";
+pub const INSIDE: &str = "/opt/shunt/libshunt.so";
 
 pub fn main(matches: &ArgMatches) -> ExitCode {
     let root = matches.get_one::<PathBuf>("root").map_or(Path::new("/"), PathBuf::as_path);

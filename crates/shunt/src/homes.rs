@@ -17,7 +17,7 @@ use serde::Serialize;
 use sockets::conn::{Conn, path, state};
 use sockets::home::{CONNS, FIRST, Header, MAGIC, NAME};
 
-use crate::reason;
+use crate::{reason, whose};
 
 /// Why nothing can be read at all.
 #[derive(Debug)]
@@ -35,6 +35,9 @@ pub struct ProcessStat {
     pub pid: u32,
     /// The name, as ps shows it.
     pub comm: String,
+    /// The container that it is in, if that is another one than ours.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub container: Option<String>,
     /// The process with which connections inherited by fork() are shown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shared_with: Option<u32>,
@@ -89,7 +92,8 @@ pub fn read_homes() -> Result<Vec<ProcessStat>, Error> {
         }
         let comm = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
         let comm = comm.trim_end().to_string();
-        found.push(ProcessStat { pid, comm, shared_with: None, connections: Vec::new() });
+        let container = whose::container(pid);
+        found.push(ProcessStat { pid, comm, container, shared_with: None, connections: Vec::new() });
     }
     let mut makes_its_own = vec![false; found.len()];
     for (path, holders) in homes.values() {

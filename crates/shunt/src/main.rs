@@ -19,6 +19,7 @@ mod rules;
 mod run;
 mod settings;
 mod stat;
+mod whose;
 
 use std::ffi::OsString;
 use std::process::ExitCode;

@@ -66,17 +66,16 @@ fn as_table(processes: &[ProcessStat]) -> String {
     if processes.is_empty() {
         return "No process that you may look into runs under Shunt.\n".to_string();
     }
-    let mut rows = vec![
-        [
-            "PID", "COMMAND", "FD", "LOCAL", "PEER", "TX", "RX", "IN", "OUT", "UNREAD", "WOKE", "SPUN",
-            "SLEPT", "REASON",
-        ]
-        .map(String::from),
+    let header = [
+        "PID", "COMMAND", "FD", "LOCAL", "PEER", "TX", "RX", "IN", "OUT", "UNREAD", "WOKE", "SPUN", "SLEPT",
+        "REASON",
     ];
+    let mut rows = vec![header.map(String::from).to_vec()];
+    let mut containers = vec![Some("CONTAINER".to_string())];
     for process in processes {
         rows.extend(process.connections.iter().map(|conn| row(process, conn)));
         if process.connections.is_empty() {
-            let mut row: [String; 14] = std::array::from_fn(|_| "-".to_string());
+            let mut row = vec!["-".to_string(); header.len()];
             (row[0], row[1]) = (process.pid.to_string(), printable(&process.comm));
             row[13] = match process.shared_with {
                 Some(pid) => format!("shares the connections of {pid}"),
@@ -84,13 +83,22 @@ fn as_table(processes: &[ProcessStat]) -> String {
             };
             rows.push(row);
         }
+        containers.resize(rows.len(), process.container.clone());
     }
-    aligned(&rows)
+    let mut right = vec![0, 2, 7, 8, 9, 10, 11, 12];
+    // Only where there are any.
+    if containers.iter().flatten().count() > 1 {
+        for (row, container) in rows.iter_mut().zip(containers) {
+            row.insert(2, container.unwrap_or("-".into()));
+        }
+        right.iter_mut().filter(|at| **at >= 2).for_each(|at| *at += 1);
+    }
+    aligned(&rows, &right)
 }
 
-fn row(process: &ProcessStat, conn: &ConnStat) -> [String; 14] {
+fn row(process: &ProcessStat, conn: &ConnStat) -> Vec<String> {
     let spins = conn.spins_won + conn.spins_lost;
-    [
+    vec![
         process.pid.to_string(),
         printable(&process.comm),
         conn.fd.map_or("-".into(), |fd| fd.to_string()),
@@ -117,17 +125,17 @@ fn printable(comm: &str) -> String {
     comm.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
-/// Columns as wide as their widest cell, numbers to the right.
-fn aligned<const N: usize>(rows: &[[String; N]]) -> String {
-    const RIGHT: [usize; 8] = [0, 2, 7, 8, 9, 10, 11, 12];
-    let width: [usize; N] =
-        std::array::from_fn(|i| rows.iter().map(|row| row[i].chars().count()).max().unwrap_or(0));
+/// Columns as wide as their widest cell, those that are named (numbers) to the right.
+fn aligned(rows: &[Vec<String>], right: &[usize]) -> String {
+    let columns = rows.first().map_or(0, Vec::len);
+    let widest = |i: usize| rows.iter().map(|row| row[i].chars().count()).max().unwrap_or(0);
+    let width: Vec<usize> = (0..columns).map(widest).collect();
     let mut text = String::new();
     for row in rows {
         let mut line = String::new();
         for (i, cell) in row.iter().enumerate() {
             let width = width[i];
-            let _ = match RIGHT.contains(&i) {
+            let _ = match right.contains(&i) {
                 true => write!(line, "{cell:>width$}  "),
                 false => write!(line, "{cell:<width$}  "),
             };
@@ -163,6 +171,7 @@ mod tests {
         let process = |pid, comm: &str, shared_with, connections| ProcessStat {
             pid,
             comm: comm.into(),
+            container: None,
             shared_with,
             connections,
         };
@@ -183,6 +192,19 @@ mod tests {
         assert!(lines[2].starts_with("12345  a?b ") && lines[2].ends_with("shares the connections of 7"));
         assert_eq!(lines[0].find("REASON"), lines[1].find("peer is"));
         assert!(as_table(&[]).starts_with("No process"));
+    }
+
+    #[test]
+    fn containers_have_a_column_where_there_are_any() {
+        let mut processes = processes();
+        assert!(!as_table(&processes).contains("CONTAINER"));
+        processes[1].container = Some("0123456789ab".into());
+        let table = as_table(&processes);
+        let lines: Vec<&str> = table.lines().collect();
+        assert!(lines[0].starts_with("  PID  COMMAND       CONTAINER     FD  LOCAL"), "{table}");
+        assert!(lines[1].starts_with("    7  redis-server  -              8  127.0.0.1:6379"), "{table}");
+        assert!(lines[2].starts_with("12345  a?b           0123456789ab   -  -"), "{table}");
+        assert!(as_json(&processes, true).contains("\"container\": \"0123456789ab\""));
     }
 
     #[test]

@@ -5,6 +5,7 @@
 mod board;
 mod check;
 mod cluster;
+mod containers;
 mod diag;
 mod host;
 mod kernel;
@@ -37,6 +38,9 @@ pub fn main(matches: &ArgMatches) -> ExitCode {
     checks.extend(board::checks());
     checks.push(rules::check());
     checks.extend(cluster::checks());
+    if matches.get_flag("container") {
+        checks.extend(containers::checks());
+    }
     if let Some(name) = matches.get_one::<OsString>("program") {
         checks.extend(program::checks(name));
     }

@@ -7,11 +7,13 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use options::Options;
+
 use super::board;
 use super::check::Check;
 use super::kernel::status_field;
 use crate::homes::ConnStat;
-use crate::{homes, library, settings};
+use crate::{homes, library, settings, whose};
 
 const NAME: &str = "process";
 
@@ -54,11 +56,25 @@ fn shared(pid: u32, who: &str) -> Vec<Check> {
     let (mounts, network) = (other("mnt"), other("net"));
     let mut checks = Vec::new();
     if network {
-        checks.push(Check::warn(
-            "process network",
-            format!("{who} has a network namespace that is not ours"),
-            "its connections to programs in that namespace move to memory; all others stay on TCP",
-        ));
+        let whose = whose::container(pid).map_or(String::new(), |name| format!(" ({name})"));
+        let its = format!("{who} has a network namespace that is not ours{whose}");
+        let place = |of: &str| identity(options_of(of)?.meeting.as_bytes(), of);
+        checks.push(match (place(&pid.to_string()), place("self")) {
+            (Some(its_place), Some(own)) if its_place == own => {
+                Check::ok("process network", format!("{its}, and the meeting place of programs here"))
+            }
+            (Some(_), _) => Check::warn(
+                "process network",
+                format!("{its}, and a meeting place that is not that of programs here"),
+                "its connections to programs that have the same meeting place move to memory; all others stay on TCP",
+            ),
+            (None, _) => Check::warn(
+                "process network",
+                format!("{its}, and no meeting place"),
+                "its connections to programs in that namespace move to memory; for others start both containers with \
+                 --device shunt.dev/shunt=meeting, if they trust each other (see `shunt container --help`)",
+            ),
+        });
     }
     if mounts || network {
         let file = |of: &str| {
@@ -76,15 +92,26 @@ fn shared(pid: u32, who: &str) -> Vec<Check> {
     checks
 }
 
-/// Where we find the file that a process uses as the board, by its environment, and by
-/// configuration files where we have them.
+/// Where we find the file that a process uses as the board.
 fn board_of(of: &str) -> Option<PathBuf> {
+    Some(board::place(&options_of(of)?, Path::new(&format!("/proc/{of}/root"))))
+}
+
+/// The options of a process, by its environment, and by configuration files where we have them.
+fn options_of(of: &str) -> Option<Options> {
     let environ = fs::read(format!("/proc/{of}/environ")).ok()?;
     let entries = environ.split(|&byte| byte == 0).filter_map(|entry| {
         let at = entry.iter().position(|&byte| byte == b'=')?;
         Some((OsStr::from_bytes(&entry[..at]).into(), OsStr::from_bytes(&entry[at + 1..]).into()))
     });
-    Some(board::place(&settings::read(entries).options, Path::new(&format!("/proc/{of}/root"))))
+    Some(settings::read(entries).options)
+}
+
+/// What a path leads to for a process.
+fn identity(path: &[u8], of: &str) -> Option<(u64, u64)> {
+    let root = PathBuf::from(format!("/proc/{of}/root"));
+    let within = root.join(OsStr::from_bytes(path.strip_prefix(b"/")?));
+    fs::metadata(within).ok().map(|meta| (meta.dev(), meta.ino()))
 }
 
 /// Whether all threads sleep although bytes wait in memory: a second look tells a sleeper who is

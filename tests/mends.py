@@ -96,8 +96,8 @@ MENDS = {
     "in_kernel": Mend(
         "a connection moved to memory while a thread slept on it in the kernel's poll()", "1de0203",
         "", "sockets/src/poll.rs",
-        "if !conn.enter_kernel() { return Err(Handled(handled)); } } entered.1 += 1;",
-        "if conn.is_managed() { return Err(Handled(handled)); } }"),
+        "polled.entered[polled.count].write(entered); polled.count += 1;",
+        "drop(entered);"),
     "path_advanced": Mend(
         "readiness was asked of the path that a reader had come to the end of", "0d176fe",
         "", "sockets/src/ready.rs",

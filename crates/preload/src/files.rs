@@ -4,7 +4,7 @@
 use core::ffi::{c_int, c_void};
 use fabric::sys;
 use libc::{iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t, timespec};
-use sockets::conn::{Conn, InKernel, flag};
+use sockets::conn::{Conn, flag};
 use sockets::interface::flags::{receiving_by_tcp, sending_by_tcp};
 use sockets::io::{self, Outcome};
 use sockets::reason::Reason;
@@ -25,7 +25,10 @@ unsafe fn many<'a>(iov: *const iovec, count: usize) -> Option<&'a [iovec]> {
         return None; // The kernel's error, or nothing to do.
     }
     // SAFETY: the caller vouches for it.
-    Some(unsafe { core::slice::from_raw_parts(iov, count) })
+    let pieces = unsafe { core::slice::from_raw_parts(iov, count) };
+    // A length that is negative is the kernel's error, too, and more than MAX_RW_COUNT it cuts.
+    let most = |sum: usize, piece: &iovec| sum.checked_add(piece.iov_len).filter(|&sum| sum <= 0x7fff_f000);
+    pieces.iter().try_fold(0, most).map(|_| pieces)
 }
 
 #[inline(always)]
@@ -41,16 +44,17 @@ fn carry(
     if only_by_tcp != 0 {
         leave_for_flags(conn, fd);
     }
-    if flags & libc::MSG_OOB == 0 && conn.rests() && conn.enter_kernel() {
-        let _in_kernel = InKernel(conn);
+    if flags & libc::MSG_OOB == 0
+        && conn.rests()
+        && let Some(_in_kernel) = conn.enter_kernel()
+    {
         return next();
     }
     loop {
         match call(conn, fd, iov, flags) {
             Outcome::Done(result) => return answer(result),
             Outcome::Kernel => {
-                if conn.enter_kernel() {
-                    let _in_kernel = InKernel(conn);
+                if let Some(_in_kernel) = conn.enter_kernel() {
                     return next();
                 }
             }
@@ -188,7 +192,8 @@ hooks! {
     }
     fn recvmmsg(next; fd: c_int, messages: *mut mmsghdr, count: u32, flags: c_int, timeout: *mut timespec) -> c_int {
         match table::conn(fd) {
-            Some(conn) if conn.is_managed() && !faults::low(messages) => receive_messages(conn, fd, messages, count, flags, timeout),
+            // Each by recvmsg(), also by tcp: it may be that one sleeps there while the connection moves.
+            Some(conn) if !faults::low(messages) => receive_messages(conn, fd, messages, count, flags, timeout),
             _ => next(fd, messages, count, flags, timeout),
         }
     }

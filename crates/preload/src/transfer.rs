@@ -4,7 +4,7 @@
 use core::ffi::{c_int, c_uint, c_void};
 use fabric::sys::{self, Errno};
 use libc::{iovec, loff_t, off_t, size_t, ssize_t};
-use sockets::conn::{Conn, InKernel};
+use sockets::conn::Conn;
 use sockets::io::{self, File, Outcome};
 use sockets::reason::Reason;
 use sockets::{demote, errno, relay, table};
@@ -90,11 +90,9 @@ unsafe fn send_file(
         }
         let most = if conn.may_be_promoted() { PIECE.max(by_tcp / 4) } else { usize::MAX };
         let piece = (count - by_tcp).min(most);
-        if !conn.enter_kernel() {
-            continue;
-        }
+        let Some(in_kernel) = conn.enter_kernel() else { continue };
         let sent = {
-            let _in_kernel = InKernel(conn);
+            let _in_kernel = in_kernel;
             let sent = next(piece);
             // Before it may move.
             if is_short(sent, piece) {

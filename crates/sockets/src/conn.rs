@@ -149,8 +149,9 @@ pub struct Conn {
     pub flags: AtomicU32,
     /// Whether calls are ours: non-blocking, under locks. Set before a slot is offered or accepted.
     pub managed: AtomicU32,
-    /// Threads in a call that the kernel does by itself, polls included.
-    pub users: AtomicU32,
+    /// Threads in a call that the kernel does by itself, polls included; in the upper half, which
+    /// connection this is: such a call goes on when the number is closed.
+    pub users: AtomicU64,
     /// When housekeeping is due, in ticks: what a call on a connection that is on tcp needs lies in
     /// one line.
     pub due: AtomicU64,
@@ -257,7 +258,9 @@ unsafe impl Sync for Conn {}
 impl Conn {
     /// As new, for another connection.
     pub fn reset(&self) {
-        zero!(self: flags reason ops service users managed waiters epolls queue gone_back put_off records_due unasked sleepers orphans manner low_water);
+        let turn = (self.users.load(Ordering::Relaxed) >> 32) as u32;
+        self.users.store(u64::from(turn.wrapping_add(1)) << 32, Ordering::Relaxed);
+        zero!(self: flags reason ops service managed waiters epolls queue gone_back put_off records_due unasked sleepers orphans manner low_water);
         zero!(self: pending pending_cookie posted_at posted_index cookie arming arms due agreement recalled_from follow again);
         self.asleep.iter().for_each(|place| place.store(0, Ordering::Relaxed));
         self.slot.store(layout::SLOTS as u32, Ordering::Relaxed);
@@ -491,7 +494,7 @@ impl Conn {
             return false;
         }
         fabric::sync::fence(Ordering::SeqCst);
-        if self.users.load(Ordering::SeqCst) != 0 {
+        if self.users.load(Ordering::SeqCst) as u32 != 0 {
             self.managed.store(0, Ordering::SeqCst);
             return false;
         }
@@ -530,36 +533,68 @@ impl Conn {
         }
     }
 
-    /// Enters a call that the kernel does by itself; false if calls are ours.
+    /// Enters a call that the kernel does by itself, which the guard is to be held for; `None` if
+    /// calls are ours.
     #[inline(always)]
-    pub fn enter_kernel(&self) -> bool {
-        self.users.fetch_add(1, Ordering::SeqCst);
-        if self.managed.load(Ordering::SeqCst) != 0 {
-            self.leave_kernel();
-            return false;
-        }
-        true
-    }
-
-    #[inline(always)]
-    pub fn leave_kernel(&self) {
-        self.users.fetch_sub(1, Ordering::Release);
+    pub fn enter_kernel(&'static self) -> Option<InKernel> {
+        let turn = (self.users.fetch_add(1, Ordering::SeqCst) >> 32) as u32;
+        let in_kernel = InKernel(Entered { conn: self, turn });
+        (self.managed.load(Ordering::SeqCst) == 0).then_some(in_kernel)
     }
 }
 
 /// Gives the connection back when a call that the kernel does by itself ends, cancellation
-/// included.
-pub struct InKernel(pub &'static Conn);
+/// included; unless it has been closed meanwhile, and this is another one.
+pub struct InKernel(Entered);
+
+/// What such a guard stands for; whoever keeps it instead must [`Entered::leave`].
+#[derive(Clone, Copy)]
+pub struct Entered {
+    conn: &'static Conn,
+    turn: u32,
+}
+
+impl InKernel {
+    pub fn keep(self) -> Entered {
+        let entered = self.0;
+        core::mem::forget(self);
+        entered
+    }
+}
 
 impl Drop for InKernel {
+    #[inline(always)]
     fn drop(&mut self) {
-        self.0.leave_kernel();
+        self.0.leave();
+    }
+}
+
+impl Entered {
+    #[inline(always)]
+    pub fn leave(self) {
+        let left = |users: u64| (users >> 32 == u64::from(self.turn)).then(|| users - 1);
+        let _ = self.conn.users.fetch_update(Ordering::Release, Ordering::Relaxed, left);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_call_that_outlives_its_connection_does_not_count_for_the_next() {
+        let conn = crate::home::take(|_| ()).unwrap();
+        conn.reset();
+        let (first, second) = (conn.enter_kernel().unwrap(), conn.enter_kernel().unwrap());
+        drop(first);
+        assert!(!conn.manage());
+        conn.reset();
+        let in_the_next = conn.enter_kernel().unwrap();
+        drop(second);
+        assert!(!conn.manage(), "one call is in the kernel");
+        drop(in_the_next);
+        assert!(conn.manage() && conn.enter_kernel().is_none());
+    }
 
     #[test]
     fn a_slot_of_a_link_that_another_process_has_is_not_ours() {

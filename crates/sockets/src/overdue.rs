@@ -40,7 +40,18 @@ pub(crate) fn looks() -> bool {
 /// After that sleep: `owed` says of which descriptor something is there, `woken` waits for so many
 /// nanoseconds whether somebody wakes us.
 #[cold]
-pub(crate) fn check(call: &str, mut owed: impl FnMut() -> Option<i32>, mut woken: impl FnMut(u64) -> bool) {
+pub(crate) fn check(call: &str, owed: impl FnMut() -> Option<i32>, woken: impl FnMut(u64) -> bool) {
+    check_and_explain(call, owed, woken, |_, _| {});
+}
+
+/// The same; `more` says what else is known of that descriptor.
+#[cold]
+pub(crate) fn check_and_explain(
+    call: &str,
+    mut owed: impl FnMut() -> Option<i32>,
+    mut woken: impl FnMut(u64) -> bool,
+    more: impl FnOnce(i32, &mut Text<768>),
+) {
     if owed().is_none() || woken(GRACE_NS) {
         return;
     }
@@ -51,6 +62,7 @@ pub(crate) fn check(call: &str, mut owed: impl FnMut() -> Option<i32>, mut woken
     if let Some(conn) = table::conn(fd) {
         explain(conn, &mut text);
     }
+    more(fd, &mut text);
     let _ = sys::write(libc::STDERR_FILENO, text.bytes());
     sys::exit(STATUS)
 }

@@ -4,12 +4,14 @@
 //! connections. Epoll sets among the descriptors are settled before the kernel is asked about them;
 //! that one seemed readable in its sleep is only a reason to look again.
 
+use core::mem::MaybeUninit;
+
 use fabric::sync::{AtomicU64, Ordering};
 use fabric::sys::{self, Errno};
 use fabric::trip;
 use stream::spin::{Learned, NO_CPU, cpu, ticks, ticks_of};
 
-use crate::conn::{Conn, flag, path};
+use crate::conn::{self, Conn, Entered, flag, path};
 use crate::path::room;
 use crate::signals::Sleeps;
 use crate::spare::Spare;
@@ -21,21 +23,30 @@ use crate::wake::word;
 use crate::{epoll, events, idle, kicks, next, overdue, process, ready, rendezvous, seen, table, wait};
 
 /// Connections that a poll of the kernel's is waiting on: they are not promoted meanwhile, as
-/// nobody would wake it.
-pub struct InKernel<'a>(&'a [libc::pollfd], usize);
+/// nobody would wake it. The first `count` are set.
+pub struct InKernel {
+    entered: [MaybeUninit<conn::InKernel>; Self::MOST],
+    count: usize,
+}
 
-impl Drop for InKernel<'_> {
+impl InKernel {
+    /// With more of them [`poll`] makes the call, which has room for any number.
+    const MOST: usize = 32;
+}
+
+impl Drop for InKernel {
     fn drop(&mut self) {
-        for conn in self.0[..self.1].iter().filter_map(|poll| table::conn(poll.fd)) {
-            conn.leave_kernel();
+        for entered in &mut self.entered[..self.count] {
+            // SAFETY: the first `count` are set, and dropped once.
+            unsafe { entered.assume_init_drop() };
         }
     }
 }
 
 /// Whether poll() over these descriptors is the kernel's: the guard is to be held for the call.
 /// Else [`poll`] is to make it. Housekeeping on the way for connections that are still on tcp.
-pub fn by_kernel(fds: &[libc::pollfd]) -> Result<InKernel<'_>, Handled> {
-    let mut entered = InKernel(fds, 0);
+pub fn by_kernel(fds: &[libc::pollfd]) -> Result<InKernel, Handled> {
+    let mut polled = InKernel { entered: [const { MaybeUninit::uninit() }; InKernel::MOST], count: 0 };
     let mut handled = false;
     // Sets without promoted members, too: one may be promoted while the kernel waits.
     let mut sets = false;
@@ -46,13 +57,13 @@ pub fn by_kernel(fds: &[libc::pollfd]) -> Result<InKernel<'_>, Handled> {
                 seen::waited_for(conn);
                 handled |= rendezvous::tick(conn, poll.fd).handled;
             }
-            if !conn.enter_kernel() {
-                return Err(Handled(handled));
-            }
+            let entered = conn.enter_kernel().filter(|_| polled.count < InKernel::MOST);
+            let Some(entered) = entered else { return Err(Handled(handled)) };
+            polled.entered[polled.count].write(entered);
+            polled.count += 1;
         }
-        entered.1 += 1;
     }
-    if sets || handled { Err(Handled(handled)) } else { Ok(entered) }
+    if sets || handled { Err(Handled(handled)) } else { Ok(polled) }
 }
 
 /// Whether a handler has run during the housekeeping, which ends the call even with SA_RESTART.
@@ -353,7 +364,7 @@ fn sleep(
     for watch in &*watches {
         match watch {
             Watch::Waiter(conn, place) => drop(Waiter::again(conn, *place)),
-            Watch::Kernel(conn) => conn.leave_kernel(),
+            Watch::Kernel(in_kernel) => in_kernel.leave(),
             Watch::NotOurs => {}
         }
     }
@@ -423,7 +434,7 @@ enum Watch {
     /// As a promoted connection, with the waiter's place.
     Waiter(&'static Conn, i32),
     /// As one of the kernel's, which is not promoted meanwhile.
-    Kernel(&'static Conn),
+    Kernel(Entered),
 }
 
 impl Watch {
@@ -432,8 +443,8 @@ impl Watch {
             if conn.is_managed() {
                 return Watch::Waiter(conn, Waiter::new(conn).keep());
             }
-            if conn.enter_kernel() {
-                return Watch::Kernel(conn);
+            if let Some(in_kernel) = conn.enter_kernel() {
+                return Watch::Kernel(in_kernel.keep());
             }
         }
     }

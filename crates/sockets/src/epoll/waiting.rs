@@ -1,6 +1,8 @@
 //! epoll_wait(): what the list of candidates gives, what the kernel gives, and the sleep when
 //! neither gives anything.
 
+use core::fmt::Write;
+
 use fabric::bell;
 use fabric::sync::{Ordering, spin_hint};
 use fabric::sys::{self, Errno};
@@ -293,7 +295,12 @@ impl Set {
         }
         if looks && result == Ok((0, None)) {
             let fd = self.fd.load(Ordering::Relaxed);
-            overdue::check("epoll_wait", || self.owed_one(), |nanos| sys::waits_for(fd, libc::POLLIN, nanos));
+            overdue::check_and_explain(
+                "epoll_wait",
+                || self.owed_one(),
+                |nanos| sys::waits_for(fd, libc::POLLIN, nanos),
+                |fd, text| self.explain(fd, text),
+            );
         }
         self.sleepers.fetch_sub(1, Ordering::SeqCst);
         if queue != 0 && nanos != Some(0) {
@@ -340,6 +347,27 @@ impl Set {
                 member.events & ET == 0 || member.flags & FRESH != 0 || written != member.seen & !(1 << 63);
             got.is_some_and(|got| got & events::IN != 0 && is_new || got != 0 && member.events & ET == 0)
         })
+    }
+
+    /// What is known of the set, and of this member.
+    #[cold]
+    fn explain(&self, fd: i32, text: &mut impl Write) {
+        let [moved, on_tcp, sleepers, queue] = [&self.moved, &self.on_tcp, &self.sleepers, &self.queue]
+            .map(|count| count.load(Ordering::Relaxed));
+        let calls = self.calls.load(Ordering::Relaxed);
+        let _ = writeln!(
+            text,
+            "  set: {moved} moved, {on_tcp} on tcp, {sleepers} sleepers, queue {queue} (+1), {calls} calls"
+        );
+        let Some(mut guard) = self.lock() else { return };
+        let state = guard.state();
+        let lists = [state.list, state.late, state.told].map(|list| list.len);
+        let member = *guard.member(fd);
+        let _ = writeln!(
+            text,
+            "  member: flags {:#x}, events {:#x}, told in call {}, seen {}; listed, late, told: {lists:?}",
+            member.flags, member.events, member.told, member.seen
+        );
     }
 
     /// On the way out: if others sleep on the set while there is more to do, one of them is woken.

@@ -9,7 +9,7 @@ use stream::transport::Ends;
 use super::buffers::{PIECE, Wanted, or_interrupted, pieces};
 use super::companion::{at_mark, from_kernel, rest_by_kernel, take_early};
 use super::peek::{peek_on, peek_out};
-use crate::conn::{Conn, Held, InKernel, Rx, flag, path, state};
+use crate::conn::{Conn, Held, Rx, flag, path, state};
 use crate::kicks::By;
 use crate::layout::{TCP_AT, TRIP, W, note};
 use crate::outcome::{Attempt, Outcome};
@@ -213,12 +213,11 @@ impl Receiving<'_> {
             // A read stops at the mark of urgent data, and goes on behind it when called again.
             Attempt::Kernel if at_mark(fd) => After::Return(Outcome::Done(Ok(self.rest.skip))),
             // The rest by the kernel, unless calls have become ours again.
-            Attempt::Kernel if conn.enter_kernel() => {
-                let _in_kernel = InKernel(conn);
-                let waits = self.wants_all() && self.rest.flags & libc::MSG_DONTWAIT == 0;
-                After::Return(self.rest_by_kernel(fd, waits))
-            }
             Attempt::Kernel => {
+                if let Some(_in_kernel) = conn.enter_kernel() {
+                    let waits = self.wants_all() && self.rest.flags & libc::MSG_DONTWAIT == 0;
+                    return After::Return(self.rest_by_kernel(fd, waits));
+                }
                 conn.is_managed();
                 After::Again
             }

@@ -7,7 +7,7 @@ use fabric::sys::{self, Errno};
 use fabric::{Remote, trip};
 
 use super::buffers::{IOVS, PIECE, kernel_send, or_interrupted, pieces, total, waits};
-use crate::conn::{Conn, Held, InKernel, Tx, flag, path, state};
+use crate::conn::{Conn, Held, Tx, flag, path, state};
 use crate::layout::{self, TRIP, W, note};
 use crate::outcome::{Attempt, Outcome};
 use crate::path::room::{room_for, stuck_for_long};
@@ -205,10 +205,7 @@ fn interrupted(conn: &'static Conn, fd: i32, iov: &[libc::iovec], flags: i32, se
 /// may wait, the proof is given up. `None`: it is to make it.
 #[cold]
 fn send_cut(conn: &'static Conn, fd: i32, iov: &[libc::iovec], flags: i32) -> Option<Outcome> {
-    if !conn.enter_kernel() {
-        return None;
-    }
-    let _in_kernel = InKernel(conn);
+    let _in_kernel = conn.enter_kernel()?;
     let undisturbed = signals::undisturbed();
     let tx = conn.tx.lock()?;
     if flags & !(libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) != 0 || iov.len() > IOVS {
@@ -324,9 +321,13 @@ fn send_from(conn: &'static Conn, fd: i32, source: &impl Source, flags: i32) -> 
             Attempt::Kernel if done == 0 => return Outcome::Kernel,
             // The rest by the kernel, unless calls have become ours again. Who waits does so in
             // libc's poll, where a thread can be cancelled.
-            Attempt::Kernel if conn.enter_kernel() => {
+            Attempt::Kernel => {
+                let Some(in_kernel) = conn.enter_kernel() else {
+                    conn.is_managed();
+                    continue;
+                };
                 let rest = source.by_kernel(fd, done, flags | libc::MSG_DONTWAIT);
-                conn.leave_kernel();
+                drop(in_kernel);
                 done += rest.unwrap_or(0);
                 let more = matches!(rest, Ok(1..) | Err(Errno::EAGAIN)) && done < want;
                 if !more || !waits(conn, flags) {
@@ -341,9 +342,6 @@ fn send_from(conn: &'static Conn, fd: i32, source: &impl Source, flags: i32) -> 
                         return Outcome::Done(Ok(done));
                     }
                 }
-            }
-            Attempt::Kernel => {
-                conn.is_managed();
             }
             Attempt::WouldBlock if !waits(conn, flags) => {
                 epoll::want_room(conn);

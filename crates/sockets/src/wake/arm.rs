@@ -1,13 +1,15 @@
 //! Tripwires of connections: armed by who is going to sleep, and what of a connection they are
 //! armed for.
 
+use fabric::shm::Map;
 use fabric::sync::{Ordering, fence};
-use fabric::{Local, Remote, trip};
+use fabric::{Local, Remote, bell, hints, trip};
 use stream::spin::{NO_CPU, cpu};
 
+use super::call_bell;
 use crate::conn::{Conn, flag, state};
 use crate::layout::{self, BIG_AT, CPU, FIRED, NOTES, R, SLOTS, SMALL_AT, STATE, TCP_AT, TRIP, W};
-use crate::{link, peering};
+use crate::{bells, link, peering};
 
 /// What a waiter looks at: any change of it is a reason to try again.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -80,12 +82,55 @@ fn arm_counted(conn: &Conn, compose: impl Fn(u64) -> u64) -> u64 {
     // finds that it is not quiet yet.
     conn.arms.fetch_add(1, Ordering::AcqRel);
     fence(Ordering::SeqCst);
-    let refused = conn.has(flag::DISARMED);
-    let was = if refused { 0 } else { trip::arm(&conn.mine(), conn.at(TRIP), compose) };
-    if refused || was & INTEREST != 0 {
+    if conn.has(flag::DISARMED) {
+        conn.arms.fetch_sub(1, Ordering::AcqRel);
+        return 0;
+    }
+    let (link, slot, mine) = (conn.link.load(Ordering::Relaxed), conn.slot(), conn.mine());
+    let was = trip::arm(&mine, layout::slot(slot) + TRIP, &compose);
+    if was & INTEREST != 0 {
         conn.arms.fetch_sub(1, Ordering::AcqRel);
     }
+    // An offer is taken back, or refused, beside those who are about to sleep.
+    if (conn.link.load(Ordering::Relaxed), conn.slot()) != (link, slot) || !conn.slot_taken() {
+        armed_anothers(conn, &mine, slot, was, compose(was));
+    }
     was
+}
+
+/// The slot whose tripwire has just been armed is, or may be, another connection's by now: whoever
+/// sleeps on that is not woken as it was armed for, and may have been fired at meanwhile. It is
+/// woken once for nothing, and by kicks from now on.
+#[cold]
+fn armed_anothers(conn: &Conn, mine: &Map, slot: usize, was: u64, armed: u64) {
+    let at = layout::slot(slot) + TRIP;
+    let of_it = |link: &&link::Link| link.mine().base() == mine.base();
+    // A child of fork() may not have the link.
+    let Some(link) = link::each().find(of_it) else { return };
+    let Some(owner) = link.conn(slot) else {
+        // Nobody's yet: whoever gets it finds it disarmed.
+        let _ = mine.replace_word(at, armed, 0);
+        return;
+    };
+    if core::ptr::eq(owner, conn) {
+        return;
+    }
+    if was & INTEREST == 0 {
+        conn.arms.fetch_sub(1, Ordering::AcqRel);
+        owner.arms.fetch_add(1, Ordering::AcqRel);
+    }
+    let by_kick = |other: u64| other & (INTEREST | trip::ASLEEP) | trip::RX | trip::TX | trip::KICK;
+    if trip::arm(mine, at, by_kick) & INTEREST == 0 {
+        owner.arms.fetch_add(1, Ordering::AcqRel);
+    }
+    trip::wake(mine, at, super::word::SLEEPERS);
+    call_bell::ring_all();
+    if let Some(queue) = owner.queue.load(Ordering::Acquire).checked_sub(1).map(|queue| queue as usize) {
+        hints::set(mine, layout::HINTS + queue * hints::BYTES, slot);
+        if let Some(bell) = bells::bell_fd(queue) {
+            bell::ring(bell);
+        }
+    }
 }
 
 pub(crate) const INTEREST: u64 = trip::RX | trip::TX;

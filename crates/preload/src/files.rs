@@ -192,7 +192,7 @@ hooks! {
     }
     fn recvmmsg(next; fd: c_int, messages: *mut mmsghdr, count: u32, flags: c_int, timeout: *mut timespec) -> c_int {
         match table::conn(fd) {
-            // Each by recvmsg(), also by tcp: it may be that one sleeps there while the connection moves.
+            // Each by recvmsg(), also by tcp: the connection may move while one sleeps there.
             Some(conn) if !faults::low(messages) => receive_messages(conn, fd, messages, count, flags, timeout),
             _ => next(fd, messages, count, flags, timeout),
         }

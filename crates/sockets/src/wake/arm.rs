@@ -123,7 +123,7 @@ fn armed_anothers(conn: &Conn, mine: &Map, slot: usize, was: u64, armed: u64) {
     if trip::arm(mine, at, by_kick) & INTEREST == 0 {
         owner.arms.fetch_add(1, Ordering::AcqRel);
     }
-    trip::wake(mine, at, super::word::SLEEPERS);
+    trip::wake(mine, at, SLEEPERS);
     call_bell::ring_all();
     if let Some(queue) = owner.queue.load(Ordering::Acquire).checked_sub(1).map(|queue| queue as usize) {
         hints::set(mine, layout::HINTS + queue * hints::BYTES, slot);
@@ -132,6 +132,10 @@ fn armed_anothers(conn: &Conn, mine: &Map, slot: usize, was: u64, armed: u64) {
         }
     }
 }
+
+/// So many of those who sleep on a word are woken. One sleeps so, as a rule; a hostile peer could
+/// have any number of threads sleep on its word, for us to wake with each write.
+pub(crate) const SLEEPERS: u32 = 16;
 
 pub(crate) const INTEREST: u64 = trip::RX | trip::TX;
 

@@ -6,7 +6,7 @@ use fabric::sys::{self, Errno};
 use fabric::{Local, Remote, hints, trip};
 use stream::spin::ticks;
 
-use super::word;
+use super::arm;
 use crate::conn::{Conn, Held, Tx};
 use crate::layout::{self, FIRED, KICKS, TRIP};
 use crate::path::writing::{self, Kick};
@@ -63,7 +63,7 @@ pub(crate) fn wake_as_armed(conn: &Conn, fd: i32, tx: &mut Tx, again: bool) {
     report::add(report::at::WAKES, 1);
     let mut how = tx.fired;
     if how & trip::WORD != 0 {
-        trip::wake(&conn.theirs().map(), conn.at(TRIP), word::SLEEPERS);
+        trip::wake(&conn.theirs().map(), conn.at(TRIP), arm::SLEEPERS);
         if how & trip::MODE == 0 {
             return;
         }

@@ -7,7 +7,7 @@ use fabric::sync::Ordering;
 use fabric::sys::{self, Errno};
 use fabric::{Local, trip};
 
-use super::arm::arm_word;
+use super::arm::{SLEEPERS, arm_word};
 use crate::conn::{Conn, flag, path, state};
 use crate::layout::{TCP_AT, TRIP, note};
 use crate::signals::MOMENT_NS;
@@ -15,10 +15,6 @@ use crate::{idle, overdue, peering};
 
 /// How long, at most: then in poll(), which the kernel ends when the connection does.
 pub(crate) const SHORT_NS: u64 = MOMENT_NS;
-
-/// So many are woken. One sleeps so, as a rule; a hostile peer could have any number of threads
-/// sleep on its word, for us to wake with each write.
-pub(crate) const SLEEPERS: u32 = 16;
 
 /// What may change a connection without a word in memory from the peer.
 const ELSEWHERE: u32 = flag::SHARED

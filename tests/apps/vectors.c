@@ -220,7 +220,49 @@ static void refused(int fd) {
     ERRNO(pwritev(fd, v, 2, -1), EINVAL);
     ERRNO(pread64(fd, data, 10, 0), ESPIPE);
     ERRNO(preadv2(fd, v, 2, -1, 0x40000000), EOPNOTSUPP);
+    /* A length below zero: nothing moves. */
+    v[1].iov_len = -1;
+    struct msghdr message = {.msg_iov = v, .msg_iovlen = 2};
+    ERRNO(writev(fd, v, 2), EINVAL);
+    ERRNO(readv(fd, v, 2), EINVAL);
+    ERRNO(sendmsg(fd, &message, MSG_NOSIGNAL), EINVAL);
+    ERRNO(recvmsg(fd, &message, MSG_DONTWAIT), EINVAL);
     echo_rounds(fd, 20, 64);
+    leave(fd);
+}
+
+/* One thread sleeps in recvmmsg(), the other one sends: the connection may move meanwhile, and the sleeper still gets its answer. */
+static pthread_barrier_t answered;
+
+static void *by_mmsg_asleep(void *argument) {
+    int fd = *(int *)argument;
+    for (int i = 0; i < 500; i++) {
+        char data[64] = {0};
+        struct iovec v = {data, sizeof data};
+        struct mmsghdr m = {.msg_hdr = {.msg_iov = &v, .msg_iovlen = 1}};
+        EQUAL(recvmmsg(fd, &m, 1, MSG_WAITALL, NULL), 1);
+        EQUAL(m.msg_len, 64);
+        verify(your_key, got, data, 64);
+        got += 64;
+        pthread_barrier_wait(&answered);
+    }
+    return NULL;
+}
+
+static void mmsg_asleep(int fd) {
+    pthread_t thread;
+    CHECK(pthread_barrier_init(&answered, NULL, 2) == 0);
+    order(ECHO, (int64_t)500 << 32 | 64);
+    CHECK(pthread_create(&thread, NULL, by_mmsg_asleep, &fd) == 0);
+    for (int i = 0; i < 500; i++) {
+        char data[64];
+        fill(my_key, sent, data, 64);
+        EQUAL(send(fd, data, 64, 0), 64);
+        sent += 64;
+        pthread_barrier_wait(&answered);
+    }
+    CHECK(pthread_join(thread, NULL) == 0);
+    hear();
     leave(fd);
 }
 
@@ -230,6 +272,7 @@ const struct example examples[] = {
     {"by_mmsg", puppet, by_mmsg, 0},
     {"big_vector", puppet, big_vector, 0},
     {"by_v2", puppet, by_v2, 0},
+    {"mmsg_asleep", puppet, mmsg_asleep, 0},
     {"mmsg_waits", puppet, mmsg_waits, 0},
     {"refused", puppet, refused, 0},
     {0},

@@ -25,10 +25,7 @@ unsafe fn many<'a>(iov: *const iovec, count: usize) -> Option<&'a [iovec]> {
         return None; // The kernel's error, or nothing to do.
     }
     // SAFETY: the caller vouches for it.
-    let pieces = unsafe { core::slice::from_raw_parts(iov, count) };
-    // A length that is negative is the kernel's error, too, and more than MAX_RW_COUNT it cuts.
-    let most = |sum: usize, piece: &iovec| sum.checked_add(piece.iov_len).filter(|&sum| sum <= 0x7fff_f000);
-    pieces.iter().try_fold(0, most).map(|_| pieces)
+    Some(unsafe { core::slice::from_raw_parts(iov, count) })
 }
 
 #[inline(always)]
@@ -192,8 +189,10 @@ hooks! {
     }
     fn recvmmsg(next; fd: c_int, messages: *mut mmsghdr, count: u32, flags: c_int, timeout: *mut timespec) -> c_int {
         match table::conn(fd) {
-            // Each by recvmsg(), also by tcp: the connection may move while one sleeps there.
-            Some(conn) if !faults::low(messages) => receive_messages(conn, fd, messages, count, flags, timeout),
+            Some(conn) if !faults::low(messages) => match conn.enter_kernel() {
+                Some(_in_kernel) => next(fd, messages, count, flags, timeout),
+                None => receive_messages(conn, fd, messages, count, flags, timeout),
+            },
             _ => next(fd, messages, count, flags, timeout),
         }
     }

@@ -116,7 +116,8 @@ fn armed_anothers(conn: &Conn, mine: &Map, slot: usize, was: u64, armed: u64) {
         return;
     }
     if was & INTEREST == 0 {
-        conn.arms.fetch_sub(1, Ordering::AcqRel);
+        // Not where it has begun anew on another slot meanwhile.
+        let _ = conn.arms.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |arms| arms.checked_sub(1));
         owner.arms.fetch_add(1, Ordering::AcqRel);
     }
     let by_kick = |other: u64| other & (INTEREST | trip::ASLEEP) | trip::RX | trip::TX | trip::KICK;

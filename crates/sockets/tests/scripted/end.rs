@@ -77,6 +77,20 @@ impl End {
         Checks
     }
 
+    /// Waits for a moment, as on a slot that is another connection's by now: an offer was taken
+    /// back between the look and the arm.
+    pub fn waits_on_the_slot_of(&self, other: &End) {
+        let (slot, link) = (other.conn.slot.load(Ordering::Relaxed), other.conn.link.load(Ordering::Relaxed));
+        self.conn.set_maps(other.conn.mine(), other.conn.theirs());
+        self.conn.slot.store(slot, Ordering::Relaxed);
+        self.conn.link.store(link, Ordering::Relaxed);
+        self.conn.managed_is(true);
+        // The second sleep is by a bell.
+        self.poll_for(libc::POLLIN, Some(60_000_000));
+        self.conn.managed_is(false);
+        self.conn.slot.store(sockets::layout::SLOTS as u32, Ordering::Relaxed);
+    }
+
     /// Housekeeping, as any call on a connection on tcp does it on the way.
     pub fn tick(&self) {
         self.conn.due.store(0, Ordering::Relaxed);

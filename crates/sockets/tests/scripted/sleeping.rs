@@ -149,6 +149,24 @@ fn who_looks_whether_a_wake_up_is_owed_sees_that_the_peer_is_killed_before_it() 
 }
 
 #[test]
+fn who_arms_a_slot_that_is_anothers_by_now_leaves_its_sleeper_awake() {
+    let (ours, mut peer) = on_rings();
+    let (late, _tcp) = ours.beside();
+    let set = Set::of(&ours, EPOLLIN);
+    let got = asleep_by(
+        &mut peer,
+        |armed| armed & MODE == QUEUE,
+        || set.wait(Some(5_000_000_000)),
+        |peer, _| {
+            late.waits_on_the_slot_of(&ours);
+            peer.write(b"ring");
+            peer.fire();
+        },
+    );
+    assert_eq!(got, EPOLLIN);
+}
+
+#[test]
 fn a_read_sleeps_on_where_it_is_woken_for_nothing() {
     let (ours, mut peer) = on_rings();
     let got = asleep(

@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from harness import modes, system
-from harness.bridge import ROUTER, Bridge, keeps_descriptors_out
+from harness.bridge import CONTAINER, ROUTER, Bridge, need_meeting
 from harness.postgres import PLACES, unprivileged
 from harness.report import Report
 from harness.runner import PATIENCE
@@ -21,17 +21,13 @@ pytestmark = [
     pytest.mark.alone("namespaces, and programs that wait for one another"),
 ]
 
-# The namespaces of a container but for that of networks, in which it is started. Root of a user namespace is nobody outside of it.
-CONTAINER = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "--ipc", "--uts"]
+# Root of a user namespace is nobody outside of it.
 ROOTLESS = [*CONTAINER, "--user", "--map-root-user"]
 
 
 @pytest.fixture
 def bridge(r, mode, request):
-    if mode != "shunt":
-        pytest.skip("only with the library there is something to meet")
-    if not keeps_descriptors_out():
-        pytest.skip("the kernel is older than Linux 6.16, and has no SO_PASSRIGHTS: all stays on TCP")
+    need_meeting(mode)
     with Bridge(r, request.param) as bridge:
         yield bridge
 

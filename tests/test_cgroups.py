@@ -9,7 +9,7 @@ import time
 import pytest
 
 from harness import system
-from harness.bridge import Bridge, keeps_descriptors_out
+from harness.bridge import CONTAINER, Bridge, need_meeting
 from harness.cgroups import Group, usable
 from harness.runner import PATIENCE
 
@@ -18,7 +18,6 @@ pytestmark = [
     pytest.mark.alone("namespaces, and programs that wait for one another"),
 ]
 
-CONTAINER = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "--ipc", "--uts"]
 
 # Answers each message with what it was; "eat" is answered by taking all memory that there is.
 ECHO = """
@@ -83,10 +82,7 @@ class Pair:
 
 @pytest.fixture
 def pair(r, mode):
-    if mode != "shunt":
-        pytest.skip("only with the library there is something to meet")
-    if not keeps_descriptors_out():
-        pytest.skip("the kernel is older than Linux 6.16, and has no SO_PASSRIGHTS: all stays on TCP")
+    need_meeting(mode)
     if not usable():
         pytest.skip("no control groups can be made here")
     number = os.getpid()
@@ -97,7 +93,7 @@ def pair(r, mode):
 @pytest.mark.parametrize("who", ["server", "client"])
 def test_a_paused_container(pair, who):
     """Its peer waits, however long that takes; then all goes on."""
-    pair = pair()
+    pair = pair(count=60000)
     pair.groups[who].freeze(True)
     time.sleep(0.2)
     before = pair.asked()
@@ -108,7 +104,7 @@ def test_a_paused_container(pair, who):
 
 
 def test_a_container_that_moves_to_another_group(pair):
-    pair = pair()
+    pair = pair(count=60000)
     with Group(f"shunt-{os.getpid()}-t") as other:
         other.take(pair.groups["server"])
         pair.groups["server"].take(pair.groups["client"])

@@ -12,7 +12,7 @@ import time
 import pytest
 
 from harness import system
-from harness.bridge import ROUTER, Bridge, keeps_descriptors_out
+from harness.bridge import CONTAINER, ROUTER, Bridge, need_meeting
 from harness.runner import PATIENCE
 
 pytestmark = [
@@ -22,10 +22,7 @@ pytestmark = [
 
 @pytest.fixture
 def places(r, mode):
-    if mode != "shunt":
-        pytest.skip("only with the library there is something to meet")
-    if not keeps_descriptors_out():
-        pytest.skip("the kernel is older than Linux 6.16, and has no SO_PASSRIGHTS: all stays on TCP")
+    need_meeting(mode)
     with Bridge(r) as places:
         yield places
 
@@ -91,8 +88,6 @@ def test_two_namespaces_on_a_bridge(places):
     places.r.accelerated()
 
 
-# Namespaces of its own as a container has them; in a user namespace root is the user that it was.
-CONTAINER = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "--ipc", "--uts"]
 
 
 @pytest.mark.parametrize("users", ["", "map_root", "two"])

@@ -5,10 +5,14 @@ import socket
 import subprocess
 import sys
 
+import pytest
+
 from .runner import PATIENCE
 from .system import until
 
 ROUTER = "10.78.0.1"
+# The namespaces of a container but for that of networks, in which it is started; in a user namespace root is the user that it was.
+CONTAINER = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "--ipc", "--uts"]
 
 
 class Bridge:
@@ -90,3 +94,11 @@ def keeps_descriptors_out():
         except OSError:
             return False
     return True
+
+
+def need_meeting(mode):
+    """Skips a test where nothing can meet."""
+    if mode != "shunt":
+        pytest.skip("only with the library there is something to meet")
+    if not keeps_descriptors_out():
+        pytest.skip("the kernel is older than Linux 6.16, and has no SO_PASSRIGHTS: all stays on TCP")

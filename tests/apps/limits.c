@@ -117,11 +117,18 @@ static void little_space_later(int fd) {
 /* Connections that have carried much, and are idle, keep little of it, and nothing once both ends have slept for a while. */
 enum { MANY = 60 };
 
-/* On all of them: a poll() of none that has moved is the kernel's, which gives nothing back. */
+/* Both ends at once, on all of them: a poll() of none that has moved is the kernel's, which gives nothing back. */
 static void sleep_on(const int *fds) {
     struct pollfd waits[MANY];
     for (int i = 0; i < MANY; i++) waits[i] = (struct pollfd){.fd = fds[i], .events = POLLIN};
+    meet();
     EQUAL(poll(waits, MANY, 2500), 0);
+    meet();
+}
+
+static void under(long limit, const char *when, long kilobytes) {
+    if (kilobytes >= limit) fprintf(stderr, "%s: %ld KB, wanted less than %ld\n", when, kilobytes, limit);
+    CHECK(kilobytes < limit);
 }
 
 static void idle_server(int listener) {
@@ -132,9 +139,7 @@ static void idle_server(int listener) {
         got = sent = 0;
         tell(0);
     }
-    meet();
-    sleep_on(fds);
-    meet();
+    while (hear()) sleep_on(fds);
     for (int i = 0; i < MANY; i++) close(fds[i]);
 }
 
@@ -150,11 +155,14 @@ static void idle_client(int unused) {
         got = sent = 0;
     }
     /* 8 of them have a large ring; a small one has 16 KB, and is seen by both ends. */
-    CHECK(status_of("RssShmem") - before < 8 * 256 + MANY * 40);
-    meet();
-    sleep_on(fds);
-    meet();
-    CHECK(status_of("RssShmem") - before < MANY * 8);
+    under(8 * 256 + MANY * 40, "all have carried much", status_of("RssShmem") - before);
+    /* On a machine that has other things to do two threads may sleep at different times. */
+    for (int times = 0; times < 5 && (times == 0 || status_of("RssShmem") - before >= MANY * 8); times++) {
+        tell(1);
+        sleep_on(fds);
+    }
+    tell(0);
+    under(MANY * 8, "all have slept", status_of("RssShmem") - before);
     for (int i = 0; i < MANY; i++) close(fds[i]);
 }
 

@@ -93,6 +93,30 @@ static void shut_read(int fd) {
     leave(fd);
 }
 
+/* At once, whatever is asked, and also while the other side has not read what it was sent. */
+static void shut_read_unread(int fd) {
+    char byte;
+    struct pollfd p = {fd, POLLIN | POLLRDHUP, 0};
+    struct epoll_event event = {.events = EPOLLIN | EPOLLRDHUP};
+    int set = epoll_create1(0);
+    CHECK(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event) == 0);
+    ERRNO(recv(fd, &byte, 1, MSG_DONTWAIT), EAGAIN);
+    put(fd, 1000);
+    CHECK(shutdown(fd, SHUT_RD) == 0);
+    EQUAL(recv(fd, &byte, 1, MSG_DONTWAIT), 0);
+    EQUAL(poll(&p, 1, 0), 1);
+    EQUAL(p.revents, POLLIN | POLLRDHUP);
+    EQUAL(epoll_wait(set, &event, 1, 0), 1);
+    EQUAL(event.events, EPOLLIN | EPOLLRDHUP);
+    EQUAL(recv(fd, &byte, 1, 0), 0);
+    EQUAL(recv(fd, &byte, 1, 0), 0);
+    put(fd, 1000);
+    EQUAL(recv(fd, &byte, 1, MSG_DONTWAIT), 0);
+    ask(READ, 2000);
+    close(set);
+    leave(fd);
+}
+
 static void shut_twice(int fd) {
     CHECK(shutdown(fd, SHUT_WR) == 0);
     CHECK(shutdown(fd, SHUT_WR) == 0);
@@ -226,6 +250,35 @@ static void blocked_writer(int fd) {
 static void blocked_writer_server(int fd) {
     pid_t pid = hear();
     wait_asleep(pid, pid);
+    close(fd);
+}
+
+/* What a writer has sent counts where the peer's end cuts it short, and raises no signal; the next call is told of the reset. */
+static void cut_short(int fd) {
+    static char data[64 << 20];
+    signal(SIGPIPE, on_pipe);
+    tell(getpid());
+    ssize_t n = send(fd, data, sizeof data, 0);
+    CHECK(n > 0 && n < (ssize_t)sizeof data);
+    EQUAL(pipes, 0);
+    ERRNO(send(fd, data, 1, 0), ECONNRESET);
+    EQUAL(pipes, 0);
+    ERRNO(send(fd, data, 1, 0), EPIPE);
+    EQUAL(pipes, 1);
+    close(fd);
+}
+
+/* Likewise where a read is the next call. */
+static void cut_short_then_read(int fd) {
+    static char data[64 << 20];
+    signal(SIGPIPE, on_pipe);
+    tell(getpid());
+    ssize_t n = send(fd, data, sizeof data, 0);
+    CHECK(n > 0 && n < (ssize_t)sizeof data);
+    ERRNO(recv(fd, data, 1, 0), ECONNRESET);
+    EQUAL(recv(fd, data, 1, 0), 0);
+    ERRNO(send(fd, data, 1, 0), EPIPE);
+    EQUAL(pipes, 1);
     close(fd);
 }
 
@@ -420,6 +473,7 @@ const struct example examples[] = {
     {"last_words", last_words_server, last_words, 0},
     {"last_words_exit", last_words_exit_server, last_words_exit, 0},
     {"shut_read", puppet, shut_read, 0},
+    {"shut_read_unread", puppet, shut_read_unread, 0},
     {"shut_twice", puppet, shut_twice, 0},
     {"reset_by_linger", puppet, reset_by_linger, 0},
     {"reset_while_asleep", reset_while_asleep_server, reset_while_asleep, 0},
@@ -429,6 +483,8 @@ const struct example examples[] = {
     {"broken_pipe", puppet, broken_pipe, 0},
     {"pipe_after_shutdown", puppet, pipe_after_shutdown, 0},
     {"blocked_writer", blocked_writer_server, blocked_writer, 0},
+    {"cut_short", blocked_writer_server, cut_short, 0},
+    {"cut_short_then_read", blocked_writer_server, cut_short_then_read, 0},
     {"peer_killed", survives, dies, DIES},
     {"peer_killed_unread", survives_unread, dies, DIES},
     {"peer_killed_silent", survives_one_way, dies_silent, RAW | DIES},

@@ -9,6 +9,36 @@ static void add(int set, int fd, uint32_t events) {
     CHECK(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event) == 0);
 }
 
+/* Each number of a connection is a member of its own, however many there are when it moves to memory. */
+static void many_numbers(int unused) {
+    enum { NUMBERS = 20 };
+    (void)unused;
+    int fd = dial(), set = epoll_create1(0), others[NUMBERS - 1];
+    add(set, fd, EPOLLIN);
+    for (int i = 0; i < NUMBERS - 1; i++) add(set, others[i] = dup(fd), EPOLLIN);
+    warm_client(fd);
+    for (int i = 0; i < 5; i++) {
+        struct epoll_event events[NUMBERS + 1];
+        EQUAL(epoll_wait(set, events, NUMBERS + 1, 0), 0);
+        ask(SEND, 10);
+        wait_queued(fd, 10);
+        EQUAL(epoll_wait(set, events, NUMBERS + 1, 1000), NUMBERS);
+        take(fd, 10);
+        order(SEND_ASLEEP, 10);
+        CHECK(epoll_wait(set, events, NUMBERS + 1, 20000) > 0);
+        take(fd, 10);
+    }
+    close(set);
+    for (int i = 0; i < NUMBERS - 1; i++) close(others[i]);
+    leave(fd);
+}
+
+static void warm_puppet(int listener) {
+    int fd = answer(listener);
+    warm_server(fd);
+    puppet(fd);
+}
+
 /* ---- a server: THREADS threads wait on one set for CONNECTIONS connections ---- */
 
 enum { THREADS = 4, CONNECTIONS = 32, REQUESTS = 400, SIZE = 300 };
@@ -856,6 +886,7 @@ const struct example examples[] = {
     {"child_asks", puppet, child_asks, 0},
     {"closed_while_asked", puppet, closed_while_asked, 0},
     {"nested_renumbered", puppet, nested_renumbered, 0},
+    {"many_numbers", warm_puppet, many_numbers, RAW},
     {"mixed", mixed_server, mixed_client, RAW},
     {"nested", puppet, nested, 0},
     {"nested_level", puppet, nested_level, 0},

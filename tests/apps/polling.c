@@ -271,6 +271,62 @@ static void ppoll_mask(int fd) {
     leave(fd);
 }
 
+/* The mask counts, too, for a call that waits for no time: what is pending interrupts it if nothing is ready. */
+static void no_time_mask(int fd) {
+    sigset_t block, none;
+    struct sigaction action = {.sa_handler = on_signal};
+    struct timespec no_time = {0, 0};
+    sigemptyset(&none), sigemptyset(&block), sigaddset(&block, SIGUSR1);
+    sigaction(SIGUSR1, &action, NULL);
+    sigprocmask(SIG_BLOCK, &block, NULL);
+    for (int i = 0; i < 5; i++) {
+        struct pollfd p = {fd, POLLIN, 0};
+        fd_set set;
+        FD_ZERO(&set);
+        FD_SET(fd, &set);
+        EQUAL(ppoll(&p, 1, &no_time, &none), 0);
+        raise(SIGUSR1);
+        ERRNO(ppoll(&p, 1, &no_time, &none), EINTR);
+        EQUAL(signals, 3 * i + 1);
+        raise(SIGUSR1);
+        ERRNO(pselect(fd + 1, &set, NULL, NULL, &no_time, &none), EINTR);
+        EQUAL(signals, 3 * i + 2);
+        raise(SIGUSR1);
+        ask(SEND, 10);
+        wait_queued(fd, 10);
+        EQUAL(ppoll(&p, 1, &no_time, &none), 1);
+        EQUAL(signals, 3 * i + 2);
+        take(fd, 10);
+        ERRNO(ppoll(&p, 1, &no_time, &none), EINTR);
+        EQUAL(signals, 3 * i + 3);
+    }
+    sigprocmask(SIG_SETMASK, &none, NULL);
+    leave(fd);
+}
+
+/* That a connection has ended is nothing that a set of select() for urgent data would be told of: it waits on, for others. */
+static void select_special_only(int fd) {
+    int ends[2], top;
+    fd_set in, special;
+    EQUAL(pipe(ends), 0);
+    ask(RESET, 0);
+    top = fd > ends[0] ? fd : ends[0];
+    for (int written = 0; written < 2; written++) {
+        FD_ZERO(&special);
+        FD_SET(fd, &special);
+        FD_ZERO(&in);
+        FD_SET(ends[0], &in);
+        struct timeval t = {0, 100000};
+        double start = now();
+        EQUAL(select(top + 1, &in, NULL, &special, &t), written);
+        if (!written) CHECK(now() - start > 0.09);
+        CHECK(!FD_ISSET(fd, &special));
+        EQUAL(FD_ISSET(ends[0], &in) != 0, written);
+        EQUAL(write(ends[1], "x", 1), 1);
+    }
+    close(fd);
+}
+
 /* Several threads, each with a connection of its own, for which it waits beside a pipe, as servers with a thread for each client do. The others begin when
  * the first has been at it for a while: whatever the two processes agreed on by then must do for them, too. */
 enum { TALKERS = 4, ROUNDS = 500 };
@@ -360,6 +416,8 @@ const struct example examples[] = {
     {"poll_reset", puppet, poll_reset, 0},
     {"poll_odd_entries", puppet, poll_odd_entries, 0},
     {"poll_two_threads", puppet, poll_two_threads, 0},
+    {"no_time_mask", puppet, no_time_mask, 0},
+    {"select_special_only", puppet, select_special_only, 0},
     {"ppoll_mask", puppet, ppoll_mask, 0},
     {"threads_poll", threads_poll, threads_poll, RAW},
     {"threads_epoll", threads_epoll, threads_epoll, RAW},

@@ -93,10 +93,10 @@ static void timeout_not_restarted(int fd) {
     leave(fd);
 }
 
-/* What was received or sent before the signal counts. */
-static void partly_received(int fd) {
+/* What was received or sent before the signal counts, and ends the call, SA_RESTART or not. */
+static void partly_received_with(int fd, int flags) {
     char data[1000];
-    handle(SIGALRM, count_signal, 0);
+    handle(SIGALRM, count_signal, flags);
     for (int i = 0; i < 3; i++) {
         ask(SEND, 300);
         wait_queued(fd, 300);
@@ -109,10 +109,13 @@ static void partly_received(int fd) {
     leave(fd);
 }
 
+static void partly_received(int fd) { partly_received_with(fd, 0); }
+static void partly_received_restart(int fd) { partly_received_with(fd, SA_RESTART); }
+
 /* The first call takes what fits and is cut short by the signal; a second one, when nothing fits, sends nothing. */
-static void partly_sent(int fd) {
+static void partly_sent_with(int fd, int flags) {
     static char data[64 << 20];
-    handle(SIGALRM, count_signal, 0);
+    handle(SIGALRM, count_signal, flags);
     fill(my_key, sent, data, sizeof data);
     alarm_in(600);
     ssize_t n = send(fd, data, sizeof data, 0);
@@ -120,6 +123,11 @@ static void partly_sent(int fd) {
     EQUAL(signals, 1);
     sent += n;
     fill_up(fd);
+    if (flags) {
+        /* With a time limit any handler ends a call that has sent nothing. */
+        struct timeval limit = {20, 0};
+        CHECK(setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit) == 0);
+    }
     fill(my_key, sent, data, 1 << 20);
     alarms_every(50);
     n = send(fd, data, 1 << 20, 0);
@@ -130,6 +138,9 @@ static void partly_sent(int fd) {
     ask(READ, sent);
     leave(fd);
 }
+
+static void partly_sent(int fd) { partly_sent_with(fd, 0); }
+static void partly_sent_restart(int fd) { partly_sent_with(fd, SA_RESTART); }
 
 /* A thousand signals a second while megabytes go both ways. */
 static void storm(int fd, int flags) {
@@ -368,12 +379,13 @@ static void jumps_elsewhere_server(int fd) {
 }
 
 /* Handlers that make a call on the connection on which main is in the same call: MSG_DONTWAIT finds what main has not taken. */
-static volatile sig_atomic_t taken;
+static volatile sig_atomic_t taken, other_errors;
 static void receive_in_handler(int unused) {
     (void)unused;
     int saved = errno;
     char byte;
     if (recv(handler_fd, &byte, 1, MSG_DONTWAIT) == 1) taken++;
+    else if (errno != EAGAIN) other_errors++;
     struct pollfd p = {handler_fd, POLLIN, 0};
     poll(&p, 1, 0);
     errno = saved;
@@ -389,6 +401,7 @@ static void handler_receives(int fd) {
     while (recv(fd, &byte, 1, 0) == 1) read_here++;
     CHECK(setitimer(ITIMER_REAL, &off, NULL) == 0);
     EQUAL(read_here + taken, 20000);
+    EQUAL(other_errors, 0);
     close(fd);
 }
 
@@ -464,6 +477,8 @@ const struct example examples[] = {
     {"restarted", puppet, restarted, 0},
     {"timeout_not_restarted", puppet, timeout_not_restarted, 0},
     {"partly_received", puppet, partly_received, 0},
+    {"partly_received_restart", puppet, partly_received_restart, 0},
+    {"partly_sent_restart", puppet, partly_sent_restart, 0},
     {"partly_sent", puppet, partly_sent, 0},
     {"storm_restart", puppet, storm_restart, 0},
     {"storm_interrupt", puppet, storm_interrupt, 0},

@@ -51,6 +51,63 @@ static void wait_all(int fd) {
     leave(fd);
 }
 
+/* The time is that of the whole call, however often it gets a little. The server sends (or reads) some of it each 40 ms. */
+static void dribble(int fd) {
+    char data[1000];
+    set_timeout(fd, SO_RCVTIMEO, 300);
+    for (int i = 0; i < 3; i++) {
+        tell(true);
+        double start = now();
+        ssize_t n = recv(fd, data, sizeof data, MSG_WAITALL);
+        double took = now() - start;
+        CHECK(n > 0 && n < (ssize_t)sizeof data);
+        verify(your_key, got, data, n);
+        got += n;
+        CHECK(took >= 0.28 && took < 3);
+        tell(0);
+        for (int64_t all = hear(); got < (uint64_t)all;) take(fd, 1);
+    }
+    tell(false);
+}
+
+static void dribble_server(int fd) {
+    while (hear()) {
+        for (int i = 0; i < 200 && !is_told(); i++) {
+            put(fd, 1);
+            usleep(40000);
+        }
+        hear();
+        tell(sent);
+    }
+}
+
+static void seep(int fd) {
+    static char data[64 << 20];
+    set_timeout(fd, SO_SNDTIMEO, 300);
+    for (int i = 0; i < 3; i++) {
+        tell(true);
+        fill(my_key, sent, data, sizeof data);
+        double start = now();
+        ssize_t n = send(fd, data, sizeof data, 0);
+        double took = now() - start;
+        CHECK(n > 0 && n < (ssize_t)sizeof data);
+        sent += n;
+        CHECK(took >= 0.28 && took < 3);
+        tell(sent);
+    }
+    tell(false);
+}
+
+static void seep_server(int fd) {
+    while (hear()) {
+        for (int i = 0; i < 200 && !is_told(); i++) {
+            take(fd, 100000);
+            usleep(40000);
+        }
+        take(fd, hear() - got);
+    }
+}
+
 static void transmit(int fd) {
     static char data[1 << 20];
     set_timeout(fd, SO_SNDTIMEO, 120);
@@ -77,6 +134,8 @@ const struct example examples[] = {
     {"receive", puppet, receive, 0},
     {"in_time", puppet, in_time, 0},
     {"wait_all", puppet, wait_all, 0},
+    {"dribble", dribble_server, dribble, 0},
+    {"seep", seep_server, seep, 0},
     {"transmit", puppet, transmit, 0},
     {0},
 };

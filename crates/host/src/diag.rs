@@ -131,6 +131,11 @@ pub fn received(fd: i32) -> Result<Received, Errno> {
     }
 }
 
+/// Whether the peer may still send, whichever half this end has shut.
+pub fn may_send(fd: i32) -> bool {
+    TcpInfo::of(fd).is_ok_and(|info| matches!(info.0[0], ESTABLISHED | FIN_WAIT1 | FIN_WAIT2))
+}
+
 /// Counts the bytes that have come since the connection began, read or not. `reset`: it was, and
 /// the kernel has told so already, which it does once.
 pub fn come(fd: i32, reset: bool) -> Result<u64, Errno> {

@@ -67,6 +67,13 @@ pub fn receive(fd: c_int, iov: &[iovec], flags: c_int, next: impl FnOnce() -> ss
     })
 }
 
+/// As [`receive`], for read() and its kin: of no bytes they say so at once, where recv() waits for
+/// some.
+#[inline(always)]
+fn read_into(fd: c_int, iov: &[iovec], flags: c_int, next: impl FnOnce() -> ssize_t) -> ssize_t {
+    if iov.iter().all(|piece| piece.iov_len == 0) { next() } else { receive(fd, iov, flags, next) }
+}
+
 /// Flags that we cannot follow, or do not know: back to tcp.
 #[cold]
 fn leave_for_flags(conn: &'static Conn, fd: c_int) {
@@ -118,17 +125,17 @@ pub fn owe_room(conn: &Conn) {
 
 hooks! {
     fn read(next; fd: c_int, buffer: *mut c_void, len: size_t) -> ssize_t {
-        receive(fd, &one(buffer, len), 0, || next(fd, buffer, len))
+        read_into(fd, &one(buffer, len), 0, || next(fd, buffer, len))
     }
     fn __read_chk(next; fd: c_int, buffer: *mut c_void, len: size_t, room: size_t) -> ssize_t {
         if len > room {
             return next(fd, buffer, len, room);
         }
-        receive(fd, &one(buffer, len), 0, || next(fd, buffer, len, room))
+        read_into(fd, &one(buffer, len), 0, || next(fd, buffer, len, room))
     }
     fn readv(next; fd: c_int, iov: *const iovec, count: c_int) -> ssize_t {
         match many(iov, count as usize) {
-            Some(pieces) => receive(fd, pieces, 0, || next(fd, iov, count)),
+            Some(pieces) => read_into(fd, pieces, 0, || next(fd, iov, count)),
             None => next(fd, iov, count),
         }
     }
@@ -170,7 +177,8 @@ hooks! {
         if table::conn(fd).is_none() || faults::low(message) {
             return next(fd, message, flags);
         }
-        match many((*message).msg_iov, (*message).msg_iovlen) {
+        let none = Some(&[][..]).filter(|_| (*message).msg_iovlen == 0);
+        match none.or_else(|| many((*message).msg_iov, (*message).msg_iovlen)) {
             Some(pieces) => {
                 let mut by_kernel = false;
                 let got = receive(fd, pieces, flags, || {
@@ -210,7 +218,7 @@ hooks! {
         match many(iov, count as usize) {
             Some(pieces) if offset == -1 && flags & !KNOWN_FLAGS == 0 && table::conn(fd).is_some() => {
                 let flags_of_socket = if flags & libc::RWF_NOWAIT != 0 { libc::MSG_DONTWAIT } else { 0 };
-                receive(fd, pieces, flags_of_socket, || next(fd, iov, count, offset, flags))
+                read_into(fd, pieces, flags_of_socket, || next(fd, iov, count, offset, flags))
             }
             _ => next(fd, iov, count, offset, flags),
         }

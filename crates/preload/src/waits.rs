@@ -5,7 +5,8 @@ use fabric::sys::{self, Errno};
 use libc::{epoll_event, fd_set, nfds_t, pollfd, sigset_t, timespec, timeval};
 use sockets::spare::Spare;
 use sockets::table::{self, Entry};
-use sockets::{descriptors, epoll, faults, lifecycle, poll as ours, thread};
+use sockets::poll::{self as ours, Handled};
+use sockets::{descriptors, epoll, faults, lifecycle, thread};
 
 use crate::next::{answer, hooks};
 use crate::uring;
@@ -107,12 +108,14 @@ unsafe fn select_with(
         }
         Err(handled) => handled,
     };
-    match ours::poll(fds, nanos, mask, handled) {
+    match poll_sets(fds, nanos, mask, handled, |poll| {
+        (0..3).any(|at| poll.revents & TOLD[at] != 0 && has(sets[at], poll.fd as usize))
+    }) {
         Err(errno) => answer(Err(errno)) as c_int,
-        Ok(_) if fds.iter().any(|poll| poll.revents & libc::POLLNVAL != 0) => {
+        Ok(()) if fds.iter().any(|poll| poll.revents & libc::POLLNVAL != 0) => {
             answer(Err(Errno::EBADF)) as c_int
         }
-        Ok(_) => {
+        Ok(()) => {
             // SAFETY: as the caller vouches.
             let bits = unsafe { keep_told(sets, words, fds) };
             bits as c_int
@@ -120,18 +123,45 @@ unsafe fn select_with(
     }
 }
 
+/// poll() for select(). That a descriptor has hung up, or has an error, poll() always tells; where
+/// that does not `count` for a set that has it, select() waits on for the others.
+fn poll_sets(
+    fds: &mut [pollfd],
+    nanos: Option<u64>,
+    mask: *const sigset_t,
+    mut handled: Handled,
+    counts: impl Fn(&pollfd) -> bool,
+) -> Result<(), Errno> {
+    let deadline = nanos.map(|nanos| sys::now().saturating_add(nanos));
+    let mut left = nanos;
+    loop {
+        let ready = ours::poll(fds, left, mask, handled)?;
+        let told = |poll: &pollfd| poll.revents & libc::POLLNVAL != 0 || counts(poll);
+        if ready == 0 || left == Some(0) || fds.iter().any(told) {
+            return Ok(());
+        }
+        for poll in fds.iter_mut().filter(|poll| poll.revents != 0) {
+            *poll = pollfd { fd: -1, ..NOTHING };
+        }
+        left = deadline.map(|deadline| deadline.saturating_sub(sys::now()));
+        handled = Handled::none();
+    }
+}
+
+/// What of poll()'s each of the sets is told of: to be read, to be written, and exceptions.
+const TOLD: [i16; 3] = [
+    libc::POLLIN | libc::POLLRDBAND | libc::POLLHUP | libc::POLLERR,
+    libc::POLLOUT | libc::POLLWRBAND | libc::POLLERR,
+    libc::POLLPRI,
+];
+
 /// Leaves in the sets what poll() has told; how many bits those are.
 ///
 /// # Safety
 /// The sets are null or have so many words.
 unsafe fn keep_told(sets: [*mut fd_set; 3], words: usize, fds: &[pollfd]) -> u32 {
-    let told = [
-        libc::POLLIN | libc::POLLRDBAND | libc::POLLHUP | libc::POLLERR,
-        libc::POLLOUT | libc::POLLWRBAND | libc::POLLERR,
-        libc::POLLPRI,
-    ];
     let mut bits = 0;
-    for (&set, told) in sets.iter().zip(told) {
+    for (&set, told) in sets.iter().zip(TOLD) {
         if set.is_null() {
             continue;
         }

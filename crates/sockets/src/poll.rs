@@ -69,6 +69,12 @@ pub fn by_kernel(fds: &[libc::pollfd]) -> Result<InKernel, Handled> {
 /// Whether a handler has run during the housekeeping, which ends the call even with SA_RESTART.
 pub struct Handled(bool);
 
+impl Handled {
+    pub fn none() -> Handled {
+        Handled(false)
+    }
+}
+
 /// poll(); `nanos` `None` waits for ever.
 pub fn poll(
     fds: &mut [libc::pollfd],
@@ -95,6 +101,10 @@ pub fn poll(
         // Who goes to sleep at once learns from that what is ready in the kernel.
         ask |= !waits || found.ready > 0 || found.sets || spins && found.others && not_asked_lately();
         let ready = if ask { ask_kernel(fds, scratch.polls(), &found)? } else { found.ready };
+        if ready == 0 && nanos == Some(0) && !mask.is_null() {
+            // What is pending, and the mask lets through, interrupts a call that waits for no time.
+            next::ppoll(&mut [], Some(0), mask)?;
+        }
         if ready > 0 || !waits {
             return Ok(ready);
         }

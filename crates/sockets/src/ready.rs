@@ -27,7 +27,9 @@ pub fn events(conn: &'static Conn, fd: i32, want: u32) -> Option<u32> {
     let looked_for = if events::ask_for_room(want) { want | OUT } else { want };
     seen.look_at_room(conn, fd, looked_for)?;
     seen.look_at_bytes(conn, fd)?;
-    if conn.has(flag::PEER_FIN | flag::PEER_HUP) || conn.notes() & (note::CLOSED | note::SHUT_WR) != 0 {
+    if conn.has(flag::PEER_FIN | flag::PEER_HUP | flag::SHUT_RD)
+        || conn.notes() & (note::CLOSED | note::SHUT_WR) != 0
+    {
         seen.ask |= IN | RDHUP;
     }
     if seen.ask & (looked_for | IN | RDHUP) != 0 {

@@ -99,6 +99,10 @@ pub struct Sleeps {
     interrupting: u32,
     /// What signals were blocked before.
     blocked: Option<Blocked>,
+    /// Until when the call waits, in ticks, once that has been asked.
+    deadline: Option<Option<u64>>,
+    /// Whether the call has moved bytes.
+    moved: bool,
 }
 
 /// That moment. No round time, which a program may have set a timer to just before. Less would make
@@ -130,7 +134,29 @@ impl Drop for Sleeps {
 
 impl Sleeps {
     pub(crate) const fn new() -> Sleeps {
-        Sleeps { began: 0, run: 0, interrupting: 0, blocked: None }
+        Sleeps { began: 0, run: 0, interrupting: 0, blocked: None, deadline: None, moved: false }
+    }
+
+    /// The call has moved bytes: interrupted, it returns how many, whatever the handler.
+    pub(crate) fn moved(&mut self) {
+        self.moved = true;
+    }
+
+    pub(crate) fn have_moved(&self) -> bool {
+        self.moved
+    }
+
+    /// Until when the call waits in all, in ticks: for so many, which is asked once, from its first
+    /// sleep on.
+    pub(crate) fn deadline(&mut self, limit: impl FnOnce() -> Option<u64>) -> Option<u64> {
+        let began = self.began();
+        *self.deadline.get_or_insert_with(|| limit().map(|ticks| began + ticks))
+    }
+
+    /// Whether any handler ends the call, SA_RESTART or not: one that has moved bytes, or has a
+    /// time limit (signal(7)).
+    pub(crate) fn end_by_any(&self) -> bool {
+        self.moved || self.deadline.flatten().is_some()
     }
 
     /// When the first of them began, which may be now.

@@ -58,6 +58,22 @@ impl Number {
         }
     }
 
+    /// Until when its reads wait (SO_RCVTIMEO), in ticks.
+    fn deadline(&mut self) -> Option<u64> {
+        let fd = self.fd;
+        self.sleeps.deadline(|| time_limit(fd, libc::SO_RCVTIMEO))
+    }
+
+    /// Whether that is over.
+    fn is_late(&mut self) -> bool {
+        self.deadline().is_some_and(|deadline| ticks() >= deadline)
+    }
+
+    /// The call has moved bytes.
+    pub fn moved(&mut self) {
+        self.sleeps.moved();
+    }
+
     /// EBADF if it has been closed meanwhile.
     fn check(&self, conn: &Conn) -> Result<(), Errno> {
         if self.orphan || conn.is(table::conn(self.fd)) { Ok(()) } else { Err(Errno::EBADF) }
@@ -70,41 +86,35 @@ pub fn readable(conn: &'static Conn, number: &mut Number) -> Result<(), Errno> {
     beyond(conn, number, 0)
 }
 
-/// Likewise, until a look may find more than the `had` bytes that the last one has seen; until
-/// `deadline`, of SO_RCVTIMEO, at most.
+/// Likewise, until a look may find more than the `had` bytes that the last one has seen.
 #[cold]
-pub fn more(
-    conn: &'static Conn,
-    number: &mut Number,
-    had: usize,
-    deadline: Option<u64>,
-) -> Result<(), Errno> {
-    if deadline.is_some_and(|deadline| ticks() >= deadline) {
+pub fn more(conn: &'static Conn, number: &mut Number, had: usize) -> Result<(), Errno> {
+    if number.is_late() {
         return Err(Errno::EAGAIN);
     }
     if path::is_ring(conn.rx.path()) && conn.word(TCP_AT) == 0 {
         return beyond(conn, number, had as u64);
     }
     // Some of it came, or comes, by tcp: the kernel wakes nobody who has seen bytes and wants more.
-    nap(conn, number, deadline.is_some())
+    nap(conn, number)
 }
 
-/// Sleeps for a moment where nothing tells of what is waited for; `limited`: by a time of the
-/// program's.
-fn nap(conn: &Conn, number: &mut Number, limited: bool) -> Result<(), Errno> {
-    sleep(&mut [], (None, Some(NAP_NS)), limited, &mut number.sleeps)?;
+/// Sleeps for a moment where nothing tells of what is waited for.
+fn nap(conn: &Conn, number: &mut Number) -> Result<(), Errno> {
+    if number.is_late() {
+        return Err(Errno::EAGAIN);
+    }
+    sleep(&mut [], (None, Some(NAP_NS)), &mut number.sleeps)?;
     number.check(conn)
 }
 
 const NAP_NS: u64 = 500_000;
 
 /// Sleeps in poll(), for a part of what is left ([`Sleeps::part`]). How many descriptors are ready:
-/// none, too, after a signal whose call is restarted, which one that is `limited` by a time never
-/// is.
+/// none, too, after a signal whose call is restarted.
 fn sleep(
     polls: &mut [libc::pollfd],
     (left, part): (Option<u64>, Option<u64>),
-    limited: bool,
     sleeps: &mut Sleeps,
 ) -> Result<usize, Errno> {
     let slept = match sleeps.part(left, part) {
@@ -112,7 +122,7 @@ fn sleep(
         Err(errno) => Err(errno),
     };
     match slept {
-        Err(Errno::EINTR) if limited || sleeps.end_the_call() => Err(Errno::EINTR),
+        Err(Errno::EINTR) if sleeps.end_by_any() || sleeps.end_the_call() => Err(Errno::EINTR),
         got => Ok(got.unwrap_or(0)),
     }
 }
@@ -164,7 +174,7 @@ fn beyond(conn: &'static Conn, number: &mut Number, had: u64) -> Result<(), Errn
         let next = position + had;
         if ring && conn.is_recalled_at(next) && reading::naps(next, seen.front, conn.word(TCP_AT)) {
             drop(rx);
-            return nap(conn, number, false);
+            return nap(conn, number);
         }
         let tcp_is_next =
             || conn.word(TCP_AT) == position + 1 && kicks::counted(conn, &rx) == rx.kicks_drained;
@@ -198,13 +208,12 @@ fn beyond(conn: &'static Conn, number: &mut Number, had: u64) -> Result<(), Errn
 /// Waits while the companion has no room for bytes that the program has sent, and sends them on:
 /// the peer may have to get them before it answers. Between hosts the progress thread does it.
 fn beside_unsent(conn: &'static Conn, number: &mut Number, seen: Seen) -> Result<(), Errno> {
-    let deadline = deadline(number.fd, libc::SO_RCVTIMEO);
     while conn.tx.path() == path::RESEND && Seen::to_read(conn) == seen {
-        if deadline.is_some_and(|deadline| ticks() >= deadline) {
+        if number.is_late() {
             return Err(Errno::EAGAIN);
         }
         let mut polls = [arrivals(number.fd)];
-        let got = sleep(&mut polls, (None, Some(NAP_NS)), deadline.is_some(), &mut number.sleeps)?;
+        let got = sleep(&mut polls, (None, Some(NAP_NS)), &mut number.sleeps)?;
         number.check(conn)?;
         if got > 0 {
             kicks::take_after_sleep(conn, number.fd);
@@ -264,7 +273,7 @@ fn sleep_on_word(conn: &'static Conn, number: &mut Number, seen: Seen) -> Option
     if conn.waiters.load(Ordering::Acquire) != 0
         || !word::tells_all(conn)
         || process::is_guest()
-        || !waits_for_long(conn, number.fd)
+        || !waits_for_long(conn, number)
     {
         return None;
     }
@@ -290,21 +299,22 @@ fn sleep_on_word(conn: &'static Conn, number: &mut Number, seen: Seen) -> Option
 /// Whether a handler that has run ends a read: with a time limit any does, SA_RESTART or not
 /// (signal(7)).
 fn interrupts(number: &mut Number) -> bool {
-    number.sleeps.end_the_call() || deadline(number.fd, libc::SO_RCVTIMEO).is_some()
+    number.sleeps.end_the_call() || number.deadline().is_some() || number.sleeps.have_moved()
 }
 
 /// Whether its reads have no time limit, or one that is long beside a sleep on the word. The kernel
-/// is asked once, and again when the program has set one.
-fn waits_for_long(conn: &Conn, fd: i32) -> bool {
+/// is asked once, and again when the program has set one, and by a call that has slept for long.
+fn waits_for_long(conn: &Conn, number: &mut Number) -> bool {
+    let long = ticks_of(LONG * word::SHORT_NS);
     if !conn.has(flag::UNLIMITED) {
         // First: the program may set one just now.
         conn.set(flag::UNLIMITED);
-        let long = ticks() + ticks_of(LONG * word::SHORT_NS);
-        if deadline(fd, libc::SO_RCVTIMEO).is_some_and(|deadline| deadline < long) {
+        if time_limit(number.fd, libc::SO_RCVTIMEO).is_some_and(|limit| limit < long) {
             conn.clear(flag::UNLIMITED);
         }
     }
-    conn.has(flag::UNLIMITED)
+    let lasts = ticks() - number.sleeps.began() > long / 2;
+    conn.has(flag::UNLIMITED) && !(lasts && number.deadline().is_some())
 }
 
 /// So many sleeps on the word make a limit long: it ends by one of them late.
@@ -319,10 +329,10 @@ fn sleep_by_bell(conn: &'static Conn, number: &mut Number, seen: Seen) -> Option
     let told = !process::is_guest() || peering::facts(conn).uses_records;
     let alone = conn.waiters.load(Ordering::Acquire) == 0 && !conn.has(flag::SHARED | flag::NO_BELLS);
     let bell = CallBell::claim_for(conn, told && alone);
-    if !bell.is_had() && !number.sleeps.are_one(told) {
+    if !bell.is_had() && !number.sleeps.are_one(told) && !number.sleeps.have_moved() {
         return None;
     }
-    let deadline = deadline(number.fd, libc::SO_RCVTIMEO);
+    let deadline = number.deadline();
     let waiter = Waiter::reading(conn);
     let (mut result, mut companion) = (Ok(()), 0);
     arm(conn, trip::RX, bell.how(conn));
@@ -333,7 +343,7 @@ fn sleep_by_bell(conn: &'static Conn, number: &mut Number, seen: Seen) -> Option
         let (part, looks) = if rest.is_some() { (rest, false) } else { overdue::limit(None) };
         let [own, loud, far] = bell.polled();
         let mut polls = [arrivals(number.fd), own, loud, far];
-        let got = sleep(&mut polls, (rest, part), deadline.is_some(), &mut number.sleeps);
+        let got = sleep(&mut polls, (rest, part), &mut number.sleeps);
         if looks && got == Ok(0) {
             let owed = || (Seen::to_read(conn) != seen).then_some(number.fd);
             overdue::check("recv", owed, |nanos| sys::ppoll(&mut polls, Some(nanos)) != Ok(0));
@@ -384,7 +394,7 @@ pub fn writable(conn: &'static Conn, fd: i32, sleeps: &mut Sleeps) -> Result<(),
 }
 
 fn sleep_writable(conn: &'static Conn, fd: i32, seen: Seen, sleeps: &mut Sleeps) -> Result<(), Errno> {
-    let deadline = deadline(fd, libc::SO_SNDTIMEO);
+    let deadline = sleeps.deadline(|| time_limit(fd, libc::SO_SNDTIMEO));
     let stalled = ticks() + ticks_of(stall_ns(conn));
     let waiter = Waiter::looking(conn);
     // Of one that an epoll set has, kicks come ([`arm`]), and a bell would be waited for in vain.
@@ -416,7 +426,7 @@ fn sleep_writable(conn: &'static Conn, fd: i32, seen: Seen, sleeps: &mut Sleeps)
         if bell.is_had() {
             polls[0].events = libc::POLLRDHUP;
         }
-        let got = sleep(&mut polls, (None, Some(1_000_000)), false, sleeps)?;
+        let got = sleep(&mut polls, (None, Some(1_000_000)), sleeps)?;
         if got == 0 && overdue::looks() {
             // What woke another one, who was armed beside us, may have disarmed us as well.
             let armed = || conn.mine().word(conn.at(TRIP)) & trip::TX != 0;
@@ -457,7 +467,7 @@ const RESEND_NS: u64 = 200_000;
 const ANSWER_NS: u64 = 50_000_000;
 
 fn kernel_writable(conn: &'static Conn, fd: i32, sleeps: &mut Sleeps) -> Result<(), Errno> {
-    let timeout = deadline(fd, libc::SO_SNDTIMEO);
+    let timeout = sleeps.deadline(|| time_limit(fd, libc::SO_SNDTIMEO));
     loop {
         let now = ticks();
         if timeout.is_some_and(|deadline| now >= deadline) {
@@ -467,7 +477,7 @@ fn kernel_writable(conn: &'static Conn, fd: i32, sleeps: &mut Sleeps) -> Result<
             // It is the peer who is waited for.
             demote::attend(conn, fd);
             if conn.tx.path() == path::RESEND {
-                sleep(&mut [], (None, Some(RESEND_NS)), false, sleeps)?;
+                sleep(&mut [], (None, Some(RESEND_NS)), sleeps)?;
             }
             return Ok(());
         }
@@ -475,7 +485,7 @@ fn kernel_writable(conn: &'static Conn, fd: i32, sleeps: &mut Sleeps) -> Result<
         let left = timeout.map(|deadline| nanos_of(deadline - now));
         let mut room = [libc::pollfd { fd, events: libc::POLLOUT, revents: 0 }];
         let part = [offered, left].into_iter().flatten().min();
-        if sleep(&mut room, (left, part), false, sleeps)? > 0 {
+        if sleep(&mut room, (left, part), sleeps)? > 0 {
             return Ok(());
         }
         if conn.state() == state::OFFERED {
@@ -484,9 +494,9 @@ fn kernel_writable(conn: &'static Conn, fd: i32, sleeps: &mut Sleeps) -> Result<
     }
 }
 
-/// When a call with this timeout option gives up, in ticks.
-pub(crate) fn deadline(fd: i32, option: i32) -> Option<u64> {
+/// How long a call waits that has this timeout option, in ticks.
+fn time_limit(fd: i32, option: i32) -> Option<u64> {
     let time: libc::timeval = sys::getsockopt(fd, libc::SOL_SOCKET, option).ok()?;
     let nanos = time.tv_sec as u64 * 1_000_000_000 + time.tv_usec as u64 * 1000;
-    (nanos != 0).then(|| ticks() + ticks_of(nanos))
+    (nanos != 0).then(|| ticks_of(nanos))
 }

@@ -43,20 +43,12 @@ pub(crate) fn another_edge(conn: &Conn) {
 }
 
 pub(super) fn each_membership(conn: &'static Conn, mut each: impl FnMut(&'static Set, i32)) {
-    let mut fds = [0; 8];
-    let mut found = 0;
     table_fds(conn, |fd| {
-        if found < fds.len() {
-            fds[found] = fd;
-            found += 1;
-        }
-    });
-    each_set(|set| {
-        for &fd in &fds[..found] {
+        each_set(|set| {
             if set.has(conn, fd) {
                 each(set, fd);
             }
-        }
+        });
     });
 }
 

@@ -139,6 +139,13 @@ pub(super) fn or_interrupted(fd: i32, result: Result<usize, Errno>) -> Outcome {
     })
 }
 
+/// What a call comes to in a handler of a thread that is in the middle of such a call itself: it
+/// can be made when the handler has returned.
+#[cold]
+pub(super) fn not_now(waits: bool) -> Errno {
+    if waits { Errno::EINTR } else { Errno::EAGAIN }
+}
+
 /// Whether a call with these flags waits.
 #[inline(always)]
 pub(super) fn waits(conn: &Conn, flags: i32) -> bool {

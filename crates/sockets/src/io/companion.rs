@@ -2,6 +2,7 @@
 
 use fabric::sync::Ordering;
 use fabric::sys::{self, Errno};
+use host::diag;
 
 use super::buffers::Wanted;
 use crate::conn::{Conn, Held, Rx, flag, path, state};
@@ -158,6 +159,8 @@ fn told(conn: &Conn, rx: &mut Held<'_, Rx>, got: Result<usize, Errno>) -> Attemp
         return Attempt::Error(Errno::ECONNRESET);
     }
     let errno = match got {
+        // This end's own doing.
+        Ok(0) if conn.has(flag::SHUT_RD) && diag::may_send(conn.descriptor()) => return Attempt::End,
         Ok(0) => None,
         Err(Errno::ECONNRESET) => Some(Errno::ECONNRESET),
         got => return Attempt::of(got),

@@ -6,7 +6,7 @@ use fabric::{Remote, trip};
 use stream::spin::{ticks, ticks_of};
 use stream::transport::Ends;
 
-use super::buffers::{PIECE, Wanted, or_interrupted, pieces};
+use super::buffers::{PIECE, Wanted, not_now, or_interrupted, pieces};
 use super::companion::{at_mark, from_kernel, rest_by_kernel, take_early};
 use super::peek::{peek_on, peek_out};
 use crate::conn::{Conn, Held, Rx, flag, path, state};
@@ -43,9 +43,8 @@ pub fn recv(conn: &'static Conn, fd: i32, iov: &[libc::iovec], flags: i32) -> Ou
 struct Receiving<'a> {
     rest: Wanted<'a>,
     want: usize,
-    /// With MSG_PEEK: whether the end has been seen, and until when it waits for more.
+    /// With MSG_PEEK: whether the end has been seen.
     ended: bool,
-    deadline: Option<Option<u64>>,
 }
 
 /// What follows an attempt.
@@ -64,14 +63,16 @@ fn receive(conn: &'static Conn, number: &mut Number, iov: &[libc::iovec], flags:
     if let Some(outcome) = prepare(conn, number.fd, rest) {
         return outcome;
     }
-    let mut call = Receiving { rest, want: rest.len(), ended: false, deadline: None };
+    let mut call = Receiving { rest, want: rest.len(), ended: false };
     loop {
         if conn.state() == state::OFFERED {
             rendezvous::serve_offered();
             rendezvous::answered(conn);
         }
         let fd = number.fd;
-        let Some((attempt, turns)) = call.attempt(conn, fd) else { return Outcome::Done(Err(Errno::EINTR)) };
+        let Some((attempt, turns)) = call.attempt(conn, fd) else {
+            return Outcome::Done(Err(not_now(call.rest.waits(conn))));
+        };
         let ended = match call.after(conn, fd, attempt, turns) {
             After::Return(outcome) => return outcome,
             After::Again => continue,
@@ -102,9 +103,20 @@ fn prepare(conn: &'static Conn, fd: i32, wanted: Wanted) -> Option<Outcome> {
         return Some(Outcome::Done(wanted.by_kernel(fd, usize::MAX)));
     }
     if wanted.len() == 0 {
-        return Some(Outcome::Done(Ok(0)));
+        return Some(nothing(conn, fd, flags));
     }
     if faults::suspect(iov) { faults::recv(conn, fd, iov, flags, recv) } else { None }
+}
+
+/// Receives no bytes, when there are some, or the end.
+#[cold]
+fn nothing(conn: &'static Conn, fd: i32, flags: i32) -> Outcome {
+    let mut byte = 0u8;
+    let scratch = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
+    match recv(conn, fd, &[scratch], flags & !libc::MSG_WAITALL | libc::MSG_PEEK) {
+        Outcome::Done(Ok(_)) => Outcome::Done(Ok(0)),
+        outcome => outcome,
+    }
 }
 
 /// A handler has ended the call: it takes what is there.
@@ -240,6 +252,9 @@ impl Receiving<'_> {
     #[inline(always)]
     fn wait(&self, conn: &'static Conn, number: &mut Number) -> Option<Outcome> {
         demote::attend(conn, number.fd);
+        if self.rest.skip > 0 {
+            number.moved();
+        }
         let waited = wait::readable(conn, number);
         if process::ended() {
             // Another thread has locked the process in meanwhile: the call goes on as libc's.
@@ -253,10 +268,10 @@ impl Receiving<'_> {
 
     /// Waits until a look may find more than the bytes that it has `seen`.
     #[cold]
-    fn wait_beyond(&mut self, conn: &'static Conn, number: &mut Number, seen: usize) -> Option<Outcome> {
+    fn wait_beyond(&self, conn: &'static Conn, number: &mut Number, seen: usize) -> Option<Outcome> {
         demote::attend(conn, number.fd);
-        let until = *self.deadline.get_or_insert_with(|| wait::deadline(number.fd, libc::SO_RCVTIMEO));
-        let waited = wait::more(conn, number, seen, until);
+        number.moved();
+        let waited = wait::more(conn, number, seen);
         waited.is_err().then_some(Outcome::Done(Ok(seen)))
     }
 }
@@ -420,7 +435,7 @@ fn empty(conn: &'static Conn, fd: i32, rx: &mut Held<'_, Rx>, ring: u32, blocks:
         return Some(Attempt::Kernel);
     }
     let now = ticks();
-    let told = conn.has(flag::PEER_FIN | flag::PEER_HUP)
+    let told = conn.has(flag::PEER_FIN | flag::PEER_HUP | flag::SHUT_RD)
         || conn.notes() & (note::CLOSED | note::SHUT_WR) != 0
         || peering::end_due(conn);
     // One that will sleep in the kernel is told there. But not beside others, or such as were

@@ -6,7 +6,7 @@ use fabric::sync::Ordering;
 use fabric::sys::{self, Errno};
 use fabric::{Remote, trip};
 
-use super::buffers::{IOVS, PIECE, kernel_send, or_interrupted, pieces, total, waits};
+use super::buffers::{IOVS, PIECE, kernel_send, not_now, or_interrupted, pieces, total, waits};
 use crate::conn::{Conn, Held, Tx, flag, path, state};
 use crate::layout::{self, TRIP, W, note};
 use crate::outcome::{Attempt, Outcome};
@@ -243,6 +243,7 @@ fn send_cut(conn: &'static Conn, fd: i32, iov: &[libc::iovec], flags: i32) -> Op
 /// the kernel has to tell is the next call's.
 fn send_rest(conn: &'static Conn, fd: i32, iov: &[libc::iovec], mut done: usize, flags: i32) -> usize {
     let (want, mut sleeps) = (total(iov), Sleeps::new());
+    sleeps.moved();
     while done < want && wait::writable(conn, fd, &mut sleeps).is_ok() {
         if sys::ready_for(fd, 0) & (libc::POLLERR | libc::POLLHUP) != 0 {
             break;
@@ -294,7 +295,8 @@ fn send_from(conn: &'static Conn, fd: i32, source: &impl Source, flags: i32) -> 
             rendezvous::serve_offered();
             rendezvous::answered(conn);
         }
-        let Some(mut tx) = conn.lock_tx(fd) else { return Outcome::Done(Err(Errno::EINTR)) };
+        let or_done = |result| Outcome::Done(if done > 0 { Ok(done) } else { result });
+        let Some(mut tx) = conn.lock_tx(fd) else { return or_done(Err(not_now(waits(conn, flags)))) };
         expect_hint(conn, &mut tx);
         let attempt = give(conn, fd, &mut tx, source, done, flags);
         // To release the lock is the fence between what was published and whether anybody waits for
@@ -308,7 +310,6 @@ fn send_from(conn: &'static Conn, fd: i32, source: &impl Source, flags: i32) -> 
                 demote::attend(conn, fd);
             }
         }
-        let or_done = |result| Outcome::Done(if done > 0 { Ok(done) } else { result });
         match attempt {
             Attempt::Bytes(count) => {
                 done += count;
@@ -326,7 +327,7 @@ fn send_from(conn: &'static Conn, fd: i32, source: &impl Source, flags: i32) -> 
                     conn.is_managed();
                     continue;
                 };
-                let rest = source.by_kernel(fd, done, flags | libc::MSG_DONTWAIT);
+                let rest = rest_by_kernel(fd, source, done, flags);
                 drop(in_kernel);
                 done += rest.unwrap_or(0);
                 let more = matches!(rest, Ok(1..) | Err(Errno::EAGAIN)) && done < want;
@@ -334,6 +335,7 @@ fn send_from(conn: &'static Conn, fd: i32, source: &impl Source, flags: i32) -> 
                     return Outcome::Done(Ok(done));
                 }
                 if rest.is_err() {
+                    sleeps.moved();
                     let waited = wait::writable(conn, fd, &mut sleeps);
                     if process::ended() {
                         return after_the_end(fd, source, done, flags);
@@ -348,6 +350,9 @@ fn send_from(conn: &'static Conn, fd: i32, source: &impl Source, flags: i32) -> 
                 return or_done(Err(Errno::EAGAIN));
             }
             Attempt::WouldBlock | Attempt::Mark => {
+                if done > 0 {
+                    sleeps.moved();
+                }
                 let waited = wait::writable(conn, fd, &mut sleeps);
                 if process::ended() {
                     return after_the_end(fd, source, done, flags);
@@ -453,7 +458,23 @@ fn give(
     }
 }
 
+/// Sends by the kernel now what lies behind bytes that have been sent. An error is the next call's
+/// to be told of, and so is a signal.
+fn rest_by_kernel(fd: i32, source: &impl Source, skip: usize, flags: i32) -> Result<usize, Errno> {
+    if sys::ready_for(fd, 0) & (libc::POLLERR | libc::POLLHUP) != 0 {
+        return Ok(0);
+    }
+    source.by_kernel(fd, skip, flags | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)
+}
+
 fn to_kernel(fd: i32, source: &impl Source, skip: usize, flags: i32) -> Attempt {
+    if skip > 0 {
+        return match rest_by_kernel(fd, source, skip, flags) {
+            Ok(count @ 1..) => Attempt::Bytes(count),
+            Err(Errno::EAGAIN) => Attempt::WouldBlock,
+            Ok(0) | Err(_) => Attempt::End,
+        };
+    }
     match source.by_kernel(fd, skip, flags | libc::MSG_DONTWAIT) {
         Ok(0) if source.len() == skip => Attempt::Bytes(0),
         sent => Attempt::of(sent),

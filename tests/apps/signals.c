@@ -385,7 +385,7 @@ static void receive_in_handler(int unused) {
     int saved = errno;
     char byte;
     if (recv(handler_fd, &byte, 1, MSG_DONTWAIT) == 1) taken++;
-    else if (errno != EAGAIN) other_errors++;
+    else if (errno != EAGAIN) other_errors = errno;
     struct pollfd p = {handler_fd, POLLIN, 0};
     poll(&p, 1, 0);
     errno = saved;

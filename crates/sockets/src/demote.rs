@@ -404,7 +404,9 @@ pub(crate) fn unsent(tx: &Tx) -> Unsent {
 /// When both directions are back on tcp: calls are the kernel's again. True if they are.
 pub(crate) fn finish(conn: &'static Conn) -> bool {
     let back = conn.tx.path() == path::LAST && conn.rx.path() == path::LAST;
-    if !back || conn.has(flag::UNSENT) || !peering::may_finish(conn) {
+    // An error that the kernel has told is still to be told by us.
+    let keeps_error = || conn.rx.try_lock().is_some_and(|rx| rx.error != 0);
+    if !back || conn.has(flag::UNSENT) || !peering::may_finish(conn) || keeps_error() {
         return false;
     }
     if conn.plain(state::PROMOTED) {

@@ -88,7 +88,7 @@ calls! {
     sched_yield: "lets others run";
     sendmsg: "sends on the companion; descriptors of a link";
     sendto: "kicks; netlink's sock_diag";
-    setsockopt: "TCP_NODELAY of the companion, and for a moment its SO_SNDBUF; TCP_SAVE_SYN of listeners, where containers meet";
+    setsockopt: "TCP_NODELAY of the companion, and for a moment its SO_SNDBUF; TCP_SAVE_SYN of listeners, where containers meet; what our own sockets there let in";
     shutdown: "halves of a connection";
     sigaltstack: "whether a signal handler has a stack of its own";
     socket: "rendezvous, sock_diag";

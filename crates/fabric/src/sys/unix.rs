@@ -2,7 +2,7 @@
 
 use syscalls::Errno;
 
-use super::{recvmsg, sendmsg};
+use super::{recvmsg, sendmsg, setsockopt};
 
 /// The address that a socket has by this name: a path, or a zero and a name in the abstract
 /// namespace. What is too long is cut off.
@@ -71,6 +71,25 @@ fn send_with_flags(socket: i32, bytes: &[u8], fds: &[i32], flags: i32) -> Result
     let mut iov = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
     let message = message(&mut iov, &mut control, len.next_multiple_of(8));
     sendmsg(socket, &message, libc::MSG_NOSIGNAL | flags)
+}
+
+/// Whether a message is there to be received, were it an empty one: at the end of a connection
+/// none is. Of descriptors that come with it none is looked at.
+pub fn message_waits(socket: i32) -> Result<bool, Errno> {
+    // With the sender's credentials there is something for which there is no room here.
+    setsockopt(socket, libc::SOL_SOCKET, libc::SO_PASSCRED, 1)?;
+    let mut byte = 0u8;
+    let mut iov = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
+    let mut control = Control([0; CONTROL]);
+    let mut message = message(&mut iov, &mut control, 0);
+    let got = recvmsg(socket, &mut message, libc::MSG_DONTWAIT | libc::MSG_PEEK);
+    setsockopt(socket, libc::SOL_SOCKET, libc::SO_PASSCRED, 0)?;
+    match got {
+        Ok(0) => Ok(message.msg_flags & libc::MSG_CTRUNC != 0),
+        Ok(_) => Ok(true),
+        Err(Errno::EAGAIN) => Ok(false),
+        Err(errno) => Err(errno),
+    }
 }
 
 /// Receives a message and the descriptors that come with it, as far as `fds` has places; the others

@@ -208,11 +208,15 @@ pub(crate) fn close(socket: Hidden, user: Option<User>) {
     folder::keep_descriptors_out(socket.fd());
     let _raised = descriptors::Raised::new();
     for _ in 0..MOST_UNREAD {
-        let mut fds = [-1; MOST_PASSED];
-        // The end of the connection looks like an empty message.
-        if is_shut_out(User::STRANGER) || sys::receive_with(socket.fd(), &mut [0; 128], &mut fds).is_err() {
-            break;
+        match sys::message_waits(socket.fd()) {
+            Ok(false) => return,
+            Ok(true) if is_shut_out(User::STRANGER) => break,
+            Ok(true) => {}
+            // The kernel tells a reset once, before what has come.
+            Err(_) => continue,
         }
+        let mut fds = [-1; MOST_PASSED];
+        let _ = sys::receive_with(socket.fd(), &mut [0; 128], &mut fds);
         for fd in fds.into_iter().filter(|&fd| fd >= 0) {
             if Map::is_segment(fd) {
                 sys::close(fd);
@@ -222,11 +226,9 @@ pub(crate) fn close(socket: Hidden, user: Option<User>) {
             }
         }
     }
-    if is_shut_out(User::STRANGER) && sys::readable(socket.fd())
-        || sys::ioctl_int(socket.fd(), libc::FIONREAD) != Ok(0)
-    {
-        socket.keep();
-    }
+    // What it holds can neither be taken nor be closed.
+    shut_out(User::STRANGER, 1);
+    socket.keep();
 }
 
 /// More messages than a socket's queue has room for, on most machines.
@@ -299,5 +301,29 @@ mod tests {
         assert!(unread(), "what nobody has read is kept, too");
         assert_eq!(sys::send_with(theirs, b"", &[]), Err(Errno::EPIPE), "the socket is closed");
         sys::close(theirs);
+    }
+
+    #[test]
+    fn a_reset_hides_nothing_that_was_passed_before() {
+        let [ours, theirs] = pair();
+        sys::send_with(ours, b"unread by them", &[]).unwrap();
+        let mut unread = pass(theirs, 1);
+        // Who closes with something unread resets the connection.
+        sys::close(theirs);
+        close(Hidden::of(ours), Some(User::STRANGER));
+        assert!(unread(), "it is kept");
+        assert_eq!(sys::fcntl(ours, libc::F_GETFD, 0), Err(Errno::EBADF), "the socket is closed");
+    }
+
+    #[test]
+    fn an_empty_message_is_no_end() {
+        let [ours, theirs] = pair();
+        sys::send_with(theirs, b"", &[]).unwrap();
+        assert_eq!(sys::message_waits(ours), Ok(true));
+        assert_eq!(sys::receive_with(ours, &mut [0; 8], &mut [-1; 1]), Ok((0, false)));
+        assert_eq!(sys::message_waits(ours), Ok(false));
+        sys::close(theirs);
+        assert_eq!(sys::message_waits(ours), Ok(false), "that is the end");
+        sys::close(ours);
     }
 }

@@ -10,6 +10,8 @@
 //! (whoever has a bell can silence it, or make it one that blocks), and a connection brings one
 //! link.
 
+use core::mem::replace;
+
 use fabric::credentials::{self, User};
 
 use fabric::Plain;
@@ -132,6 +134,9 @@ pub fn open(conn: &'static Conn, other: &Post) -> Result<(), Reason> {
 /// ([`super::meeting`]): knocks at its listener, by a HELLO without memory, which is not let in
 /// there yet, and sends the other HELLO when it has answered.
 pub(super) fn open_far(conn: &'static Conn, other: &Introduced) -> Result<(), Reason> {
+    if is_shut_out(User::STRANGER) {
+        return Err(Reason::Unproved);
+    }
     let way = meeting::way_to_link(conn).ok_or(Reason::Linking)?;
     let mine = conn.cookie.load(Ordering::Relaxed);
     let claim = Claim { index: other.index, unused: 0, yours: other.cookie, mine };
@@ -185,8 +190,8 @@ const STRANGERS: usize = 8;
 const OF_ONE_USER: usize = 4;
 const HELLO_NS: u64 = 1_000_000_000;
 const SOON_NS: u64 = 2_000_000;
-/// Whoever connects sends HELLO at once: a moment later it is there. Only waited for if nobody else
-/// is.
+/// Whoever connects sends HELLO at once: a moment later it is there. Waited for once in a call, if
+/// nobody else is there.
 const MOMENT_NS: u64 = 100_000;
 
 static PENDING: [Stranger; STRANGERS] = [const {
@@ -201,7 +206,7 @@ static PENDING: [Stranger; STRANGERS] = [const {
 /// Lets those in who wait at our listener, or the one in the folder (`far`), and answers those who
 /// have proved themselves. True if anybody was there. Under the lock on states.
 pub fn answer(listener: i32, far: bool) -> bool {
-    let mut any = hear_strangers();
+    let (mut any, mut waited) = (hear_strangers(), false);
     for _ in 0..STRANGERS * 2 {
         let now = ticks();
         let lasted = |stranger: &Stranger| now.saturating_sub(stranger.since.load(Ordering::Relaxed));
@@ -218,13 +223,13 @@ pub fn answer(listener: i32, far: bool) -> bool {
         let user = if far { Some(User::STRANGER) } else { User::at(socket).map(|(user, _)| user) };
         match user {
             Some(user) if of_user(user.number()) < OF_ONE_USER => {
-                let alone = others().next().is_none();
+                let waits = !replace(&mut waited, true) && others().next().is_none();
                 let fd = descriptors::hide(socket);
                 place.user.store(user.number(), Ordering::Relaxed);
                 place.far.store(far, Ordering::Relaxed);
                 place.since.store(now, Ordering::Relaxed);
                 place.socket.set(fd);
-                if alone {
+                if waits {
                     let mut poll = [libc::pollfd { fd, events: libc::POLLIN, revents: 0 }];
                     let _ = sys::ppoll(&mut poll, Some(MOMENT_NS));
                 }
@@ -296,7 +301,7 @@ fn prove(socket: i32, far: bool) -> Result<Proved, Reason> {
     let unused = |link: &Link| {
         link.proof.load(Ordering::Relaxed) == yours
             && !link.is_used()
-            && link.state() == state::READY
+            && matches!(link.state(), state::ASKED | state::READY)
             && link.ours.load(Ordering::Relaxed) == slots::ODD
             && !link.is_dead()
     };

@@ -85,7 +85,18 @@ pub(super) fn forked() {
 
 /// Before fork(): a proof is one process's.
 pub(super) fn before_fork(conn: &'static Conn) {
-    if conn.meeting.proof.load(Ordering::Relaxed) != 0 {
+    end_beside_writes(conn);
+}
+
+/// Ends a proof, if there is one, when no other thread is in the middle of a cut write, unless that
+/// takes long.
+fn end_beside_writes(conn: &'static Conn) {
+    if !(0..WAITS).any(|_| {
+        try_end(conn) || {
+            sys::yield_now();
+            false
+        }
+    }) {
         end(conn);
     }
 }
@@ -135,14 +146,7 @@ pub(super) fn unpost(conn: &'static Conn) {
         }
     }
     // What follows may be a write that goes past us.
-    if !(0..WAITS).any(|_| {
-        try_end(conn) || {
-            sys::yield_now();
-            false
-        }
-    }) {
-        end(conn);
-    }
+    end_beside_writes(conn);
     // Another post has another place, by which the other end does not know it.
     if peering::introduced(conn).is_some_and(|other| other.by_proof) {
         conn.remote.forget();
@@ -173,6 +177,7 @@ pub(super) fn check(conn: &'static Conn) {
     if stamp == 0
         || !conn.has(flag::CLIENT)
         || conn.has(flag::SHARED)
+        || passing::is_shut_out(User::STRANGER)
         || meeting.tries.load(Ordering::Relaxed) >= TRIES
         || meeting.looks.load(Ordering::Relaxed) >= MOST_LOOKS
     {
@@ -336,6 +341,7 @@ fn hear(conn: &'static Conn, letter: &Letter) {
 /// Whether an end that was accepted lets another one begin a proof.
 fn may_be_asked(conn: &Conn) -> bool {
     !conn.has(flag::CLIENT | flag::NEVER | flag::SHARED)
+        && !passing::is_shut_out(User::STRANGER)
         && conn.state() == state::POSTED
         && conn.meeting.stamp.load(Ordering::Relaxed) != 0
         && conn.meeting.tries.load(Ordering::Relaxed) < ASKED

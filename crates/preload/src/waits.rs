@@ -3,9 +3,9 @@
 use core::ffi::c_int;
 use fabric::sys::{self, Errno};
 use libc::{epoll_event, fd_set, nfds_t, pollfd, sigset_t, timespec, timeval};
+use sockets::poll::{self as ours, Handled};
 use sockets::spare::Spare;
 use sockets::table::{self, Entry};
-use sockets::poll::{self as ours, Handled};
 use sockets::{descriptors, epoll, faults, lifecycle, thread};
 
 use crate::next::{answer, hooks};

@@ -117,6 +117,25 @@ static void shut_read_unread(int fd) {
     leave(fd);
 }
 
+/* Shut for reading at one end, the connection goes on: what either end sends comes, whoever sleeps meanwhile. */
+static void shut_read_goes_on(int fd) {
+    CHECK(shutdown(fd, SHUT_RD) == 0);
+    char byte;
+    for (int i = 0; i < 200; i++) {
+        put(fd, 1 + i * 331 % 20000);
+        ask(READ, 1 + i * 331 % 20000);
+        ask(SEND, 100); /* comes, although it is shut */
+        while (got < (uint64_t)(i + 1) * 100) {
+            ssize_t n = recv(fd, &byte, 1, 0);
+            CHECK(n >= 0);
+            if (n == 0) continue;
+            verify(your_key, got++, &byte, 1);
+        }
+        EQUAL(recv(fd, &byte, 1, 0), 0);
+    }
+    leave(fd);
+}
+
 static void shut_twice(int fd) {
     CHECK(shutdown(fd, SHUT_WR) == 0);
     CHECK(shutdown(fd, SHUT_WR) == 0);
@@ -474,6 +493,7 @@ const struct example examples[] = {
     {"last_words_exit", last_words_exit_server, last_words_exit, 0},
     {"shut_read", puppet, shut_read, 0},
     {"shut_read_unread", puppet, shut_read_unread, 0},
+    {"shut_read_goes_on", puppet, shut_read_goes_on, 0},
     {"shut_twice", puppet, shut_twice, 0},
     {"reset_by_linger", puppet, reset_by_linger, 0},
     {"reset_while_asleep", reset_while_asleep_server, reset_while_asleep, 0},

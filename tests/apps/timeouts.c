@@ -81,6 +81,41 @@ static void dribble_server(int fd) {
     }
 }
 
+/* Likewise where the connection goes back to tcp in the middle of the call, by another thread, and the end comes as a reset, which the next call tells. */
+static void *go_back(void *fd) {
+    usleep(100000);
+    go_by_tcp((int)(intptr_t)fd);
+    return NULL;
+}
+
+static void dribble_by_tcp(int fd) {
+    char data[1000];
+    pthread_t other;
+    set_timeout(fd, SO_RCVTIMEO, 600);
+    CHECK(pthread_create(&other, NULL, go_back, (void *)(intptr_t)fd) == 0);
+    dribble(fd);
+    CHECK(pthread_join(other, NULL) == 0);
+    set_timeout(fd, SO_RCVTIMEO, 20000);
+    tell(true);
+    ssize_t n = recv(fd, data, sizeof data, MSG_WAITALL);
+    CHECK(n > 0 && n < (ssize_t)sizeof data);
+    verify(your_key, got, data, n);
+    ERRNO(recv(fd, data, 1, 0), ECONNRESET);
+    EQUAL(recv(fd, data, 1, 0), 0);
+}
+
+static void dribble_by_tcp_server(int fd) {
+    dribble_server(fd);
+    CHECK(hear());
+    for (int i = 0; i < 5; i++) {
+        put(fd, 1);
+        usleep(20000);
+    }
+    struct linger reset = {1, 0};
+    CHECK(setsockopt(fd, SOL_SOCKET, SO_LINGER, &reset, sizeof reset) == 0);
+    close(fd);
+}
+
 static void seep(int fd) {
     static char data[64 << 20];
     set_timeout(fd, SO_SNDTIMEO, 300);
@@ -135,6 +170,7 @@ const struct example examples[] = {
     {"in_time", puppet, in_time, 0},
     {"wait_all", puppet, wait_all, 0},
     {"dribble", dribble_server, dribble, 0},
+    {"dribble_by_tcp", dribble_by_tcp_server, dribble_by_tcp, 0},
     {"seep", seep_server, seep, 0},
     {"transmit", puppet, transmit, 0},
     {0},

@@ -444,6 +444,14 @@ hooks! {
             core::ptr::copy_nonoverlapping((&raw const mark).cast(), value.cast::<u8>(), 4.min(*len as usize));
         }
         if result == 0
+            && (level, name) == (libc::SOL_SOCKET, libc::SO_ERROR)
+            && *len as usize == size_of::<c_int>()
+            && value.cast::<c_int>().read_unaligned() == 0
+            && let Some(error) = table::conn(fd).and_then(|conn| io::take_error(conn, fd))
+        {
+            value.cast::<c_int>().write_unaligned(error);
+        }
+        if result == 0
             && level == libc::IPPROTO_TCP
             && (name == libc::TCP_NODELAY || name == libc::TCP_CORK)
             && let Some(conn) = table::conn(fd)

@@ -124,29 +124,48 @@ unsafe fn select_with(
 }
 
 /// poll() for select(). That a descriptor has hung up, or has an error, poll() always tells; where
-/// that does not `count` for a set that has it, select() waits on for the others.
+/// that does not `count` for a set that has it, select() waits on: for a while for the others, then
+/// for all of them again.
 fn poll_sets(
     fds: &mut [pollfd],
     nanos: Option<u64>,
     mask: *const sigset_t,
-    mut handled: Handled,
+    handled: Handled,
     counts: impl Fn(&pollfd) -> bool,
 ) -> Result<(), Errno> {
+    let told = |poll: &pollfd| poll.revents & libc::POLLNVAL != 0 || counts(poll);
     let deadline = nanos.map(|nanos| sys::now().saturating_add(nanos));
-    let mut left = nanos;
+    let interrupted = handled.is_one();
+    let ready = ours::poll(fds, nanos, mask, handled)?;
+    if ready == 0 || nanos == Some(0) || fds.iter().any(told) {
+        return Ok(());
+    }
+    if interrupted {
+        return Err(Errno::EINTR);
+    }
     loop {
-        let ready = ours::poll(fds, left, mask, handled)?;
-        let told = |poll: &pollfd| poll.revents & libc::POLLNVAL != 0 || counts(poll);
-        if ready == 0 || left == Some(0) || fds.iter().any(told) {
+        // Below zero poll() leaves them out.
+        for poll in fds.iter_mut().filter(|poll| poll.revents != 0) {
+            poll.fd = !poll.fd;
+        }
+        let left = deadline.map_or(u64::MAX, |deadline| deadline.saturating_sub(sys::now()));
+        let ready = ours::poll(fds, Some(left.min(LEFT_OUT_NS)), mask, Handled::none())?;
+        if ready > 0 && !fds.iter().any(told) {
+            continue;
+        }
+        for poll in fds.iter_mut().filter(|poll| poll.fd < 0) {
+            poll.fd = !poll.fd;
+        }
+        if ready == 0 {
+            ours::poll(fds, Some(0), mask, Handled::none())?;
+        }
+        if left == 0 || fds.iter().any(told) {
             return Ok(());
         }
-        for poll in fds.iter_mut().filter(|poll| poll.revents != 0) {
-            *poll = pollfd { fd: -1, ..NOTHING };
-        }
-        left = deadline.map(|deadline| deadline.saturating_sub(sys::now()));
-        handled = Handled::none();
     }
 }
+
+const LEFT_OUT_NS: u64 = 50_000_000;
 
 /// What of poll()'s each of the sets is told of: to be read, to be written, and exceptions.
 const TOLD: [i16; 3] = [

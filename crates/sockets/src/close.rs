@@ -115,6 +115,8 @@ pub fn shut(conn: &'static Conn, fd: i32, how: i32) {
         return;
     }
     if halves & flag::SHUT_RD != 0 {
+        // The kernel tells of that as of an end: who writes would not sleep beside it.
+        demote::now(conn, fd, Reason::Half);
         conn.set(flag::SHUT_RD);
         word::look_again(conn);
     }
@@ -300,7 +302,8 @@ fn last_kicks(conn: &'static Conn, fd: i32, rx: &mut Held<'_, Rx>, start: u64) {
         let events = libc::POLLRDHUP | if on_ring { libc::POLLIN } else { 0 };
         let mut poll = [libc::pollfd { fd, events, revents: 0 }];
         if sys::ppoll(&mut poll, Some(100_000)).unwrap_or(0) > 0
-            && poll[0].revents & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) != 0
+            && kicks::of_peer(conn, fd, poll[0].revents) & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR)
+                != 0
         {
             conn.set(flag::PEER_FIN);
         }

@@ -44,7 +44,7 @@ use crate::peering::{self, cut, wire};
 use crate::reason::Reason;
 use crate::small_buffers::Recalled;
 use crate::wake::{arm, fire, word};
-use crate::{kicks, rendezvous, signals};
+use crate::{kicks, rendezvous, signals, thread};
 use host::diag;
 use stream::spin::{ticks, ticks_of};
 
@@ -404,8 +404,12 @@ pub(crate) fn unsent(tx: &Tx) -> Unsent {
 /// When both directions are back on tcp: calls are the kernel's again. True if they are.
 pub(crate) fn finish(conn: &'static Conn) -> bool {
     let back = conn.tx.path() == path::LAST && conn.rx.path() == path::LAST;
-    // An error that the kernel has told is still to be told by us.
-    let keeps_error = || conn.rx.try_lock().is_some_and(|rx| rx.error != 0);
+    // An error that the kernel has told is still to be told by us; another thread that reads may
+    // just be told of one.
+    let keeps_error = || match conn.rx.try_lock() {
+        Some(rx) => rx.error != 0,
+        None => conn.rx.holder() != thread::tid(),
+    };
     if !back || conn.has(flag::UNSENT) || !peering::may_finish(conn) || keeps_error() {
         return false;
     }

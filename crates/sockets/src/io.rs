@@ -12,7 +12,7 @@ mod send;
 pub(crate) use buffers::total;
 pub use companion::second_segment;
 pub use queries::{before_mark, unread, unsent};
-pub use recv::{keep_error, lend, recv};
+pub use recv::{keep_error, lend, recv, take_error};
 pub use send::{File, send, send_file};
 
 pub use crate::outcome::Outcome;

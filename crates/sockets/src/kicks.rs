@@ -3,6 +3,7 @@
 
 use fabric::sync::{Ordering, fence};
 use fabric::sys;
+use host::diag;
 use stream::spin::{ticks, ticks_of};
 
 use crate::conn::{Conn, Held, Rx, flag, path};
@@ -27,9 +28,16 @@ pub(crate) enum Polled {
     End,
 }
 
+/// What the kernel has `told` of the connection, without what this end has done itself: of one that
+/// it has shut for reading, too, the kernel says that nothing more comes.
+pub(crate) fn of_peer(conn: &Conn, fd: i32, told: i16) -> i16 {
+    let own = told & libc::POLLRDHUP != 0 && conn.has(flag::SHUT_RD) && diag::may_send(fd);
+    if own { told & !libc::POLLRDHUP } else { told }
+}
+
 /// Whether the kernel tells of the end of what the peer sends, or of the connection.
 pub(crate) fn ended(conn: &Conn, fd: i32) -> bool {
-    if sys::ready_for(fd, libc::POLLRDHUP) != 0 {
+    if of_peer(conn, fd, sys::ready_for(fd, libc::POLLRDHUP)) != 0 {
         conn.set(flag::PEER_FIN);
     }
     conn.has(flag::PEER_FIN | flag::PEER_HUP)
@@ -37,7 +45,7 @@ pub(crate) fn ended(conn: &Conn, fd: i32) -> bool {
 
 /// Asks the kernel, taking kicks out of the companion.
 pub(crate) fn poll(conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>, by: By) -> Polled {
-    let told = sys::ready_for(fd, libc::POLLIN | libc::POLLRDHUP);
+    let told = of_peer(conn, fd, sys::ready_for(fd, libc::POLLIN | libc::POLLRDHUP));
     if told == 0 {
         return Polled::Nothing;
     }

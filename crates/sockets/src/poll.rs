@@ -70,6 +70,10 @@ pub fn by_kernel(fds: &[libc::pollfd]) -> Result<InKernel, Handled> {
 pub struct Handled(bool);
 
 impl Handled {
+    pub fn is_one(&self) -> bool {
+        self.0
+    }
+
     pub fn none() -> Handled {
         Handled(false)
     }
@@ -232,7 +236,7 @@ fn look_for_ends(fds: &[libc::pollfd], polls: &mut [libc::pollfd]) -> bool {
     for (place, poll) in polls.iter_mut().zip(fds).filter(|(place, _)| place.fd < 0) {
         if poll.revents & libc::POLLIN == 0
             && let Some(conn) = managed(poll.fd)
-            && !conn.has(flag::PEER_FIN | flag::PEER_HUP)
+            && !conn.has(ENDS_KNOWN)
             && let Some(mut rx) = conn.lock_rx(poll.fd)
             && path::is_ring(conn.rx.path())
         {
@@ -245,6 +249,9 @@ fn look_for_ends(fds: &[libc::pollfd], polls: &mut [libc::pollfd]) -> bool {
     }
     due
 }
+
+/// Nothing more comes, as the companion says all the time from then on.
+const ENDS_KNOWN: u32 = flag::PEER_FIN | flag::PEER_HUP | flag::SHUT_RD;
 
 /// What a member is asked for.
 const ENDED: i16 = libc::POLLRDHUP;
@@ -267,7 +274,7 @@ fn managed(fd: i32) -> Option<&'static Conn> {
 /// become known: a survey before that has not seen it, and a sleep after it would not be told.
 fn fingerprint(fds: &[libc::pollfd]) -> u64 {
     fds.iter().filter_map(|poll| Some((poll, managed(poll.fd)?))).fold(0, |sum, (poll, conn)| {
-        let told = u64::from(conn.has(flag::PEER_FIN | flag::PEER_HUP));
+        let told = u64::from(conn.has(ENDS_KNOWN));
         let seen = if writes(poll) { Seen::now(conn) } else { Seen::to_read(conn) };
         sum.rotate_left(9) ^ seen.sum() ^ told
     })
@@ -324,7 +331,7 @@ fn fall_asleep(
             // For a window that stays full.
             limit = limit.or(Some(room::STALL_NS));
         }
-        let told = conn.has(flag::PEER_FIN | flag::PEER_HUP);
+        let told = conn.has(ENDS_KNOWN);
         place.events =
             out | poll.events & libc::POLLPRI | if told { 0 } else { libc::POLLIN | libc::POLLRDHUP };
     }

@@ -147,7 +147,7 @@ impl Seen {
             told = ready();
         }
         self.got |= told;
-        if told & RDHUP != 0 {
+        if kicks::of_peer(conn, fd, told as i16) & libc::POLLRDHUP != 0 {
             conn.set(flag::PEER_FIN);
         }
         if told & ends != 0 {

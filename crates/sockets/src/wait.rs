@@ -99,6 +99,21 @@ pub fn more(conn: &'static Conn, number: &mut Number, had: usize) -> Result<(), 
     nap(conn, number)
 }
 
+/// Waits until the kernel may have more for a call that has some bytes. With a low water mark it
+/// does not tell of all that comes: that is looked for now and then.
+#[cold]
+pub fn rest_of(number: &mut Number) -> Result<(), Errno> {
+    number.sleeps.moved();
+    let rest = number.deadline().map(|deadline| nanos_of(deadline.saturating_sub(ticks())));
+    if rest == Some(0) {
+        return Err(Errno::EAGAIN);
+    }
+    let part = rest.unwrap_or(u64::MAX).min(REST_NS);
+    sleep(&mut [arrivals(number.fd)], (rest, Some(part)), &mut number.sleeps).map(drop)
+}
+
+const REST_NS: u64 = 10_000_000;
+
 /// Sleeps for a moment where nothing tells of what is waited for.
 fn nap(conn: &Conn, number: &mut Number) -> Result<(), Errno> {
     if number.is_late() {
@@ -253,7 +268,7 @@ fn sleep_readable(conn: &'static Conn, number: &mut Number, seen: Seen) -> Resul
         kicks::take_after_sleep(conn, number.fd);
     }
     match got {
-        Ok(0) => conn.set(flag::PEER_FIN),
+        Ok(0) if kicks::of_peer(conn, number.fd, libc::POLLRDHUP) != 0 => conn.set(flag::PEER_FIN),
         Ok(_) => {}
         Err(errno @ (Errno::EINTR | Errno::EAGAIN | Errno::EBADF)) => return Err(errno),
         Err(errno) => {
@@ -323,16 +338,17 @@ const LONG: u64 = 50;
 /// Sleeps in poll(), until the peer rings this thread's bell, which is cheaper than a kick to send
 /// and to take; between hosts our own progress thread rings it. `None` if all bells are taken, if
 /// others sleep on the connection, or if it is not known whether a signal is to end the call, as in
-/// a guest. But recv() cannot be told which signals to block: where they are between sleeps, or
-/// have to be, one without a bell sleeps here until it is kicked.
+/// a guest. But recv() knows neither how long a call has slept before, nor whether it has moved
+/// bytes, nor which signals to block: where that matters, one without a bell sleeps here until it is
+/// kicked.
 fn sleep_by_bell(conn: &'static Conn, number: &mut Number, seen: Seen) -> Option<Result<(), Errno>> {
     let told = !process::is_guest() || peering::facts(conn).uses_records;
     let alone = conn.waiters.load(Ordering::Acquire) == 0 && !conn.has(flag::SHARED | flag::NO_BELLS);
     let bell = CallBell::claim_for(conn, told && alone);
-    if !bell.is_had() && !number.sleeps.are_one(told) && !number.sleeps.have_moved() {
+    let deadline = number.deadline();
+    if !bell.is_had() && !number.sleeps.are_one(told) && !number.sleeps.end_by_any() {
         return None;
     }
-    let deadline = number.deadline();
     let waiter = Waiter::reading(conn);
     let (mut result, mut companion) = (Ok(()), 0);
     arm(conn, trip::RX, bell.how(conn));
@@ -357,7 +373,7 @@ fn sleep_by_bell(conn: &'static Conn, number: &mut Number, seen: Seen) -> Option
     }
     number.woken(conn, waiter);
     drop(bell);
-    if companion & ENDS != 0 {
+    if kicks::of_peer(conn, number.fd, companion) & ENDS != 0 {
         conn.set(flag::PEER_FIN);
     }
     if companion & libc::POLLIN != 0 || conn.has(flag::LEFT) {
@@ -435,11 +451,14 @@ fn sleep_writable(conn: &'static Conn, fd: i32, seen: Seen, sleeps: &mut Sleeps)
         }
         bell.silence(&polls[1..]);
         if polls[0].revents & ENDS != 0 {
-            conn.set(flag::PEER_FIN);
+            if kicks::of_peer(conn, fd, polls[0].revents) & ENDS != 0 {
+                conn.set(flag::PEER_FIN);
+            }
             // Gone, or only half closed: `attend` tells them apart.
-            if let Some(mut tx) = conn.lock_tx(fd)
-                && path::is_ring(conn.tx.path())
-            {
+            if let Some(mut tx) = conn.lock_tx(fd) {
+                if !path::is_ring(conn.tx.path()) {
+                    return Ok(());
+                }
                 tx.looked = 0;
                 if demote::attend_writing(conn, fd, &mut tx) {
                     return Ok(());

@@ -12,7 +12,7 @@ use crate::conn::{Conn, flag, path, state};
 use crate::kicks::By;
 use crate::layout::{TCP_AT, W};
 use crate::wake::arm;
-use crate::{events, link, ready, rendezvous, table};
+use crate::{events, kicks, link, ready, rendezvous, table};
 
 /// Which hints are taken before the list is gone through: none, or those that were set until then
 /// (in ticks); later ones are set aside.
@@ -138,7 +138,8 @@ fn is_new_edge(
     // What the peer has sent by tcp after the ring is new, too, and shows in no write position.
     let seen = seen | u64::from(conn.rx.path() == path::LAST) << 63;
     // Between hosts a read that finds the end may have to wait for what the link's end says of it.
-    let life = conn.flags.load(Ordering::Acquire) & (flag::PEER_FIN | flag::PEER_HUP | flag::CUT);
+    const LIFE: u32 = flag::PEER_FIN | flag::PEER_HUP | flag::SHUT_RD | flag::CUT;
+    let life = conn.flags.load(Ordering::Acquire) & LIFE;
     let room = events::ask_for_room(got) && conn.has(flag::TX_FULL);
     let fresh = member.flags & FRESH != 0 || room || seen != member.seen || life != member.life;
     if fresh && told {
@@ -327,7 +328,7 @@ impl Set {
                     continue;
                 };
                 // Noted here, whatever path the connection reads on just now: this edge comes once.
-                if event.events & events::RDHUP != 0 {
+                if kicks::of_peer(conn, fd, event.events as i16) & libc::POLLRDHUP != 0 {
                     conn.set(flag::PEER_FIN);
                 }
                 if event.events & (libc::EPOLLHUP | libc::EPOLLERR) as u32 != 0 {

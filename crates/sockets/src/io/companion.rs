@@ -12,20 +12,25 @@ use crate::path::reader::{died_unread, learn_boundary, take_turn, turn, unread_a
 use crate::path::reading::Turn;
 use crate::path::steps;
 use crate::peering::{self, Next};
+use crate::wait::{self, Number};
 use crate::wake::arm::Seen;
-use crate::{demote, kicks, next, signals, table};
+use crate::{demote, kicks, signals, table};
 
 pub(super) const SIOCATMARK: u64 = 0x8905;
 
-/// What the kernel has; if it `waits`, until the buffers are full. It sleeps in libc's recv, where
-/// a thread can be cancelled.
-pub(super) fn rest_by_kernel(fd: i32, wanted: Wanted, waits: bool) -> usize {
-    let mut got = 0;
+/// What the kernel has behind bytes that have been received; if it `waits`, until the buffers are
+/// full. It sleeps in libc's poll, where a thread can be cancelled. An error is the next call's.
+pub(super) fn rest_by_kernel(number: &mut Number, wanted: Wanted, waits: bool) -> usize {
+    let (fd, mut got) = (number.fd, 0);
     loop {
+        let failed = sys::ready_for(fd, 0) & libc::POLLERR != 0;
+        if failed && sys::ioctl_int(fd, libc::FIONREAD) == Ok(0) {
+            return got;
+        }
         match wanted.behind(wanted.skip + got).there(fd, usize::MAX) {
             Ok(0) => return got,
             Ok(count) => got += count,
-            Err(Errno::EAGAIN) if waits && matches!(next::wait_in_recv(fd), Ok(1..)) => {}
+            Err(Errno::EAGAIN) if waits && wait::rest_of(number).is_ok() => {}
             Err(_) => return got,
         }
         if !waits || got == wanted.len() {
@@ -136,6 +141,9 @@ fn unannounced(conn: &Conn, fd: i32, wanted: Wanted) -> Early {
     }
     if waiting > 0 {
         return Early::Most(waiting);
+    }
+    if !conn.has(flag::PEER_FIN | flag::PEER_HUP) && conn.has(flag::SHUT_RD) && diag::may_send(fd) {
+        return Early::Nothing(Attempt::End);
     }
     if !conn.has(flag::PEER_FIN | flag::PEER_HUP) && !at_end(fd) {
         return Early::Nothing(if marked { Attempt::Mark } else { Attempt::WouldBlock });

@@ -3,6 +3,7 @@
 use fabric::sync::{Ordering, spin_hint};
 use fabric::sys::Errno;
 use fabric::{Remote, trip};
+use host::diag;
 use stream::spin::{ticks, ticks_of};
 use stream::transport::Ends;
 
@@ -71,9 +72,9 @@ fn receive(conn: &'static Conn, number: &mut Number, iov: &[libc::iovec], flags:
         }
         let fd = number.fd;
         let Some((attempt, turns)) = call.attempt(conn, fd) else {
-            return Outcome::Done(Err(not_now(call.rest.waits(conn))));
+            return call.done_or(Err(not_now(call.rest.waits(conn))));
         };
-        let ended = match call.after(conn, fd, attempt, turns) {
+        let ended = match call.after(conn, number, attempt, turns) {
             After::Return(outcome) => return outcome,
             After::Again => continue,
             After::Wait => call.wait(conn, number),
@@ -174,7 +175,8 @@ impl Receiving<'_> {
     }
 
     #[inline(always)]
-    fn after(&mut self, conn: &'static Conn, fd: i32, attempt: Attempt, turns: bool) -> After {
+    fn after(&mut self, conn: &'static Conn, number: &mut Number, attempt: Attempt, turns: bool) -> After {
+        let fd = number.fd;
         let attempt = match attempt {
             // Who sends urgent data is on tcp, and stays there. The place must not be left unread:
             // at close() the peer would be told so.
@@ -228,7 +230,7 @@ impl Receiving<'_> {
             Attempt::Kernel => {
                 if let Some(_in_kernel) = conn.enter_kernel() {
                     let waits = self.wants_all() && self.rest.flags & libc::MSG_DONTWAIT == 0;
-                    return After::Return(self.rest_by_kernel(fd, waits));
+                    return After::Return(self.rest_by_kernel(number, waits));
                 }
                 conn.is_managed();
                 After::Again
@@ -244,8 +246,8 @@ impl Receiving<'_> {
         }
     }
 
-    fn rest_by_kernel(&self, fd: i32, waits: bool) -> Outcome {
-        Outcome::Done(Ok(self.rest.skip + rest_by_kernel(fd, self.rest, waits)))
+    fn rest_by_kernel(&self, number: &mut Number, waits: bool) -> Outcome {
+        Outcome::Done(Ok(self.rest.skip + rest_by_kernel(number, self.rest, waits)))
     }
 
     /// Waits until a read may find something. With what the call then returns, if it does.
@@ -260,7 +262,7 @@ impl Receiving<'_> {
             // Another thread has locked the process in meanwhile: the call goes on as libc's.
             return Some(match self.rest.skip {
                 0 => Outcome::Kernel,
-                _ => self.rest_by_kernel(number.fd, self.wants_all()),
+                _ => self.rest_by_kernel(number, self.wants_all()),
             });
         }
         waited.err().map(|errno| self.done_or(Err(errno)))
@@ -326,6 +328,12 @@ pub fn keep_error(conn: &Conn, fd: i32, errno: i32) {
     if let Some(mut rx) = conn.lock_rx(fd) {
         rx.error = errno;
     }
+}
+
+/// Takes that error, for the program that asks for one.
+pub fn take_error(conn: &Conn, fd: i32) -> Option<i32> {
+    let mut rx = conn.lock_rx(fd).filter(|rx| conn.is_managed_now() && rx.error != 0)?;
+    Some(core::mem::take(&mut rx.error))
 }
 
 /// Whether a read has come to the place where the path changes, or to where it was looked for
@@ -448,6 +456,8 @@ fn empty(conn: &'static Conn, fd: i32, rx: &mut Held<'_, Rx>, ring: u32, blocks:
     }
     rx.looked = now;
     match kicks::poll(conn, fd, rx, By::Call) {
+        // This end's own doing. What comes by the companion is not read: there may be kicks.
+        kicks::Polled::Nothing if conn.has(flag::SHUT_RD) && diag::may_send(fd) => Some(Attempt::End),
         kicks::Polled::Nothing => Some(Attempt::WouldBlock),
         // The end, or bytes of someone whom we do not follow. What the peer put in the ring before
         // comes first.

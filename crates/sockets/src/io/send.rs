@@ -245,7 +245,7 @@ fn send_rest(conn: &'static Conn, fd: i32, iov: &[libc::iovec], mut done: usize,
     let (want, mut sleeps) = (total(iov), Sleeps::new());
     sleeps.moved();
     while done < want && wait::writable(conn, fd, &mut sleeps).is_ok() {
-        if sys::ready_for(fd, 0) & (libc::POLLERR | libc::POLLHUP) != 0 {
+        if is_over(fd) {
             break;
         }
         match kernel_send(fd, iov, done, flags | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) {
@@ -379,7 +379,7 @@ fn wake_reader(conn: &'static Conn, fd: i32) {
 fn after_the_end(fd: i32, source: &impl Source, done: usize, flags: i32) -> Outcome {
     match done {
         0 => Outcome::Kernel,
-        done => Outcome::Done(Ok(done + source.by_kernel(fd, done, flags).unwrap_or(0))),
+        done => Outcome::Done(Ok(done + rest_by_kernel(fd, source, done, flags).unwrap_or(0))),
     }
 }
 
@@ -452,6 +452,12 @@ fn give(
                 if demote::finish(conn) {
                     return Attempt::Kernel;
                 }
+                // What the kernel has told already it does not tell again.
+                let mut kept = conn.rx.try_lock().filter(|rx| skip == 0 && rx.error != 0);
+                if let Some(rx) = &mut kept {
+                    return Attempt::Error(Errno::new(core::mem::take(&mut rx.error)));
+                }
+                drop(kept);
                 return to_kernel(fd, source, skip, flags);
             }
         }
@@ -461,10 +467,21 @@ fn give(
 /// Sends by the kernel now what lies behind bytes that have been sent. An error is the next call's
 /// to be told of, and so is a signal.
 fn rest_by_kernel(fd: i32, source: &impl Source, skip: usize, flags: i32) -> Result<usize, Errno> {
-    if sys::ready_for(fd, 0) & (libc::POLLERR | libc::POLLHUP) != 0 {
+    if is_over(fd) {
         return Ok(0);
     }
     source.by_kernel(fd, skip, flags | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)
+}
+
+/// Whether the connection has been reset. There are errors that leave it as it is (IP_RECVERR).
+fn is_over(fd: i32) -> bool {
+    let told = sys::ready_for(fd, 0);
+    if told & (libc::POLLERR | libc::POLLHUP) == libc::POLLERR {
+        // The kernel may be in the middle of a reset: this question waits until it is done.
+        let _ = sys::ioctl_int(fd, libc::FIONREAD);
+        return sys::ready_for(fd, 0) & libc::POLLHUP != 0;
+    }
+    told & libc::POLLHUP != 0
 }
 
 fn to_kernel(fd: i32, source: &impl Source, skip: usize, flags: i32) -> Attempt {

@@ -136,7 +136,7 @@ pub(crate) fn come_by_tcp(fd: i32, before: u64, reset: bool) -> Option<u64> {
 #[cold]
 pub(crate) fn look_for_unsent(conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>) -> bool {
     // Asked before: what the end brought with it has come.
-    let ended = kicks::ended(conn, fd) && !conn.has(flag::SHUT_RD);
+    let ended = kicks::ended(conn, fd);
     let all_read = sys::ioctl_int(fd, libc::FIONREAD) == Ok(0);
     match resent(conn, fd, rx, ended && all_read) {
         Resent::Some => return false,

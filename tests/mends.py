@@ -116,8 +116,8 @@ MENDS = {
     "edge_at_cut": Mend(
         "a set did not tell again of an end whose reason was known only when the link was found over", "0143bd3",
         "the simulator", "sockets/src/epoll/candidates.rs",
-        "& (flag::PEER_FIN | flag::PEER_HUP | flag::CUT)",
-        "& (flag::PEER_FIN | flag::PEER_HUP)", hosts=True),
+        "& (ends | flag::CUT)",
+        "& ends", hosts=True),
     "told_moved": Mend(
         "epoll_wait() told twice of a member that another thread moved to memory meanwhile", "48ca82d",
         "the simulator", "sockets/src/epoll/members.rs",

@@ -339,7 +339,7 @@ const LONG: u64 = 50;
 /// and to take; between hosts our own progress thread rings it. `None` if all bells are taken, if
 /// others sleep on the connection, or if it is not known whether a signal is to end the call, as in
 /// a guest. But recv() knows neither how long a call has slept before, nor whether it has moved
-/// bytes, nor which signals to block: where that matters, one without a bell sleeps here until it is
+/// bytes, nor which signals to block: where that matters, one without a bell sleeps here until
 /// kicked.
 fn sleep_by_bell(conn: &'static Conn, number: &mut Number, seen: Seen) -> Option<Result<(), Errno>> {
     let told = !process::is_guest() || peering::facts(conn).uses_records;

@@ -138,8 +138,8 @@ fn is_new_edge(
     // What the peer has sent by tcp after the ring is new, too, and shows in no write position.
     let seen = seen | u64::from(conn.rx.path() == path::LAST) << 63;
     // Between hosts a read that finds the end may have to wait for what the link's end says of it.
-    const LIFE: u32 = flag::PEER_FIN | flag::PEER_HUP | flag::SHUT_RD | flag::CUT;
-    let life = conn.flags.load(Ordering::Acquire) & LIFE;
+    let ends = flag::SHUT_RD | flag::PEER_FIN | flag::PEER_HUP;
+    let life = conn.flags.load(Ordering::Acquire) & (ends | flag::CUT);
     let room = events::ask_for_room(got) && conn.has(flag::TX_FULL);
     let fresh = member.flags & FRESH != 0 || room || seen != member.seen || life != member.life;
     if fresh && told {

@@ -1,4 +1,4 @@
-"""`shunt bench filters` and `shunt bench ofi` in their shortest form: every table has all its rows, and who cannot take part is named."""
+"""`shunt bench filters`, `containers` and `ofi` in their shortest form: every table has all its rows, and who cannot take part is named."""
 
 import json
 import os
@@ -19,6 +19,20 @@ def programs(tmp_path_factory):
     made = subprocess.run(["make", "-s", "-C", str(modes.ROOT / "bench/programs"), f"OUT={out}"], capture_output=True, text=True)
     assert made.returncode == 0, f"{made.stdout}{made.stderr}"
     return out
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
+@pytest.mark.alone("it measures, with two processes that wait for one another")
+def test_containers(programs):
+    env = os.environ | {"SHUNT_LIBEXEC": str(programs), "SHUNT_LIB": str(modes.library())}
+    words = ["containers", "--rounds", "1", "--duration", "0.3", "--json"]
+    done = subprocess.run([modes.command(), "bench", *words], env=env, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    values = {(it["row"], it["metric"]): it for it in json.loads(done.stdout)["metrics"]}
+    assert values.keys() == {("64 B round trip", "p50"), ("redis GET", "requests"), ("redis SET", "requests")}
+    for of_it in values.values():
+        assert all(of_it[side][0] for side in ("tcp", "shunt", "tcp_on_one_host", "shunt_on_one_host"))
+    assert not [name for name in os.listdir("/run/netns") if name.startswith("shunt-bench-")]
 
 
 @pytest.mark.alone("it measures, with four processes that wait for one another")

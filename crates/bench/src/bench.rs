@@ -5,7 +5,10 @@ use crate::error::{self, Error, Result, failed};
 use crate::host::{self, Cpus};
 use crate::results::Results;
 use crate::session::{Session, progress};
-use crate::{apps, ether, filters, find, footprint, ftp, idle, messages, never, ofi, plot, report, rpc, via};
+use crate::{
+    apps, containers, ether, filters, find, footprint, ftp, idle, messages, never, ofi, plot, report, rpc,
+    via,
+};
 use serde_json::{Value, json};
 use std::process::ExitCode;
 
@@ -58,7 +61,7 @@ fn session(options: &BenchOptions) -> Result<Session> {
 }
 
 /// Groups that measure programs which many machines do not have.
-const OPTIONAL: [&str; 4] = [ftp::GROUP, rpc::GROUP, ether::GROUP, ofi::GROUP];
+const OPTIONAL: [&str; 5] = [ftp::GROUP, rpc::GROUP, ether::GROUP, ofi::GROUP, containers::GROUP];
 
 fn exit_code(results: &Results, options: &BenchOptions, interrupted: bool, failed: bool) -> ExitCode {
     // A missing application matters only if the user asked for it by name.
@@ -112,6 +115,7 @@ fn group(session: &mut Session, what: &str, options: &BenchOptions) -> Result<()
         rpc::GROUP => rpc::measure(session),
         via::GROUP => via::measure(session),
         ether::GROUP => ether::measure(session),
+        containers::GROUP => containers::measure(session),
         ofi::GROUP => ofi::measure(session, &options.fabric),
         filters::GROUP => filters::measure(session, &options.filters),
         "never-slower" => never::measure(session, &options.apps),

@@ -11,7 +11,7 @@ pub struct Group {
     pub help: &'static [&'static str],
 }
 
-const GROUPS: [Group; 13] = [
+const GROUPS: [Group; 14] = [
     Group { name: "latency", help: &["64-byte round trips, with blocking calls and under epoll"] },
     Group {
         name: "asleep",
@@ -47,6 +47,13 @@ const GROUPS: [Group; 13] = [
         help: &[
             "TCP over ETHOM and ETHOS, over veth, VXLAN, tinc, fastd, vde2 and socat, between two network namespaces",
             "of its own making, at MTU 1450, 8950 and 65000; and over ETHOM beside Shunt's sockets. Needs root",
+        ],
+    },
+    Group {
+        name: "containers",
+        help: &[
+            "64-byte round trips, and redis, between two network namespaces of its own making on a bridge, as containers",
+            "have them (docs/containers.md), beside the same on one host. Needs root",
         ],
     },
     Group {

@@ -28,14 +28,14 @@ pub struct Lan {
     mtu: u32,
 }
 
-/// A network namespace.
-struct Host {
+/// A network namespace. Dropping it removes it.
+pub struct Host {
     number: u8,
     name: String,
 }
 
 impl Host {
-    fn new(number: u8) -> Result<Host> {
+    pub fn new(number: u8) -> Result<Host> {
         let name = format!("shunt-bench-{}-{number}", std::process::id());
         ip(&["netns", "add", &name])?;
         let host = Host { number, name };
@@ -43,12 +43,20 @@ impl Host {
         Ok(host)
     }
 
-    fn path(&self) -> PathBuf {
+    pub fn number(&self) -> u8 {
+        self.number
+    }
+
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub fn path(&self) -> PathBuf {
         Path::new(NAMESPACES).join(&self.name)
     }
 
     /// Runs `ip` in the namespace.
-    fn ip(&self, words: &str) -> Result<()> {
+    pub fn ip(&self, words: &str) -> Result<()> {
         let words: Vec<&str> = ["-n", &self.name].into_iter().chain(words.split(' ')).collect();
         ip(&words)
     }
@@ -137,6 +145,7 @@ impl Lan {
             server: Some(one.path()),
             client: Some(two.path()),
             before: Vec::new(),
+            meeting: None,
         })
     }
 

@@ -9,7 +9,9 @@
 
 mod apps;
 mod bench;
+mod bridge;
 mod cli;
+mod containers;
 mod demo;
 mod error;
 mod ether;

@@ -71,7 +71,8 @@ pub fn start(
         let cpu = cpu.filter(|_| before.is_empty());
         let mut launch = Launch::new(&path).args(&first).args([role]).args(both).preload(library).cpu(cpu);
         launch = launch.behind(before);
-        launch = launch.namespace(place.as_deref()).args(["--host", &wire.address.to_string()]);
+        launch = launch.namespace(place.as_deref()).meeting(wire.meeting.as_deref());
+        launch = launch.args(["--host", &wire.address.to_string()]);
         if setting.side == Side::Sovia {
             launch = launch.env("SHUNT_STREAM", "via");
         }

@@ -86,6 +86,14 @@ impl Launch {
         self
     }
 
+    /// Where programs of several networks meet.
+    pub fn meeting(self, folder: Option<&Path>) -> Launch {
+        match folder {
+            Some(folder) => self.env("SHUNT_MEETING", folder),
+            None => self,
+        }
+    }
+
     pub fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Launch {
         self.env.push((name.into(), value.as_ref().to_os_string()));
         self

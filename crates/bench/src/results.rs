@@ -15,6 +15,9 @@ pub enum Side {
     Beside,
     Unix,
     Raw,
+    /// The same two on one host, beside containers.
+    HostTcp,
+    HostShunt,
     /// Raw memory whose two ends sleep until the other wakes them.
     Futex,
     Eventfd,
@@ -55,10 +58,12 @@ pub enum Side {
 }
 
 impl Side {
-    pub const ALL: [Side; 31] = [
+    pub const ALL: [Side; 33] = [
         Side::Tcp,
         Side::Shunt,
         Side::Beside,
+        Side::HostTcp,
+        Side::HostShunt,
         Side::Sovia,
         Side::Via,
         Side::Ofi,
@@ -96,6 +101,8 @@ impl Side {
             Side::Beside => "shunt_beside",
             Side::Unix => "unix",
             Side::Raw => "raw",
+            Side::HostTcp => "tcp_on_one_host",
+            Side::HostShunt => "shunt_on_one_host",
             Side::Futex => "futex",
             Side::Eventfd => "eventfd",
             Side::Copy => "copy",
@@ -132,6 +139,8 @@ impl Side {
             Side::Beside => "other build",
             Side::Unix => "UNIX socket",
             Side::Raw => "raw memory",
+            Side::HostTcp => "TCP, one host",
+            Side::HostShunt => "Shunt, one host",
             Side::Futex | Side::Eventfd => self.key(),
             Side::Copy => "file copy",
             Side::Ofi => "Shunt, libfabric",
@@ -158,7 +167,7 @@ impl Side {
 
     /// Whether its programs run with the library preloaded.
     pub fn is_accelerated(self) -> bool {
-        matches!(self, Side::Shunt | Side::Beside | Side::Sovia | Side::FiltersShunt)
+        matches!(self, Side::Shunt | Side::Beside | Side::HostShunt | Side::Sovia | Side::FiltersShunt)
     }
 
     /// Whether it joins two hosts of [`crate::lan::Lan`].
@@ -301,7 +310,8 @@ impl Results {
             metrics.iter().position(|m| m.group == place.group && m.row == place.row && m.name == name);
         let at = found.unwrap_or_else(|| {
             let (group, row) = (place.group.into(), place.row.into());
-            metrics.push(Metric { group, row, name: name.into(), unit, target, values: Default::default() });
+            let values = [const { Vec::new() }; Side::ALL.len()];
+            metrics.push(Metric { group, row, name: name.into(), unit, target, values });
             metrics.len() - 1
         });
         let values = &mut metrics[at].values[place.side as usize];

@@ -1,5 +1,6 @@
 //! The session that measurements run in.
 
+use crate::bridge::Bridge;
 use crate::cli::FabricOptions;
 use crate::error::{Error, Result};
 use crate::host::Cpus;
@@ -23,6 +24,8 @@ pub struct Session {
     pub results: Results,
     /// Ethernets between two namespaces, while these are measured.
     pub lan: Option<Lan>,
+    /// Two containers, while these are measured.
+    pub bridge: Option<Bridge>,
     /// The network between the hosts, or in place of it, while that is measured.
     pub fabric: Option<FabricOptions>,
 }
@@ -46,6 +49,7 @@ impl Session {
             duration,
             results,
             lan: None,
+            bridge: None,
             fabric: None,
         })
     }
@@ -56,12 +60,13 @@ impl Session {
         library.as_deref().filter(|_| side.is_accelerated())
     }
 
-    /// Loopback, unless the side is an Ethernet or another host is measured.
+    /// Loopback, unless the side is an Ethernet, or containers or another host are measured.
     pub fn wire(&self, side: Side) -> Wire {
         if let Some(fabric) = self.fabric.as_ref().filter(|_| side != Side::Unix) {
             return Wire { address: fabric.at, before: fabric.remote.clone(), ..Wire::LOOPBACK };
         }
         let wire = self.lan.as_ref().and_then(|lan| lan.wire(side));
+        let wire = wire.or_else(|| self.bridge.as_ref().and_then(|bridge| bridge.wire(side)));
         wire.unwrap_or(Wire::LOOPBACK)
     }
 

@@ -11,9 +11,11 @@ pub struct Wire {
     pub client: Option<PathBuf>,
     /// Words before the server's command, if it is on another host.
     pub before: Vec<String>,
+    /// The folder where programs of several networks meet (`SHUNT_MEETING`), if there is one.
+    pub meeting: Option<PathBuf>,
 }
 
 impl Wire {
     pub const LOOPBACK: Wire =
-        Wire { address: Ipv4Addr::LOCALHOST, server: None, client: None, before: Vec::new() };
+        Wire { address: Ipv4Addr::LOCALHOST, server: None, client: None, before: Vec::new(), meeting: None };
 }

@@ -52,14 +52,16 @@ pub struct Run {
 impl Run {
     pub fn server(&self, session: &Session, program: &Path) -> Launch {
         let library = session.library_for(self.side).filter(|_| self.ends.server());
-        let place = session.wire(self.side).server;
-        Launch::new(program).preload(library).cpu(self.cpus.server).namespace(place.as_deref())
+        let Wire { server, meeting, .. } = session.wire(self.side);
+        let launch = Launch::new(program).preload(library).cpu(self.cpus.server);
+        launch.namespace(server.as_deref()).meeting(meeting.as_deref())
     }
 
     pub fn client(&self, session: &Session, program: &Path) -> Launch {
         let library = session.library_for(self.side).filter(|_| self.ends.client());
-        let place = session.wire(self.side).client;
-        Launch::new(program).preload(library).cpu(self.cpus.client).namespace(place.as_deref())
+        let Wire { client, meeting, .. } = session.wire(self.side);
+        let launch = Launch::new(program).preload(library).cpu(self.cpus.client);
+        launch.namespace(client.as_deref()).meeting(meeting.as_deref())
     }
 
     pub fn patience(&self) -> Duration {

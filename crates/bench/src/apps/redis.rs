@@ -1,7 +1,7 @@
 //! redis-server under redis-benchmark: GET and SET over 50 connections, one request under way on
 //! each.
 
-use super::app::{Address, App, Load, Rates, Run, Server, Workload, accepting, new_address};
+use super::app::{Address, App, Load, Rates, Run, Server, Workload, accepting_at, new_address};
 use crate::error::{Error, Result};
 use crate::find;
 use crate::session::Session;
@@ -33,13 +33,17 @@ impl App for Redis {
 
     fn start(&self, session: &Session, run: &Run) -> Result<Server> {
         let at = new_address(session, run.side, "redis")?;
+        let wire = session.wire(run.side);
         let launch = run.server(session, &find::program("redis-server", "redis-server")?);
         let launch = launch.directory(session.temp.path()).args(["--save", "", "--appendonly", "no"]);
         let launch = match &at {
-            Address::Tcp(port) => launch.args(["--bind", "127.0.0.1", "--port", &port.to_string()]),
+            Address::Tcp(port) => {
+                let address = wire.address.to_string();
+                launch.args(["--protected-mode", "no", "--bind", &address, "--port", &port.to_string()])
+            }
             Address::Unix(path) => launch.args(["--port", "0", "--unixsocket"]).args([path]),
         };
-        accepting(launch.start()?, at)
+        accepting_at(launch.start()?, at, wire)
     }
 
     fn load(&mut self, session: &Session, run: &Run, server: &Server, workload: &str) -> Result<Load> {
@@ -67,7 +71,9 @@ impl Redis {
         let launch =
             launch.args(["-t", &workload.to_lowercase(), "-c", "50", "--csv", "-n", &requests.to_string()]);
         let launch = match &server.at {
-            Address::Tcp(port) => launch.args(["-h", "127.0.0.1", "-p", &port.to_string()]),
+            Address::Tcp(port) => {
+                launch.args(["-h", &session.wire(run.side).address.to_string(), "-p", &port.to_string()])
+            }
             Address::Unix(path) => launch.args(["-s"]).args([path]),
         };
         // A side that has become much slower needs longer for the same number of requests.

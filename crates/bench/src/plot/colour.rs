@@ -9,6 +9,8 @@ pub fn colour(side: Side) -> RGBColor {
         Side::Tcp => RGBColor(127, 127, 127),
         Side::Shunt => RGBColor(213, 94, 0),
         Side::Beside => RGBColor(170, 51, 119),
+        Side::HostTcp => RGBColor(60, 60, 60),
+        Side::HostShunt => RGBColor(230, 171, 2),
         Side::Unix => RGBColor(86, 160, 211),
         Side::Ofi => RGBColor(213, 94, 0),
         Side::FiPingpong => RGBColor(0, 60, 150),

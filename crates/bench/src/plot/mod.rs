@@ -10,7 +10,7 @@ mod lines;
 use crate::error::{Result, failed};
 use crate::results::{Metric, Results, Side, Unit};
 use crate::stats::Summary;
-use crate::{ether, ofi, via};
+use crate::{containers, ether, ofi, via};
 use bars::{Bars, Series};
 use colour::colour;
 use std::path::{Path, PathBuf};
@@ -26,7 +26,8 @@ pub fn draw_all(results: &Results, directory: &Path) -> Result<Vec<PathBuf>> {
             "latency" => latency(&metrics, "Round trip of 64 bytes", &file)?,
             "asleep" => latency(&metrics, "Round trip of 64 bytes, without spinning", &file)?,
             "throughput" => lines::throughput(&metrics, &file)?,
-            "apps" => apps(&metrics, &file)?,
+            "apps" => apps(&metrics, "Unmodified applications", &file)?,
+            containers::GROUP => apps(&metrics, "Between two containers", &file)?,
             "ftp" => ftp(&metrics, &file)?,
             "rpc" => lines::rpc(&metrics, &file)?,
             via::LATENCY => lines::via(&metrics, "p50", "Half a round trip", "message size", "time", &file)?,
@@ -158,11 +159,11 @@ fn steps(metrics: &[&Metric], file: &Path) -> Result<()> {
     )
 }
 
-fn apps(metrics: &[&Metric], file: &Path) -> Result<()> {
+fn apps(metrics: &[&Metric], what: &str, file: &Path) -> Result<()> {
     let shown: Vec<&Metric> = metrics.iter().copied().filter(|m| m.name == "requests").collect();
     bars::draw(
         &Bars {
-            title: "Unmodified applications: requests per second".into(),
+            title: format!("{what}: requests per second"),
             note: "as multiples of plain kernel TCP in the same round; median and range of the rounds".into(),
             axis: "times plain TCP".into(),
             categories: shown.iter().map(|m| m.row.clone()).collect(),

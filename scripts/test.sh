@@ -254,7 +254,7 @@ perturb() {
     RUSTFLAGS="${RUSTFLAGS:-} --cfg perturb" CARGO_TARGET_DIR=$target/perturb "$cargo" build --release --locked -p preload
     local status=0
     SHUNT_LIB=$target/perturb/release/libshunt.so SOAK_SECONDS=${PERTURB_SECONDS:-30} DEATHS=${DEATHS:-20} \
-        side_by_side --modes shunt -k "${PERTURB_TESTS-soak or epoll_sets or sets_by_dice or signals}" || status=$?
+        side_by_side --modes shunt -k "${PERTURB_TESTS-soak or epoll_sets or epoll_nested or epoll_numbers or sets_by_dice or signals}" || status=$?
     SHUNT_LIB=$target/perturb/release/libshunt.so PYTEST_PATHS=tests/test_sockets.py \
         side_by_side --modes far -k "${PERTURB_FAR_TESTS-threads}" || status=$?
     return $status

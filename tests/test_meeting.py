@@ -88,8 +88,6 @@ def test_two_namespaces_on_a_bridge(places):
     places.r.accelerated()
 
 
-
-
 @pytest.mark.parametrize("users", ["", "map_root", "two"])
 def test_two_containers(places, users):
     more = [["--user", "--map-root-user"], ["--user", "--map-root-user"] if users != "two" else []] if users else [[], []]

@@ -166,12 +166,6 @@ static void every_usual_number(int unused) {
     EQUAL(now.rlim_max, limit.rlim_max);
 }
 
-static void last_number_server(int listener) {
-    int fd = answer(listener);
-    warm_server(fd);
-    puppet(fd);
-}
-
 const struct example examples[] = {
     {"lowest", puppet, lowest, 0},
     {"lowest_accept", lowest_accept_server, lowest_accept_client, RAW},
@@ -180,8 +174,8 @@ const struct example examples[] = {
     {"close_ranges", puppet, close_ranges, 0},
     {"close_listed", puppet, close_listed, 0},
     {"every_number", puppet, every_number, 0},
-    {"every_usual_number", last_number_server, every_usual_number, RAW},
+    {"every_usual_number", puppet_when_warm, every_usual_number, RAW},
     {"none_left", puppet, none_left, 0},
-    {"last_number", last_number_server, last_number_client, RAW},
+    {"last_number", puppet_when_warm, last_number_client, RAW},
     {0},
 };

@@ -272,34 +272,24 @@ static void blocked_writer_server(int fd) {
     close(fd);
 }
 
-/* What a writer has sent counts where the peer's end cuts it short, and raises no signal; the next call is told of the reset. */
-static void cut_short(int fd) {
+/* What a writer has sent counts where the peer's end cuts it short, and raises no signal; the next call, whichever it is, is told of the reset. */
+static void cut_short_before(int fd, bool reads) {
     static char data[64 << 20];
     signal(SIGPIPE, on_pipe);
     tell(getpid());
     ssize_t n = send(fd, data, sizeof data, 0);
     CHECK(n > 0 && n < (ssize_t)sizeof data);
     EQUAL(pipes, 0);
-    ERRNO(send(fd, data, 1, 0), ECONNRESET);
+    ERRNO(reads ? recv(fd, data, 1, 0) : send(fd, data, 1, 0), ECONNRESET);
     EQUAL(pipes, 0);
+    if (reads) EQUAL(recv(fd, data, 1, 0), 0);
     ERRNO(send(fd, data, 1, 0), EPIPE);
     EQUAL(pipes, 1);
     close(fd);
 }
 
-/* Likewise where a read is the next call. */
-static void cut_short_then_read(int fd) {
-    static char data[64 << 20];
-    signal(SIGPIPE, on_pipe);
-    tell(getpid());
-    ssize_t n = send(fd, data, sizeof data, 0);
-    CHECK(n > 0 && n < (ssize_t)sizeof data);
-    ERRNO(recv(fd, data, 1, 0), ECONNRESET);
-    EQUAL(recv(fd, data, 1, 0), 0);
-    ERRNO(send(fd, data, 1, 0), EPIPE);
-    EQUAL(pipes, 1);
-    close(fd);
-}
+static void cut_short(int fd) { cut_short_before(fd, false); }
+static void cut_short_then_read(int fd) { cut_short_before(fd, true); }
 
 /* The one that dies is the client: the server, whose status counts, survives. */
 static void dies(int fd) {

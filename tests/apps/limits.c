@@ -187,12 +187,6 @@ static void cores(int fd) {
     leave(fd);
 }
 
-static void one(int listener) {
-    int fd = answer(listener);
-    warm_server(fd);
-    puppet(fd);
-}
-
 static void after_another(int unused) {
     (void)unused;
     int fd = dial();
@@ -204,12 +198,12 @@ static void after_another(int unused) {
 }
 
 const struct example examples[] = {
-    {"locked_before", one, locked_before, RAW},
+    {"locked_before", puppet_when_warm, locked_before, RAW},
     {"locked_after", puppet, locked_after, 0},
     {"locked_later", puppet, locked_later, 0},
     {"locked_between", two, after_another, RAW},
     {"wrong_locks", puppet, wrong_locks, 0},
-    {"little_data", one, little_data, RAW},
+    {"little_data", puppet_when_warm, little_data, RAW},
     {"little_space_later", puppet, little_space_later, 0},
     {"cores", puppet, cores, 0},
     {"idle", idle_server, idle_client, RAW},

@@ -191,12 +191,6 @@ static void member_before_connect(int unused) {
     talk_by_edges(set, fd);
 }
 
-static void accept_and_puppet(int listener) {
-    int fd = answer(listener);
-    warm_server(fd);
-    puppet(fd);
-}
-
 static void accept_and_puppet_cold(int listener) {
     puppet(answer(listener));
 }
@@ -298,7 +292,7 @@ const struct example examples[] = {
     {"by_ioctl", puppet, by_ioctl, 0},
     {"through_dup", puppet, through_dup, 0},
     {"through_accept4", through_accept4, dial_and_echo, RAW},
-    {"connect_in_progress", accept_and_puppet, in_progress_client, RAW},
+    {"connect_in_progress", puppet_when_warm, in_progress_client, RAW},
     {"connect_in_progress_epoll", accept_and_puppet_cold, in_progress_epoll_client, RAW},
     {"member_before_connect", accept_and_puppet_cold, member_before_connect, RAW},
     {"small_buffers", small_buffers_server, small_buffers, RAW},

@@ -425,6 +425,12 @@ void puppet_for_one(int listener) {
     puppet(answer(listener));
 }
 
+void puppet_when_warm(int listener) {
+    int fd = answer(listener);
+    warm_server(fd);
+    puppet(fd);
+}
+
 void puppet_that_dials(int unused) {
     (void)unused;
     hear();

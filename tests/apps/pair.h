@@ -119,6 +119,7 @@ enum order { SEND = 1, READ, READ_EOF, READ_RESET, END_WR, END_RD, CLOSE, RESET,
 void be_seen_to_wait(int fd);    /* for who reads only what has come already: a library that keeps connections on tcp whose waits it does not see is to see one */
 void puppet(int fd);             /* the server half of most examples */
 void puppet_for_one(int listener);   /* the same for examples that are RAW */
+void puppet_when_warm(int listener); /* the same, once warm_client() has warmed the connection */
 void puppet_that_dials(int unused);  /* for those whose server is under test: dials when it has been told to */
 void go_by_tcp(int fd);          /* sets an option that only the kernel's tcp has: what follows goes by it */
 void ask(enum order what, int64_t n);   /* the client half: returns when it has been done */

@@ -28,12 +28,6 @@ static pid_t receiver(int channel[2], void (*use)(int fd)) {
     return child;
 }
 
-static void accept_and_puppet(int listener) {
-    int fd = answer(listener);
-    warm_server(fd);
-    puppet(fd);
-}
-
 static void talk_and_leave(int fd) {
     echo_rounds(fd, 300, 100);
     leave(fd);
@@ -184,10 +178,10 @@ static void ten_clients(int unused) {
 }
 
 const struct example examples[] = {
-    {"given_away", accept_and_puppet, given_away, RAW},
-    {"given_unread", accept_and_puppet, given_unread, RAW},
+    {"given_away", puppet_when_warm, given_away, RAW},
+    {"given_unread", puppet_when_warm, given_unread, RAW},
     {"given_to_plain", streams, given_to_plain, RAW},
-    {"shared", accept_and_puppet, shared, RAW},
+    {"shared", puppet_when_warm, shared, RAW},
     {"to_ourselves", puppet, to_ourselves, 0},
     {"dispatcher", dispatcher, ten_clients, RAW | TCP_OK},
     {0},

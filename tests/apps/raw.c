@@ -334,12 +334,6 @@ extern int __connect(int, const struct sockaddr *, socklen_t), __select(int, fd_
 extern int __sigaction(int, const struct sigaction *, struct sigaction *);
 extern pid_t __fork(void);
 
-static void second_names_server(int listener) {
-    int fd = answer(listener);
-    warm_server(fd);
-    puppet(fd);
-}
-
 static void second_names(int unused) {
     (void)unused;
     int fd = socket(listener_address.ss_family, SOCK_STREAM, 0);
@@ -481,7 +475,7 @@ const struct example examples[] = {
     {"others", puppet, others, 0},
     {"raw_exit", raw_exit_server, raw_exit, 0},
     {"raw_handler", puppet, raw_handler, 0},
-    {"second_names", second_names_server, second_names, RAW},
+    {"second_names", puppet_when_warm, second_names, RAW},
     {"fortified", returns, fortified, 0},
     {"overflows", puppet, overflows, 0},
     {0},

@@ -83,7 +83,7 @@ static void dribble_server(int fd) {
 
 /* Likewise where the connection goes back to tcp in the middle of the call, by another thread, and the end comes as a reset, which the next call tells. */
 static void *go_back(void *fd) {
-    usleep(100000);
+    wait_asleep(getpid(), getpid());
     go_by_tcp((int)(intptr_t)fd);
     return NULL;
 }

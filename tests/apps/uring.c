@@ -83,12 +83,6 @@ static void made_early(int unused) {
     leave(fd);
 }
 
-static void made_early_server(int listener) {
-    int fd = answer(listener);
-    warm_server(fd);
-    puppet(fd);
-}
-
 /* Maps a ring without liburing. */
 static void set_up(int number, const struct io_uring_params *p) {
     size_t entries = p->sq_entries * sizeof(struct io_uring_sqe);
@@ -349,15 +343,15 @@ static void for_files_early(int unused) {
 const struct example examples[] = {
     {"for_files", puppet, for_files, 0},
     {"for_files_then_more", puppet, for_files_then_more, 0},
-    {"for_files_early", made_early_server, for_files_early, RAW},
+    {"for_files_early", puppet_when_warm, for_files_early, RAW},
     {"registered", puppet, registered, 0},
     {"looked_at_by_kernel", puppet, looked_at_by_kernel, 0},
     {"of_event_loop", puppet, of_event_loop, 0},
     {"like_event_loop", puppet, like_event_loop, 0},
     {"made_late", puppet, made_late, 0},
-    {"made_early", made_early_server, made_early, RAW | TCP_OK},
+    {"made_early", puppet_when_warm, made_early, RAW | TCP_OK},
     {"made_by_syscall", puppet, made_by_syscall, 0},
-    {"made_unseen", made_early_server, made_unseen, RAW | TCP_OK},
+    {"made_unseen", puppet_when_warm, made_unseen, RAW | TCP_OK},
     {"waiting_request", puppet, waiting_request, 0},
     {"connect_by_ring", accept_by_ring, connect_by_ring, RAW | TCP_OK},
     {0},

@@ -2,6 +2,7 @@
 
 import os
 import re
+import warnings
 from contextlib import contextmanager
 
 from .modes import MODES, ROOT
@@ -46,6 +47,7 @@ def ran(suite, found, again):
     for _ in range(PLAIN_AGAIN):
         if "(the run)" not in found:
             break
+        warnings.warn(f"{suite} broke off plain, and is run again: {found}")
         found = again()
     assert "(the run)" not in found and "passed" in found.values(), f"{suite} does not run plain: {found}; is it installed?"
     return found

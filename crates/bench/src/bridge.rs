@@ -1,13 +1,19 @@
 //! Two containers, as far as their networks go: namespaces of their own on a bridge, and a meeting
 //! place that both see.
 
-use crate::error::{Result, failed};
+use crate::error::{Error, Result, failed};
 use crate::lan::Host;
 use crate::results::Side;
 use crate::wire::Wire;
+use fabric::sys;
 use std::net::Ipv4Addr;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
+
+/// By what it stays on TCP there.
+const OLD_KERNEL: &str = "connections between networks stay on TCP before Linux 6.16 (SO_PASSRIGHTS)";
 
 /// Dropping it removes the namespaces, and the bridge with them.
 pub struct Bridge {
@@ -18,6 +24,11 @@ pub struct Bridge {
 
 impl Bridge {
     pub fn new(temp: &Path) -> Result<Bridge> {
+        let kept_out = UnixDatagram::unbound()
+            .is_ok_and(|it| sys::setsockopt(it.as_raw_fd(), libc::SOL_SOCKET, sys::SO_PASSRIGHTS, 0).is_ok());
+        if !kept_out {
+            return Err(Error::Failed(OLD_KERNEL.into()));
+        }
         let router = Host::new(0)?;
         let containers = [Host::new(1)?, Host::new(2)?];
         router.ip("link add bridge type bridge")?;

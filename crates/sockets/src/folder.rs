@@ -263,17 +263,14 @@ fn listens(path: &Path, spot: Spot, made: &Hidden, word: Option<u64>) -> Option<
     Some(file.identity)
 }
 
-/// In `asm-generic/socket.h`.
-const SO_PASSRIGHTS: i32 = 83;
-
 /// Nobody can pass a descriptor by this socket any more. False if the kernel does not know that.
 pub(crate) fn keep_descriptors_out(socket: i32) -> bool {
-    sys::setsockopt(socket, libc::SOL_SOCKET, SO_PASSRIGHTS, 0).is_ok()
+    sys::setsockopt(socket, libc::SOL_SOCKET, sys::SO_PASSRIGHTS, 0).is_ok()
 }
 
 /// Who is at the other end is known: descriptors may be passed.
 pub(crate) fn let_descriptors_in(socket: i32) -> bool {
-    sys::setsockopt(socket, libc::SOL_SOCKET, SO_PASSRIGHTS, 1).is_ok()
+    sys::setsockopt(socket, libc::SOL_SOCKET, sys::SO_PASSRIGHTS, 1).is_ok()
 }
 
 /// Whether a file is that of this socket, which has just been made.
@@ -284,7 +281,7 @@ fn leads_to(file: &File, spot: Spot, made: i32) -> bool {
         let accepted = sys::accept(made, libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK);
         let Ok(other) = accepted.map(Hidden::new) else { return false };
         // As its listener does, it keeps descriptors out.
-        let kept_out = sys::getsockopt::<i32>(other.fd(), libc::SOL_SOCKET, SO_PASSRIGHTS) == Ok(0);
+        let kept_out = sys::getsockopt::<i32>(other.fd(), libc::SOL_SOCKET, sys::SO_PASSRIGHTS) == Ok(0);
         return kept_out && says(socket.fd(), other.fd());
     }
     says(socket.fd(), made)

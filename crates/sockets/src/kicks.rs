@@ -28,11 +28,15 @@ pub(crate) enum Polled {
     End,
 }
 
-/// What the kernel has `told` of the connection, without what this end has done itself: of one that
-/// it has shut for reading, too, the kernel says that nothing more comes.
+/// Whether this end has shut the connection for reading, and the peer may still send: the kernel
+/// says that nothing more comes, also where it does.
+pub(crate) fn shut_here(conn: &Conn, fd: i32) -> bool {
+    conn.has(flag::SHUT_RD) && diag::may_send(fd)
+}
+
+/// What the kernel has `told` of the connection, without what this end has done itself.
 pub(crate) fn of_peer(conn: &Conn, fd: i32, told: i16) -> i16 {
-    let own = told & libc::POLLRDHUP != 0 && conn.has(flag::SHUT_RD) && diag::may_send(fd);
-    if own { told & !libc::POLLRDHUP } else { told }
+    if told & libc::POLLRDHUP != 0 && shut_here(conn, fd) { told & !libc::POLLRDHUP } else { told }
 }
 
 /// Whether the kernel tells of the end of what the peer sends, or of the connection.

@@ -73,6 +73,9 @@ fn send_with_flags(socket: i32, bytes: &[u8], fds: &[i32], flags: i32) -> Result
     sendmsg(socket, &message, libc::MSG_NOSIGNAL | flags)
 }
 
+/// Whether descriptors may be passed by a socket: Linux 6.16, in `asm-generic/socket.h`.
+pub const SO_PASSRIGHTS: i32 = 83;
+
 /// Whether a message is there to be received, were it an empty one: at the end of a connection
 /// none is. Of descriptors that come with it none is looked at.
 pub fn message_waits(socket: i32) -> Result<bool, Errno> {

@@ -57,6 +57,12 @@ impl Rx {
             self.error = errno.into_raw();
         }
     }
+
+    /// That error, for the one call that tells it.
+    pub(crate) fn take_error(&mut self) -> Option<Errno> {
+        let kept = core::mem::take(&mut self.error);
+        (kept != 0).then(|| Errno::new(kept))
+    }
 }
 
 /// What a connection has carried in memory, and how many kicks that took.

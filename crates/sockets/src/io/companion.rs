@@ -2,7 +2,6 @@
 
 use fabric::sync::Ordering;
 use fabric::sys::{self, Errno};
-use host::diag;
 
 use super::buffers::Wanted;
 use crate::conn::{Conn, Held, Rx, flag, path, state};
@@ -142,7 +141,7 @@ fn unannounced(conn: &Conn, fd: i32, wanted: Wanted) -> Early {
     if waiting > 0 {
         return Early::Most(waiting);
     }
-    if !conn.has(flag::PEER_FIN | flag::PEER_HUP) && conn.has(flag::SHUT_RD) && diag::may_send(fd) {
+    if kicks::shut_here(conn, fd) {
         return Early::Nothing(Attempt::End);
     }
     if !conn.has(flag::PEER_FIN | flag::PEER_HUP) && !at_end(fd) {
@@ -168,7 +167,7 @@ fn told(conn: &Conn, rx: &mut Held<'_, Rx>, got: Result<usize, Errno>) -> Attemp
     }
     let errno = match got {
         // This end's own doing.
-        Ok(0) if conn.has(flag::SHUT_RD) && diag::may_send(conn.descriptor()) => return Attempt::End,
+        Ok(0) if kicks::shut_here(conn, conn.descriptor()) => return Attempt::End,
         Ok(0) => None,
         Err(Errno::ECONNRESET) => Some(Errno::ECONNRESET),
         got => return Attempt::of(got),

@@ -3,7 +3,6 @@
 use fabric::sync::{Ordering, spin_hint};
 use fabric::sys::Errno;
 use fabric::{Remote, trip};
-use host::diag;
 use stream::spin::{ticks, ticks_of};
 use stream::transport::Ends;
 
@@ -332,8 +331,8 @@ pub fn keep_error(conn: &Conn, fd: i32, errno: i32) {
 
 /// Takes that error, for the program that asks for one.
 pub fn take_error(conn: &Conn, fd: i32) -> Option<i32> {
-    let mut rx = conn.lock_rx(fd).filter(|rx| conn.is_managed_now() && rx.error != 0)?;
-    Some(core::mem::take(&mut rx.error))
+    let mut rx = conn.lock_rx(fd).filter(|_| conn.is_managed_now())?;
+    rx.take_error().map(Errno::into_raw)
 }
 
 /// Whether a read has come to the place where the path changes, or to where it was looked for
@@ -457,7 +456,7 @@ fn empty(conn: &'static Conn, fd: i32, rx: &mut Held<'_, Rx>, ring: u32, blocks:
     rx.looked = now;
     match kicks::poll(conn, fd, rx, By::Call) {
         // This end's own doing. What comes by the companion is not read: there may be kicks.
-        kicks::Polled::Nothing if conn.has(flag::SHUT_RD) && diag::may_send(fd) => Some(Attempt::End),
+        kicks::Polled::Nothing if kicks::shut_here(conn, fd) => Some(Attempt::End),
         kicks::Polled::Nothing => Some(Attempt::WouldBlock),
         // The end, or bytes of someone whom we do not follow. What the peer put in the ring before
         // comes first.

@@ -453,11 +453,11 @@ fn give(
                     return Attempt::Kernel;
                 }
                 // What the kernel has told already it does not tell again.
-                let mut kept = conn.rx.try_lock().filter(|rx| skip == 0 && rx.error != 0);
-                if let Some(rx) = &mut kept {
-                    return Attempt::Error(Errno::new(core::mem::take(&mut rx.error)));
+                if skip == 0
+                    && let Some(kept) = conn.rx.try_lock().and_then(|mut rx| rx.take_error())
+                {
+                    return Attempt::Error(kept);
                 }
-                drop(kept);
                 return to_kernel(fd, source, skip, flags);
             }
         }

@@ -7,12 +7,14 @@
 #   * each program of /usr/bin is started with --version, twice without the library and once with it in LD_PRELOAD: the same output and
 #     the same exit status, but for what differs without it as well.
 #
-#   LIBCS="bullseye trixie sid"   the suites
+# And with musl, for which tests/apps is built by this machine's musl-gcc.
+#
+#   LIBCS="musl bullseye trixie sid"   musl, and the suites
 #   LIBCS_TESTS=...               the files of tests
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-suites=${LIBCS:-bullseye trixie sid}
+suites=${LIBCS:-musl bullseye trixie sid}
 tests=${LIBCS_TESTS:-tests/test_sockets.py tests/test_sets.py tests/test_exec.py tests/test_leftover.py tests/test_death.py tests/test_interrupts.py}
 target=${CARGO_TARGET_DIR:-$PWD/target}
 export SHUNT_LIB=${SHUNT_LIB:-$target/release/libshunt.so} SHUNT_COMMAND=${SHUNT_COMMAND:-$target/release/shunt}
@@ -25,12 +27,35 @@ main() {
     for suite in $suites; do
         root=$repo/build/libcs/$suite/root apps=$repo/build/libcs/$suite/apps
         echo "##### libcs: $suite"
+        if [ "$suite" = musl ]; then
+            musl || status=1
+            continue
+        fi
         new_root "$suite"
         programs "$suite"
-        examples "$suite" || status=1
+        examples || status=1
         starts "$suite" || status=1
     done
     return $status
+}
+
+# What musl does in ways of its own, also without the library: what fflush() does to input, what puts() returns, the size that a
+# buffer has, clone() without a function, and vectors with bad addresses.
+not_musls="fully_buffered or input_flushed or reopened_standard or fork_clone_function or bad_vector"
+
+musl() {
+    apps=$repo/build/libcs/musl/apps
+    local libraries=$repo/build/libcs/musl/lib file
+    mkdir -p "$apps" "$libraries"
+    # musl takes glibc's libraries that ask for nothing else of it.
+    for file in /usr/lib/"$(gcc -print-multiarch)"/lib{aio,uring}.so*; do ln -sf "$file" "$libraries"; done
+    make -s -k -j2 -C tests/apps OUT="$apps" \
+        CC="musl-gcc -idirafter /usr/include -idirafter /usr/include/$(gcc -print-multiarch) -include older.h -L$libraries -Wl,-rpath,$libraries" \
+        >"$apps/../programs.log" 2>&1 || true
+    not_built "$apps/.."
+    echo "libcs: musl $(dpkg-query -W -f '${Version}' musl); not to be built for it, not run: ${absent:-none}" | tr '\n' ' '
+    echo
+    examples "and not ($not_musls)"
 }
 
 new_root() {
@@ -57,15 +82,20 @@ programs() {
     inside "make -s -k -j2 -C /mnt/tests/apps OUT=/mnt/build/libcs/$1/apps \
         CC='gcc -include older.h -Wl,--dynamic-linker=$loader -Wl,--disable-new-dtags,-rpath,$folder' \
         CXX='g++ -Wl,--disable-new-dtags,-rpath,$folder'" >"$root/../programs.log" 2>&1 || true
-    # None is what is wanted, and grep's status 1.
-    absent=$({ grep -oE 'Makefile:[0-9]+: [^]]*/[a-z_]+\] Error' "$root/../programs.log" || true; } | sed 's|.*/||; s|\] Error||' | sort -u)
+    not_built "$root/.."
     echo "libcs: $1 has $(inside 'ldd --version | head -1'); not to be built there, not run: ${absent:-none}" | tr '\n' ' '
     echo
 }
 
+# Sets `absent`, of the log in this folder.
+not_built() {
+    # None is what is wanted, and grep's status 1.
+    absent=$({ grep -oE 'Makefile:[0-9]+: [^]]*/[a-z_]+\] Error' "$1/programs.log" || true; } | sed 's|.*/||; s|\] Error||' | sort -u)
+}
+
 examples() {
-    local choice="not sandbox" name
-    for name in $absent; do choice="$choice and not $name"; done
+    local choice="not sandbox ${1-}" name
+    for name in $absent; do choice="$choice and not -$name-"; done
     # shellcheck disable=SC2086 # words
     build/venv/bin/python -m pytest $tests -q -ra -p no:cacheprovider --modes shunt --apps "$apps" -k "$choice"
 }

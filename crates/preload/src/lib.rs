@@ -6,8 +6,8 @@
 //!
 //! libc calls itself without its symbols, and some libraries call the kernel without libc:
 //!
-//! * stdio: our functions stand in libc's tables for streams (`stdio.rs`). libc writes to
-//!   descriptors 0 to 2 by itself, so these stay on tcp.
+//! * stdio: our functions stand in libc's tables for streams (`stdio.rs`), or in musl's streams
+//!   (`musl.rs`). libc writes to descriptors 0 to 2 by itself, so these stay on tcp.
 //! * `_Fork()` and clone() run no pthread_atfork handlers, and have hooks (`forks.rs`).
 //! * A library that is loaded with RTLD_DEEPBIND is noticed before it can do anything, and its
 //!   tables are bound to us; connections that there are go back to tcp (`deep.rs`).
@@ -75,6 +75,7 @@ mod liburing;
 mod loaded;
 mod locking;
 mod makers;
+mod musl;
 mod names;
 mod next;
 mod older;

@@ -7,6 +7,9 @@
 //! called. A program that has loaded neither library starts no threads and loads nothing. The
 //! others are system calls.
 //!
+//! musl has them all in one file, of which we ask for nothing that only glibc has: its linker takes
+//! libc.so.6, which we name, for musl itself, and ends a program whose library asks for more.
+//!
 //! No other code gets these: they are hidden.
 //!
 //! And hooks of calls that an older libc does not have ([`call`]): a program may make them by
@@ -115,6 +118,58 @@ looked_up! {
     // Since 2.18. Where it is not there, what a thread of ours has is not freed when it ends.
     __cxa_thread_atexit_impl(destroy: Destroy, object: *mut c_void, library: *mut c_void) -> c_int, else -1;
 }
+
+/// Where a variable of each thread is. glibc has it in the dynamic linker's file, which we would
+/// have to name, and musl's linker would look for.
+///
+/// # Safety
+/// As for libc's function of this name: the linker makes the calls.
+#[cfg(target_arch = "x86_64")]
+unsafe extern "C" fn __tls_get_addr(variable: *const c_void) -> *mut c_void {
+    static KNOWN: AtomicUsize = AtomicUsize::new(0);
+    let mut at = KNOWN.load(Ordering::Relaxed);
+    if at == 0 {
+        // Nothing on this way has variables of a thread.
+        at = loaded::find(c"__tls_get_addr");
+        KNOWN.store(at, Ordering::Relaxed);
+    }
+    // SAFETY: a libc with which we are loaded has it, or the linker had not made room for our
+    // variables.
+    unsafe { core::mem::transmute::<usize, unsafe extern "C" fn(*const c_void) -> *mut c_void>(at)(variable) }
+}
+#[cfg(target_arch = "x86_64")]
+hidden!(__tls_get_addr);
+
+type Handler = Option<unsafe extern "C" fn()>;
+
+/// pthread_atfork(), which glibc has in a part of itself that is linked into each file, and which
+/// calls a function that musl does not have.
+///
+/// # Safety
+/// As for libc's function of this name.
+unsafe extern "C-unwind" fn pthread_atfork(before: Handler, parent: Handler, child: Handler) -> c_int {
+    unsafe extern "C" {
+        /// Stands for this file.
+        static __dso_handle: c_void;
+    }
+    type Register = unsafe extern "C" fn(Handler, Handler, Handler, *const c_void) -> c_int;
+    match loaded::find(c"__register_atfork") {
+        0 => match loaded::find(c"pthread_atfork") {
+            0 => libc::ENOSYS,
+            // SAFETY: libc's function has this type; the caller keeps its contract.
+            at => unsafe {
+                core::mem::transmute::<usize, unsafe extern "C" fn(Handler, Handler, Handler) -> c_int>(at)(
+                    before, parent, child,
+                )
+            },
+        },
+        // SAFETY: the same.
+        at => unsafe {
+            core::mem::transmute::<usize, Register>(at)(before, parent, child, &raw const __dso_handle)
+        },
+    }
+}
+hidden!(pthread_atfork);
 
 /// dlsym(), for which the next definition is the one behind the library that calls it: this one. A
 /// program that has no dlsym() has no handles either, and hardly two definitions of anything.

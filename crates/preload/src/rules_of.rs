@@ -66,16 +66,14 @@ fn read(path: &Text) -> Result<Content, Errno> {
     Content::read(path.as_c_str(), FILE_MAX + 1)
 }
 
-/// The name of this program, for rules.
+/// The name of this program, for rules, from how it was called.
 ///
 /// # Safety
-/// `argv` is null or an array of C strings that ends with null.
-pub unsafe fn program<'a>(argv: *const *const c_char) -> &'a [u8] {
-    // SAFETY: the caller vouches for the array.
-    unsafe {
-        if argv.is_null() || (*argv).is_null() {
-            return b"";
-        }
-        rules::program_name(CStr::from_ptr(*argv).to_bytes())
+/// `called` is null or a C string.
+pub unsafe fn program<'a>(called: *const c_char) -> &'a [u8] {
+    if called.is_null() {
+        return b"";
     }
+    // SAFETY: the caller vouches for it.
+    rules::program_name(unsafe { CStr::from_ptr(called) }.to_bytes())
 }

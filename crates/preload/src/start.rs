@@ -1,6 +1,8 @@
 //! The library's constructor and destructor.
 
-use core::ffi::{CStr, c_char, c_int, c_void};
+#[cfg(sim)]
+use core::ffi::c_int;
+use core::ffi::{CStr, c_char, c_void};
 use options::LogLevel;
 use sockets::reason::Reason;
 use sockets::{lifecycle, log, next, process, report};
@@ -14,21 +16,38 @@ use crate::{end, fds, inherited, kept, names, options_of, rules_of, stdio};
 #[cfg(not(sim))]
 #[used]
 #[unsafe(link_section = ".init_array")]
-static START: unsafe extern "C" fn(c_int, *const *const c_char, *const *const c_char) = start;
+static START: unsafe extern "C" fn() = constructor;
 
 #[cfg(not(sim))]
 #[used]
 #[unsafe(link_section = ".fini_array")]
 static END: unsafe extern "C" fn() = finish;
 
-unsafe extern "C" fn start(_argc: c_int, argv: *const *const c_char, env: *const *const c_char) {
+/// glibc passes a constructor the arguments and the environment, musl nothing: both have put them
+/// where the program finds them.
+#[cfg(not(sim))]
+unsafe extern "C" fn constructor() {
+    unsafe extern "C" {
+        static environ: *const *const c_char;
+        static program_invocation_name: *const c_char;
+    }
+    // SAFETY: no other thread is there that would write to them, or libc's variables are read as by
+    // any other library that is loaded later. The name is a C string or null, the environment an
+    // array of such that ends with null.
+    unsafe { start(program_invocation_name, environ) }
+}
+
+/// # Safety
+/// `name` is null or a C string, how the program was called; `env` an array of C strings that ends
+/// with null.
+unsafe fn start(name: *const c_char, env: *const *const c_char) {
     // SAFETY: asks for a number.
     if unsafe { libc::getauxval(libc::AT_SECURE) } != 0 {
         // A program with more rights than who started it (setuid, capabilities), by
         // /etc/ld.so.preload: nothing of what that one says is heard, and every call is libc's.
         return;
     }
-    // SAFETY: the loader passes the arguments and the environment, arrays that end with null.
+    // SAFETY: the caller vouches for the name and the environment.
     unsafe {
         let guest = !is_preloaded();
         let mut kept = None;
@@ -47,7 +66,7 @@ unsafe extern "C" fn start(_argc: c_int, argv: *const *const c_char, env: *const
             report::open(path.as_c_str());
         }
         let found = Found::find(options, Entries::new(env));
-        let rules = found.start(rules_of::program(argv));
+        let rules = found.start(rules_of::program(name));
         if rules.is_err() {
             process::bar(Reason::BadRules);
         }
@@ -128,7 +147,7 @@ pub unsafe extern "C" fn shunt_sim_start(
     // SAFETY: the caller vouches for all of it.
     unsafe {
         fabric::sim::begin(host);
-        start(1, argv, env);
+        start(*argv, env);
     }
 }
 

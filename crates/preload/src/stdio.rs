@@ -2,8 +2,8 @@
 //! through a table of functions, one for streams of bytes and one for wide ones. With the first
 //! connection of a process we put ours in, so that a stream is followed as its descriptor is: to
 //! make the tables writable is dear, and most programs never have a connection. libc checks where
-//! the table lies, not what is in it. Where that does not work a descriptor that becomes a stream
-//! goes back to tcp.
+//! the table lies, not what is in it. In musl each stream has its own pointers (`musl.rs`). Where
+//! neither works a descriptor that becomes a stream goes back to tcp.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 use fabric::sync::{AtomicU32, Ordering};
@@ -13,7 +13,7 @@ use sockets::reason::Reason;
 use sockets::{descriptors, relay, table};
 
 use crate::next::{Next, hooks};
-use crate::{fds, files};
+use crate::{fds, files, musl};
 
 type Table = [usize; SLOTS];
 /// glibc's _IO_jump_t: read, write and close are the fields with these numbers.
@@ -102,13 +102,25 @@ unsafe extern "C-unwind" fn close(stream: *mut FILE) -> c_int {
 
 type Transfer = unsafe extern "C-unwind" fn(*mut FILE, *mut c_void, ssize_t) -> ssize_t;
 
-/// A descriptor becomes a stream.
-fn becomes_stream(fd: c_int) {
-    if FOLLOWED.load(Ordering::Acquire) == 0
-        && let Some(conn) = table::conn(fd)
-    {
-        relay::hand_over(conn, fd, Reason::Stdio, false);
+/// A stream that has just been opened, or opened anew. Null where that failed.
+///
+/// # Safety
+/// Then it is an open stream that no other thread has yet.
+unsafe fn opened(stream: *mut FILE) -> *mut FILE {
+    if stream.is_null() || FOLLOWED.load(Ordering::Acquire) != 0 {
+        return stream;
     }
+    // SAFETY: the caller vouches for it.
+    unsafe {
+        if musl::is_libc() && musl::follow(stream) {
+            return stream;
+        }
+        let fd = libc::fileno(stream);
+        if let Some(conn) = table::conn(fd) {
+            relay::hand_over(conn, fd, Reason::Stdio, false);
+        }
+    }
+    stream
 }
 
 /// A stream is about to get another file under its number, without a call of its close function.
@@ -127,20 +139,24 @@ unsafe fn reopens(stream: *mut FILE) {
 }
 
 hooks! {
+    fn fopen(next; path: *const c_char, mode: *const c_char) -> *mut FILE {
+        opened(next(path, mode))
+    }
+    fn fopen64(next; path: *const c_char, mode: *const c_char) -> *mut FILE {
+        opened(next(path, mode))
+    }
     fn fdopen(next; fd: c_int, mode: *const c_char) -> *mut FILE {
-        becomes_stream(fd);
-        next(fd, mode)
+        opened(next(fd, mode))
     }
     fn _IO_fdopen(next; fd: c_int, mode: *const c_char) -> *mut FILE {
-        becomes_stream(fd);
-        next(fd, mode)
+        opened(next(fd, mode))
     }
     fn freopen(next; path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE {
         reopens(stream);
-        next(path, mode, stream)
+        opened(next(path, mode, stream))
     }
     fn freopen64(next; path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE {
         reopens(stream);
-        next(path, mode, stream)
+        opened(next(path, mode, stream))
     }
 }

@@ -43,7 +43,7 @@ fn run() -> Command {
             "Starts PROGRAM with libshunt.so in front of libc (LD_PRELOAD). Programs that it starts run under Shunt as \
              well. Without --require and --stats the program takes the place of this command, with the same process id; \
              with one of them, shunt stays its parent, passes signals on, and ends as the program ends.\n\nA program that \
-             cannot be accelerated (static, setuid, not for glibc, ...) runs plain after a message that says why; with \
+             cannot be accelerated (static, setuid, for neither glibc nor musl, ...) runs plain after a message that says why; with \
              --require it does not run.",
         )
         .after_help(format!("Exit status:\n{EXIT_STATUS}"))
@@ -472,14 +472,15 @@ fn container() -> Command {
             "Writes a CDI file (/etc/cdi/shunt.json), by which container engines (Docker from 25, Podman from 4.1, containerd, CRI-O) put Shunt \
              into the containers that are started with --device {}. Nothing else changes, in no other container, and no daemon is \
              needed.\n\nSuch a container gets three files: the library, /etc/ld.so.preload, which names it to each program, and {}, the \
-             board of this host, which is made now and when the host starts. Programs for musl, and static ones, run plain; a glibc must be \
-             2.17 or newer.\n\nPrograms that share a network namespace move their connections to memory: those of one container, of one pod, of \
+             board of this host, which is made now and when the host starts. Static programs run plain, and those for musl (Alpine) unless \
+             they are started with LD_PRELOAD={}, which a musl does not find out by itself; a glibc must be 2.17 or newer.\n\nPrograms that share a network namespace move their connections to memory: those of one container, of one pod, of \
              containers with the host's network, and of the host itself.\n\nBetween containers with networks of their own, on a bridge or \
              through NAT, connections stay on TCP. With --meeting they move as well, if both containers are started with --device {} (or are \
              the host). Such containers, and all users of the host, must not be each other's enemies: docs/security.md says what one could do. \
              Linux 6.16 or later.",
             crate::container::DEVICE,
             options::Options::HOST_BOARD.to_string_lossy(),
+            crate::container::INSIDE,
             crate::container::MEETING_DEVICE,
         ))
         .after_help("Exit status:\n  0  done\n  1  it failed\n  2  wrong usage")

@@ -2,12 +2,12 @@
 //! have for devices, CDI (Container Device Interface): a JSON file that says what is mounted where.
 //!
 //! A container gets the library, a list of libraries to preload (`/etc/ld.so.preload`, which musl
-//! and static programs do not read, and an LD_PRELOAD would keep musl's from starting), and the
-//! board of the host. Only that file of the board is mounted, no folder: a container may write lies
-//! to it, as any user of the host may, and cannot remove it or put another in its place. Those that
-//! ask for another device get the folder as well where programs of several network namespaces meet.
-//! It is made on demand only: who has it can try to be taken for the other end of a connection
-//! (docs/security.md).
+//! and static programs do not read, but an LD_PRELOAD would take the place of the image's own), and
+//! the board of the host. Only that file of the board is mounted, no folder: a container may write
+//! lies to it, as any user of the host may, and cannot remove it or put another in its place. Those
+//! that ask for another device get the folder as well where programs of several network namespaces
+//! meet. It is made on demand only: who has it can try to be taken for the other end of a
+//! connection (docs/security.md).
 
 use std::fs;
 use std::io::{self, Write as _};

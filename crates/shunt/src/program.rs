@@ -1,6 +1,6 @@
 //! Finding a program as the shell would, and seeing what would keep it from being accelerated: the
-//! library gets into a program only through glibc's dynamic linker, so everything that has none, or
-//! does not listen to it, runs plain.
+//! library gets into a program only through a dynamic linker, glibc's or musl's, so everything that
+//! has none, or does not listen to it, runs plain.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -45,7 +45,6 @@ pub enum Obstacle {
     NotElf,
     OtherMachine(String),
     Static,
-    Musl,
     OtherLoader(String),
     Go,
     Unreadable(String),
@@ -67,8 +66,9 @@ impl Obstacle {
                 format!("is for another machine ({what}) than {}", library_machine())
             }
             Obstacle::Static => "is statically linked, so nothing can be put in front of its libc".into(),
-            Obstacle::Musl => "is linked with musl, and libshunt.so with glibc".into(),
-            Obstacle::OtherLoader(loader) => format!("is started by {loader}, not by glibc's dynamic linker"),
+            Obstacle::OtherLoader(loader) => {
+                format!("is started by {loader}, not by glibc's or musl's dynamic linker")
+            }
             Obstacle::Go => "is written in Go, which makes its system calls without libc".into(),
             Obstacle::Unreadable(error) => format!("cannot be looked at: {error}"),
             Obstacle::InterpreterMissing(path) => format!("needs {}, which is not there", path.display()),
@@ -86,7 +86,7 @@ impl Obstacle {
                 "take them away (setcap -r) and give them from outside, as systemd's AmbientCapabilities= does"
             }
             Obstacle::Static => "link it dynamically; programs that it starts are accelerated all the same",
-            Obstacle::Musl | Obstacle::OtherLoader(_) => "use a build of it for glibc",
+            Obstacle::OtherLoader(_) => "use a build of it for glibc or musl",
             Obstacle::OtherMachine(_) => "use a build of it for this machine",
             Obstacle::Go => "nothing; programs that it starts are accelerated all the same",
             Obstacle::NotElf | Obstacle::ScriptLoop => "check that it is the file you mean",
@@ -99,7 +99,7 @@ impl Obstacle {
     /// Another dynamic linker would complain about a library that is not for it, or refuse to
     /// start.
     pub fn tolerates_preload(&self) -> bool {
-        !matches!(self, Obstacle::Musl | Obstacle::OtherMachine(_) | Obstacle::OtherLoader(_))
+        !matches!(self, Obstacle::OtherMachine(_) | Obstacle::OtherLoader(_))
     }
 }
 
@@ -216,8 +216,9 @@ fn native<'data, R: ReadRef<'data>>(
     let name = loader.as_deref().map(|path| path.rsplit('/').next().unwrap_or(path).to_string());
     let obstacle = match name {
         None => Some(Obstacle::Static),
-        Some(name) if name.starts_with("ld-musl") => Some(Obstacle::Musl),
-        Some(name) if !name.starts_with("ld-linux") => Some(Obstacle::OtherLoader(loader.unwrap_or(name))),
+        Some(name) if !name.starts_with("ld-linux") && !name.starts_with("ld-musl") => {
+            Some(Obstacle::OtherLoader(loader.unwrap_or(name)))
+        }
         Some(_) if file.section_by_name(".go.buildinfo").is_some() => Some(Obstacle::Go),
         Some(_) => None,
     };

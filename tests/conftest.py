@@ -116,6 +116,19 @@ def apps(pytestconfig):
     return out
 
 
+@pytest.fixture(scope="session")
+def musl_apps(pytestconfig):
+    """Builds one of the victim programs for musl: its path."""
+    out = (pytestconfig.staged or modes.ROOT / "build") / "musl"
+    compiler = f"{system.program('musl-gcc')} -idirafter /usr/include -idirafter /usr/include/x86_64-linux-gnu -include older.h"
+
+    def built(name):
+        with system.building(out):
+            subprocess.run(["make", "-s", "-C", HERE / "apps", f"OUT={out}", f"CC={compiler}", out / name], check=True)
+        return out / name
+    return built
+
+
 @pytest.fixture
 def r(request, mode, apps):
     """The Runner of this test: starts programs in this test's mode (harness/runner.py)."""

@@ -109,3 +109,14 @@ def test_one_pod_needs_the_board_only(podman):
     podman.start("server", "on", *SERVER)
     assert is_measured(podman.start("client", "on", *BENCHMARK, "-h", "127.0.0.1", options=["--network", "container:server"], wait=True))
     assert podman.r.report.promoted >= 40, podman.r.report
+
+
+def test_musl_is_told_by_the_environment(podman, musl_apps):
+    """It reads no /etc/ld.so.preload: an image as Alpine's, with the device and without the variable, stays on TCP."""
+    linker = "lib/ld-musl-x86_64.so.1"
+    for file, place in (musl_apps("echo"), "bin/echo"), (f"/{linker}", linker):
+        (podman.root / place).parent.mkdir(exist_ok=True)
+        shutil.copy(file, podman.root / place)
+    for variable, moves in ("SHUNT_LOG=error", False), ("LD_PRELOAD=/opt/shunt/libshunt.so", True):
+        podman.start("alone", "on", "/bin/echo", "small_messages", options=["--env", variable, "--env", "WARM=400"], wait=True)
+        assert (podman.r.report.promoted > 0) == moves, podman.r.report

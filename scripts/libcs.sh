@@ -7,7 +7,7 @@
 #   * each program of /usr/bin is started with --version, twice without the library and once with it in LD_PRELOAD: the same output and
 #     the same exit status, but for what differs without it as well.
 #
-# And with musl, for which tests/apps is built by this machine's musl-gcc.
+# And with musl, for which tests/apps, and Redis, are built by this machine's musl-gcc.
 #
 #   LIBCS="musl bullseye trixie sid"   musl, and the suites
 #   LIBCS_TESTS=...               the files of tests
@@ -49,13 +49,30 @@ musl() {
     mkdir -p "$apps" "$libraries"
     # musl takes glibc's libraries that ask for nothing else of it.
     for file in /usr/lib/"$(gcc -print-multiarch)"/lib{aio,uring}.so*; do ln -sf "$file" "$libraries"; done
-    make -s -k -j2 -C tests/apps OUT="$apps" \
-        CC="musl-gcc -idirafter /usr/include -idirafter /usr/include/$(gcc -print-multiarch) -include older.h -L$libraries -Wl,-rpath,$libraries" \
+    headers="-idirafter /usr/include -idirafter /usr/include/$(gcc -print-multiarch)"
+    make -s -k -j2 -C tests/apps OUT="$apps" CC="musl-gcc $headers -include older.h -L$libraries -Wl,-rpath,$libraries" \
         >"$apps/../programs.log" 2>&1 || true
     not_built "$apps/.."
     echo "libcs: musl $(dpkg-query -W -f '${Version}' musl); not to be built for it, not run: ${absent:-none}" | tr '\n' ' '
     echo
-    examples "and not ($not_musls)"
+    local status=0
+    examples "and not ($not_musls)" || status=1
+    redis || status=1
+    return $status
+}
+
+# Redis as Alpine has it, with the tests of Redis.
+redis() {
+    local source folder=$repo/build/libcs/musl/redis
+    if [ ! -e "$folder/made" ]; then
+        source=$(build/venv/bin/python -c 'import sys; sys.path.insert(0, "tests"); from harness import sources; print(sources.source("redis"))')
+        rm -rf "$folder"
+        cp -r "$source" "$folder"
+        make -s -j2 -C "$folder/src" MALLOC=libc USE_SYSTEMD=no BUILD_TLS=no CC="musl-gcc $headers" redis-server redis-benchmark redis-cli \
+            >"$folder.log" 2>&1 || { tail -5 "$folder.log"; return 1; }
+        touch "$folder/made"
+    fi
+    PATH=$folder/src:$PATH build/venv/bin/python -m pytest tests/test_redis.py -q -ra -p no:cacheprovider --modes shunt
 }
 
 new_root() {

@@ -10,7 +10,7 @@ use crate::conn::{Conn, Held, Rx, flag, path};
 use crate::layout::KICKS;
 use crate::path::{reading, steps};
 use crate::peering::{self, Next};
-use crate::wake::{call_bell, fire, sleepers};
+use crate::wake::{call_bell, fire, sleepers, word};
 use crate::{epoll, signals};
 
 /// As [`fire::wake`], for one that does not hold the tx lock: a reader that made room.
@@ -156,6 +156,8 @@ pub(crate) fn take(conn: &Conn, fd: i32, rx: &mut Held<'_, Rx>, most: u64, by: B
         let arrived = owed.min(sys::ioctl_int(fd, libc::FIONREAD).unwrap_or(0) as u64);
         if rx.left == 0 && arrived > 0 {
             rx.left = ticks();
+            // It wakes nobody who sleeps on the word.
+            word::look_again(conn);
         }
         if rx.left != 0 && ticks().wrapping_sub(rx.left) > ticks_of(GONE_NS) {
             sleepers::forget_gone(conn, rx.left);

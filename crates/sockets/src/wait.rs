@@ -51,11 +51,15 @@ impl Number {
         }
     }
 
-    /// The sleeper is awake.
-    fn woken(&mut self, conn: &Conn, waiter: Waiter) {
+    /// The sleeper is awake. False if the number has been closed meanwhile, and may be another
+    /// file's.
+    #[must_use]
+    fn woken(&mut self, conn: &Conn, waiter: Waiter) -> bool {
         if waiter.wake() {
             (self.fd, self.orphan) = (conn.descriptor(), true);
+            return false;
         }
+        self.check(conn).is_ok()
     }
 
     /// Until when its reads wait (SO_RCVTIMEO), in ticks.
@@ -241,21 +245,22 @@ fn beside_unsent(conn: &'static Conn, number: &mut Number, seen: Seen) -> Result
 
 fn sleep_readable(conn: &'static Conn, number: &mut Number, seen: Seen) -> Result<(), Errno> {
     number.sleeps.began();
+    // Who goes from one sleep to the next is known meanwhile: its number may be closed just then.
+    let mut asleep = None;
     if !number.sleeps.are_one(true)
-        && let Some(result) = sleep_on_word(conn, number, seen)
+        && let Some(result) = sleep_on_word(conn, number, seen, &mut asleep)
     {
         return result;
     }
-    if let Some(result) = sleep_by_bell(conn, number, seen) {
+    if let Some(result) = sleep_by_bell(conn, number, seen, &mut asleep) {
         return result;
     }
-    let waiter = Waiter::reading(conn);
+    let waiter = asleep.unwrap_or_else(|| Waiter::reading(conn));
     arm(conn, trip::RX, trip::KICK);
-    if Seen::to_read(conn) != seen {
+    if Seen::to_read(conn) != seen || !waiter.falls_asleep() {
         // Left armed, which costs one wake-up for nothing: to take it back could undo what another
         // thread has just armed.
-        drop(waiter);
-        if conn.has(flag::LEFT) {
+        if number.woken(conn, waiter) && conn.has(flag::LEFT) {
             kicks::take_after_sleep(conn, number.fd);
         }
         return Ok(());
@@ -263,7 +268,9 @@ fn sleep_readable(conn: &'static Conn, number: &mut Number, seen: Seen) -> Resul
     conn.counters.sleeps.fetch_add(1, Ordering::Relaxed);
     idle::look_if_due();
     let got = next::wait_in_recv(number.fd);
-    number.woken(conn, waiter);
+    if !number.woken(conn, waiter) {
+        return Ok(());
+    }
     if matches!(got, Ok(1..)) || conn.has(flag::LEFT) {
         kicks::take_after_sleep(conn, number.fd);
     }
@@ -283,8 +290,13 @@ fn sleep_readable(conn: &'static Conn, number: &mut Number, seen: Seen) -> Resul
 }
 
 /// Sleeps on the tripwire itself. `None` if something else than the peer's words may end the wait,
-/// as far as is known, or if it has lasted for long.
-fn sleep_on_word(conn: &'static Conn, number: &mut Number, seen: Seen) -> Option<Result<(), Errno>> {
+/// as far as is known, or if it has lasted for long: then `asleep` is who has slept.
+fn sleep_on_word(
+    conn: &'static Conn,
+    number: &mut Number,
+    seen: Seen,
+    asleep: &mut Option<Waiter>,
+) -> Option<Result<(), Errno>> {
     if conn.waiters.load(Ordering::Acquire) != 0
         || !word::tells_all(conn)
         || process::is_guest()
@@ -294,20 +306,29 @@ fn sleep_on_word(conn: &'static Conn, number: &mut Number, seen: Seen) -> Option
     }
     next::test_cancel();
     let waiter = Waiter::reading(conn);
-    let slept = word::sleep(conn, number.fd, "recv", || Seen::to_read(conn) == seen);
-    number.woken(conn, waiter);
-    if conn.has(flag::LEFT) {
+    let slept = match waiter.falls_asleep() {
+        true => word::sleep(conn, number.fd, "recv", || Seen::to_read(conn) == seen),
+        false => Ok(()),
+    };
+    if slept == Err(Errno::ETIMEDOUT) && !conn.has(flag::LEFT) && waiter.stays() {
+        *asleep = Some(waiter);
+        return None;
+    }
+    let same = number.woken(conn, waiter);
+    if same && conn.has(flag::LEFT) {
         kicks::take_after_sleep(conn, number.fd);
     }
     if slept == Err(Errno::EINTR) {
         next::test_cancel();
     }
+    if !same {
+        return Some(Ok(()));
+    }
     match slept {
         Ok(()) => Some(Ok(())),
         // Signals may come again and again before the kernel would be asked for the end.
         Err(Errno::EINTR) if interrupts(number) && !kicks::ended(conn, number.fd) => Some(Err(Errno::EINTR)),
-        // One that has been closed meanwhile is nobody's to sleep on.
-        Err(_) => number.check(conn).is_err().then_some(Ok(())),
+        Err(_) => None,
     }
 }
 
@@ -341,18 +362,24 @@ const LONG: u64 = 50;
 /// a guest. But recv() knows neither how long a call has slept before, nor whether it has moved
 /// bytes, nor which signals to block: where that matters, one without a bell sleeps here until
 /// kicked.
-fn sleep_by_bell(conn: &'static Conn, number: &mut Number, seen: Seen) -> Option<Result<(), Errno>> {
+fn sleep_by_bell(
+    conn: &'static Conn,
+    number: &mut Number,
+    seen: Seen,
+    asleep: &mut Option<Waiter>,
+) -> Option<Result<(), Errno>> {
     let told = !process::is_guest() || peering::facts(conn).uses_records;
-    let alone = conn.waiters.load(Ordering::Acquire) == 0 && !conn.has(flag::SHARED | flag::NO_BELLS);
+    let own = u32::from(asleep.is_some());
+    let alone = conn.waiters.load(Ordering::Acquire) == own && !conn.has(flag::SHARED | flag::NO_BELLS);
     let bell = CallBell::claim_for(conn, told && alone);
     let deadline = number.deadline();
     if !bell.is_had() && !number.sleeps.are_one(told) && !number.sleeps.end_by_any() {
         return None;
     }
-    let waiter = Waiter::reading(conn);
+    let waiter = asleep.take().unwrap_or_else(|| Waiter::reading(conn));
     let (mut result, mut companion) = (Ok(()), 0);
     arm(conn, trip::RX, bell.how(conn));
-    if Seen::to_read(conn) == seen {
+    if Seen::to_read(conn) == seen && waiter.falls_asleep() {
         conn.counters.sleeps.fetch_add(1, Ordering::Relaxed);
         idle::look_if_due();
         let rest = deadline.map(|deadline| nanos_of(deadline.saturating_sub(ticks())));
@@ -371,8 +398,11 @@ fn sleep_by_bell(conn: &'static Conn, number: &mut Number, seen: Seen) -> Option
             got => got.map(drop),
         };
     }
-    number.woken(conn, waiter);
+    let same = number.woken(conn, waiter);
     drop(bell);
+    if !same {
+        return Some(Ok(()));
+    }
     if kicks::of_peer(conn, number.fd, companion) & ENDS != 0 {
         conn.set(flag::PEER_FIN);
     }

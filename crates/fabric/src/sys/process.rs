@@ -84,29 +84,15 @@ fn thread_state(tid: u32) -> Option<u8> {
     stat.get(name_end + 2).copied()
 }
 
-/// Whether a thread sleeps in recvfrom() on `fd`. False if /proc does not show it.
-pub fn sleeps_in_recv(tid: u32, fd: i32) -> bool {
-    sleeps_in(tid).is_some_and(|(call, first)| call == libc::SYS_recvfrom && first == Some(fd as usize))
-}
-
-/// Whether a thread sleeps in ppoll().
-pub fn sleeps_in_poll(tid: u32) -> bool {
-    sleeps_in(tid).is_some_and(|(call, _)| call == libc::SYS_ppoll)
-}
-
-/// Whether a thread sleeps in futex() on the word at `place`.
-pub fn sleeps_in_futex(tid: u32, place: usize) -> bool {
-    sleeps_in(tid).is_some_and(|(call, first)| call == libc::SYS_futex && first == Some(place))
-}
-
-/// The call in which a thread sleeps, and its first argument.
-fn sleeps_in(tid: u32) -> Option<(libc::c_long, Option<usize>)> {
+/// The call in which a thread sleeps, and its first argument. None if it runs, or if /proc does not
+/// show it.
+pub fn sleeps_in(tid: u32) -> Option<(libc::c_long, usize)> {
     let mut words = [0; 128]; // number of the call and its arguments: 45 0x3 ...
     let words = proc(tid, b"/syscall", &mut words)?;
     let mut words =
         words.split(|byte| *byte == b' ').map(|word| core::str::from_utf8(word).unwrap_or_default());
     let call = words.next()?.parse().ok()?;
-    let first = words.next().and_then(|word| usize::from_str_radix(word.trim_start_matches("0x"), 16).ok());
+    let first = usize::from_str_radix(words.next()?.trim_start_matches("0x"), 16).ok()?;
     Some((call, first))
 }
 

@@ -23,7 +23,7 @@ impl Waiter {
 
     /// One in a read, to whom the connection is left if its number is closed meanwhile.
     pub(crate) fn reading(conn: &'static Conn) -> Waiter {
-        Waiter::noted(conn, READS)
+        Waiter::noted(conn, READS | AWAKE)
     }
 
     fn noted(conn: &'static Conn, kind: u64) -> Waiter {
@@ -53,6 +53,24 @@ impl Waiter {
 }
 
 impl Waiter {
+    /// A reader is about to sleep. False if the last number of its connection has been closed since
+    /// it began to.
+    pub(crate) fn falls_asleep(&self) -> bool {
+        self.note(|who| who & !AWAKE)
+    }
+
+    /// A reader goes from one sleep to the next, and is known meanwhile. False as above.
+    pub(crate) fn stays(&self) -> bool {
+        self.note(|who| who | AWAKE)
+    }
+
+    fn note(&self, change: impl Fn(u64) -> u64) -> bool {
+        let Ok(place) = usize::try_from(self.place) else { return true };
+        let own = |who: u64| (thread_of(who) == thread::tid()).then(|| change(who));
+        let noted = self.conn.asleep[place].fetch_update(Ordering::AcqRel, Ordering::Acquire, own);
+        noted.is_err() || noted.is_ok_and(|who| who & ORPHAN == 0)
+    }
+
     /// Counts it no longer; whether the last number of the connection was closed while it slept.
     pub(crate) fn wake(self) -> bool {
         core::mem::ManuallyDrop::new(self).leave()
@@ -86,26 +104,46 @@ impl Drop for Waiter {
 /// The last number of the connection, `fd`, is about to be closed: marks the readers that sleep on
 /// it, who keep it. How many there are.
 pub(crate) fn orphan(conn: &Conn, fd: i32) -> u32 {
-    let mut marked = 0;
-    for place in &conn.asleep {
+    conn.asleep.iter().map(|place| u32::from(marks(conn, place, fd))).sum()
+}
+
+/// Of those that were killed, or jumped out of their sleep, the kernel knows no such call. One that
+/// has just said that it falls asleep is in it as soon as it gets a processor.
+fn marks(conn: &Conn, place: &AtomicU64, fd: i32) -> bool {
+    let word = trip::place(&conn.mine(), conn.at(TRIP));
+    let until = ticks() + ticks_of(FALLS_ASLEEP_NS);
+    loop {
         let who = place.load(Ordering::Acquire);
         let tid = thread_of(who);
-        // Of those that were killed, or jumped out of their sleep, the kernel knows no such call.
-        let word = trip::place(&conn.mine(), conn.at(TRIP));
-        let sleeps =
-            || sys::sleeps_in_recv(tid, fd) || sys::sleeps_in_poll(tid) || sys::sleeps_in_futex(tid, word);
-        if who & READS == 0 || tid == thread::tid() || !sleeps() {
-            continue;
+        if who & READS == 0 || tid == thread::tid() {
+            return false;
+        }
+        let sleeps = match sys::sleeps_in(tid) {
+            _ if who & AWAKE != 0 => true,
+            Some((libc::SYS_recvfrom, first)) => first == fd as usize,
+            Some((libc::SYS_futex, first)) => first == word,
+            Some((call, _)) => call == libc::SYS_ppoll,
+            None => {
+                if ticks() > until || !fabric::sync::thread_lives(tid) {
+                    return false;
+                }
+                sys::yield_now();
+                continue;
+            }
+        };
+        if !sleeps {
+            return false;
         }
         conn.orphans.fetch_add(1, Ordering::AcqRel);
         if place.compare_exchange(who, who | ORPHAN, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-            marked += 1;
-        } else {
-            conn.orphans.fetch_sub(1, Ordering::AcqRel);
+            return true;
         }
+        conn.orphans.fetch_sub(1, Ordering::AcqRel);
     }
-    marked
 }
+
+/// So long one is waited for that is about to sleep, or has jumped out of its sleep and runs.
+const FALLS_ASLEEP_NS: u64 = 10_000_000;
 
 /// A bit of a sleeper's word beside its thread's id, which is smaller: its number was closed.
 pub(crate) const ORPHAN: u64 = 1 << 31;
@@ -113,8 +151,11 @@ pub(crate) const ORPHAN: u64 = 1 << 31;
 /// Another one: it is in a read.
 const READS: u64 = 1 << 30;
 
+/// A third: that is on its way into a sleep, or from one to the next.
+const AWAKE: u64 = 1 << 29;
+
 pub(crate) fn thread_of(who: u64) -> u32 {
-    who as u32 & !((ORPHAN | READS) as u32)
+    who as u32 & !((ORPHAN | READS | AWAKE) as u32)
 }
 
 pub(crate) const NO_PLACE: i32 = -1;

@@ -192,7 +192,8 @@ MENDS = {
         "a close() was a reset where the kick that woke its reader by tcp came with the ring's announcement", "a333075",
         "the simulator, seed 839 between hosts", "sockets/src/path/closing.rs",
         "Reads::Ring | Reads::Tcp => End::TakeKicks,\n            Reads::Last => End::ByKernel,",
-        "Reads::Ring => End::TakeKicks,\n            Reads::Tcp | Reads::Last => End::ByKernel,", hosts=True),
+        "Reads::Ring => End::TakeKicks,\n            Reads::Tcp | Reads::Last => End::ByKernel,",
+        test="unread_bytes_reset_and_nothing_else_does"),
     "wait_without_slot": Mend(
         "a write that the kernel took in part ended the program while the ends of its connection proved themselves", "48e1ac7",
         "the simulator, seed 1 in two network namespaces", "sockets/src/wait.rs",

@@ -274,8 +274,8 @@ fn last_record(conn: &'static Conn, fd: i32, tx: &mut Held<'_, Tx>, rx: &mut Hel
     }
 }
 
-/// How long an END that may be on the way may take.
-const END_NS: u64 = 100_000_000;
+/// How long an END that may be on the way may take, and bytes that come again.
+const END_NS: u64 = peering::HELD_NS;
 
 /// Takes the last kicks out of the companion, and waits for those that are on the way, since
 /// `start`.

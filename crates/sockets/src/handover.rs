@@ -198,9 +198,9 @@ fn give_up_ring(conn: &'static Conn, fd: i32, reason: Reason, may_stay: impl Fn(
     }
 }
 
-/// How long it may take until the peer has said that it has found our END, and how often it is
-/// looked.
-const FINISH_NS: u64 = 200_000_000;
+/// How long it may take until the peer has said that it has found our END, and bytes that come
+/// again have been taken out; and how often it is looked.
+const FINISH_NS: u64 = peering::HELD_NS;
 
 const POLL_NS: u64 = 100_000;
 

@@ -40,7 +40,7 @@ mod remote;
 pub mod wire;
 
 use self::kind::{Facts, Kind, Peered, Peering};
-pub(crate) use self::records::{BYTES, Next, Run, ask_again, follow};
+pub(crate) use self::records::{BYTES, HELD_NS, Next, Run, ask_again, follow};
 use crate::conn::{Conn, Held, Rx, Tx};
 
 /// Where a process of this host is whose end of a connection our kernel shows, and where one is

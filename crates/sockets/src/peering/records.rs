@@ -40,6 +40,8 @@ const FIRST: [u8; 4] = [0xf8, 0xff, 0xfe, 0xfd];
 /// So long bytes are held that may be the beginning of a record: a segment that was lost has been
 /// sent again by then.
 const HOLD_NS: u64 = 250_000_000;
+/// Who waits for bytes of which the last may be held waits for so long.
+pub(crate) const HELD_NS: u64 = HOLD_NS + 50_000_000;
 /// As long as all of [`FIRST`] stands there: tcp may have to send a segment again, more than once.
 const LIKELY_NS: u64 = 10_000_000_000;
 /// So far ahead of a read it is looked for records.

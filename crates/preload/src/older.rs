@@ -17,7 +17,7 @@
 
 use core::arch::global_asm;
 use core::ffi::{CStr, c_char, c_int, c_void};
-use fabric::sync::{AtomicUsize, Ordering};
+use fabric::sync::{AtomicPtr, AtomicUsize, Ordering};
 use syscalls::{Errno, Sysno, syscall};
 
 use crate::loaded;
@@ -120,25 +120,33 @@ looked_up! {
 }
 
 /// Where a variable of each thread is. glibc has it in the dynamic linker's file, which we would
-/// have to name, and musl's linker would look for.
-///
-/// # Safety
-/// As for libc's function of this name: the linker makes the calls.
+/// have to name, and musl's linker would look for. The linker makes the calls: this goes to libc's
+/// function, once it is known, with one instruction.
 #[cfg(target_arch = "x86_64")]
-unsafe extern "C" fn __tls_get_addr(variable: *const c_void) -> *mut c_void {
-    static KNOWN: AtomicUsize = AtomicUsize::new(0);
-    let mut at = KNOWN.load(Ordering::Relaxed);
-    if at == 0 {
-        // Nothing on this way has variables of a thread.
-        at = loaded::find(c"__tls_get_addr");
-        KNOWN.store(at, Ordering::Relaxed);
-    }
+static TLS_GET_ADDR: AtomicPtr<c_void> = AtomicPtr::new(find_tls_get_addr as *mut c_void);
+#[cfg(target_arch = "x86_64")]
+global_asm!(
+    ".pushsection .text.older.__tls_get_addr,\"ax\",@progbits",
+    ".globl __tls_get_addr",
+    ".hidden __tls_get_addr",
+    ".type __tls_get_addr,@function",
+    "__tls_get_addr: jmp qword ptr [rip + {at}]",
+    ".size __tls_get_addr, . - __tls_get_addr",
+    ".popsection",
+    at = sym TLS_GET_ADDR,
+);
+
+/// # Safety
+/// As for libc's function.
+#[cfg(target_arch = "x86_64")]
+unsafe extern "C" fn find_tls_get_addr(variable: *const c_void) -> *mut c_void {
+    // Nothing on this way has variables of a thread.
+    let at = loaded::find(c"__tls_get_addr");
+    TLS_GET_ADDR.store(at as *mut c_void, Ordering::Relaxed);
     // SAFETY: a libc with which we are loaded has it, or the linker had not made room for our
     // variables.
     unsafe { core::mem::transmute::<usize, unsafe extern "C" fn(*const c_void) -> *mut c_void>(at)(variable) }
 }
-#[cfg(target_arch = "x86_64")]
-hidden!(__tls_get_addr);
 
 type Handler = Option<unsafe extern "C" fn()>;
 

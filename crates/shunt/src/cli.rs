@@ -472,9 +472,10 @@ fn container() -> Command {
             "Writes a CDI file (/etc/cdi/shunt.json), by which container engines (Docker from 25, Podman from 4.1, containerd, CRI-O) put Shunt \
              into the containers that are started with --device {}. Nothing else changes, in no other container, and no daemon is \
              needed.\n\nSuch a container gets three files: the library, /etc/ld.so.preload, which names it to each program, and {}, the \
-             board of this host, which is made now and when the host starts. Static programs run plain, and those for musl (Alpine) unless \
-             they are started with LD_PRELOAD={}, which a musl does not find out by itself; a glibc must be 2.17 or newer.\n\nPrograms that share a network namespace move their connections to memory: those of one container, of one pod, of \
-             containers with the host's network, and of the host itself.\n\nBetween containers with networks of their own, on a bridge or \
+             board of this host, which is made now and when the host starts. Static programs run plain. A glibc must be 2.17 or newer. \
+             musl (Alpine) does not read /etc/ld.so.preload: a container of such an image is started with LD_PRELOAD={} as well.\n\nPrograms \
+             that share a network namespace move their connections to memory: those of one container, of one pod, of containers with the \
+             host's network, and of the host itself.\n\nBetween containers with networks of their own, on a bridge or \
              through NAT, connections stay on TCP. With --meeting they move as well, if both containers are started with --device {} (or are \
              the host). Such containers, and all users of the host, must not be each other's enemies: docs/security.md says what one could do. \
              Linux 6.16 or later.",

@@ -310,7 +310,9 @@ fn sleep_on_word(
         true => word::sleep(conn, number.fd, "recv", || Seen::to_read(conn) == seen),
         false => Ok(()),
     };
-    if slept == Err(Errno::ETIMEDOUT) && !conn.has(flag::LEFT) && waiter.stays() {
+    let lasts = slept == Err(Errno::ETIMEDOUT) && !conn.has(flag::LEFT);
+    // One that was not the last, and is closed, is nobody's to sleep on.
+    if lasts && waiter.stays() && number.check(conn).is_ok() {
         *asleep = Some(waiter);
         return None;
     }

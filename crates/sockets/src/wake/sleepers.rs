@@ -225,6 +225,58 @@ pub(crate) const WOKEN_NS: u64 = 1_000_000_000;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::layout::SEGMENT;
+    use crate::peering::peer::Peer;
+    use fabric::shm::Map;
+
+    /// How many readers of a connection are left it when its number is closed, if there is one that
+    /// has just registered, does `first`, and is at `then` meanwhile; and what that is told of it,
+    /// when it wakes.
+    fn closed_beside(first: impl Fn(&Waiter) + Send, then: impl Fn() + Send) -> (u32, bool) {
+        let conn = crate::home::take(|_| ()).unwrap();
+        conn.reset();
+        let [mine, theirs] = [(); 2].map(|()| Map::create(c"shunt:link", SEGMENT).unwrap().0);
+        conn.set_maps(mine, Peer::near(theirs));
+        let (tell, told) = std::sync::mpsc::channel();
+        let (done, is_done) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            let reader = scope.spawn(move || {
+                let waiter = Waiter::reading(conn);
+                first(&waiter);
+                tell.send(()).unwrap();
+                then();
+                is_done.recv().unwrap();
+                waiter.wake()
+            });
+            told.recv().unwrap();
+            let marked = orphan(conn, 1000);
+            done.send(()).unwrap();
+            (marked, reader.join().unwrap())
+        })
+    }
+
+    #[test]
+    fn a_reader_keeps_its_connection_on_the_way_into_a_sleep_and_between_two() {
+        let asleep = |reader: &Waiter| assert!(reader.falls_asleep());
+        let between = |reader: &Waiter| assert!(reader.falls_asleep() && reader.stays());
+        assert_eq!(closed_beside(|_| (), || ()), (1, true));
+        assert_eq!(closed_beside(between, || ()), (1, true));
+        // Who closes waits for one that has had no processor since it said that it falls asleep.
+        let late = || {
+            let begun = ticks();
+            while ticks() - begun < ticks_of(FALLS_ASLEEP_NS / 10) {}
+            sys::ppoll(&mut [], Some(20 * FALLS_ASLEEP_NS)).unwrap();
+        };
+        // On a busy machine it may have none for longer than is waited.
+        assert!((0..20).any(|_| closed_beside(asleep, late) == (1, true)));
+    }
+
+    #[test]
+    fn who_jumped_out_of_a_sleep_keeps_nothing() {
+        let asleep = |reader: &Waiter| assert!(reader.falls_asleep());
+        let elsewhere = || std::thread::sleep(std::time::Duration::from_nanos(20 * FALLS_ASLEEP_NS));
+        assert_eq!(closed_beside(asleep, elsewhere), (0, false));
+    }
 
     #[test]
     fn who_fell_asleep_since_a_kick_was_left_is_not_taken_for_gone() {

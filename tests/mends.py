@@ -107,7 +107,8 @@ MENDS = {
         "recalled bytes were not sent on by a program that waited for something to read", "c4fc3c3",
         "the simulator", "sockets/src/wait.rs",
         "if conn.tx.path() == path::RESEND && !peering::facts(conn).uses_records { return beside_unsent(conn, number, seen); }",
-        "let _ = beside_unsent;"),
+        "let _ = beside_unsent;",
+        test="recalling::one_that_waits_to_read_sends_what_found_no_room"),
     "untold_at_death": Mend(
         "between hosts the end came to one that still read by tcp, whose killed peer had changed over", "68199d2",
         "the simulator", "sockets/src/io/companion.rs",
@@ -117,7 +118,8 @@ MENDS = {
         "a set did not tell again of an end whose reason was known only when the link was found over", "0143bd3",
         "the simulator", "sockets/src/epoll/candidates.rs",
         "& (ends | flag::CUT)",
-        "& ends", hosts=True),
+        "& ends",
+        test="readiness::a_set_tells_again_of_an_end_whose_link_is_over"),
     "told_moved": Mend(
         "epoll_wait() told twice of a member that another thread moved to memory meanwhile", "48ca82d",
         "the simulator", "sockets/src/epoll/members.rs",

@@ -127,6 +127,11 @@ impl End {
         self.conn.set(flag::NO_BELLS);
     }
 
+    /// As the progress thread finds it for a connection between hosts.
+    pub fn link_is_over(&self) {
+        self.conn.set(flag::CUT);
+    }
+
     pub fn is_shared(&self) -> bool {
         self.conn.has(flag::SHARED)
     }

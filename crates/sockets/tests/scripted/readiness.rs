@@ -179,6 +179,20 @@ fn a_set_tells_of_the_end_told_or_not() {
     }
 }
 
+/// As soon as a link between hosts is found over, it may be known that the end is a reset.
+#[test]
+fn a_set_tells_again_of_an_end_whose_link_is_over() {
+    let (ours, mut peer) = on_rings();
+    let set = Set::of(&ours, EPOLLIN | EPOLLRDHUP | EPOLLET);
+    assert_eq!(set.told(), 0);
+    peer.die();
+    until("it is told", || set.told() == EPOLLIN | EPOLLRDHUP);
+    assert_eq!(set.told(), 0);
+    ours.link_is_over();
+    peer.fire();
+    assert_eq!((set.told(), set.told()), (EPOLLIN | EPOLLRDHUP, 0));
+}
+
 #[test]
 fn a_member_that_goes_back_to_tcp_is_the_kernels() {
     let (ours, mut peer) = on_rings();

@@ -1,5 +1,7 @@
 //! Unread bytes of a ring that are to go by tcp after all: recalled by the peer, or by the library.
 
+use std::time::{Duration, Instant};
+
 use fabric::sys;
 use libc::{EAGAIN, POLLIN, POLLOUT};
 use sockets::layout::{self, note};
@@ -74,6 +76,27 @@ fn what_finds_no_room_is_sent_before_anything_new() {
         got.len() >= all.len()
     });
     assert!(got == all && ours.paths().1 == LAST);
+}
+
+/// The peer may have to get it before it answers.
+#[test]
+fn one_that_waits_to_read_sends_what_found_no_room() {
+    let (ours, mut peer, full) = full();
+    assert_eq!(ours.send(b"unread"), Ok(6));
+    recall(&peer);
+    assert_eq!((ours.send(b"new"), ours.paths().1), (Err(EAGAIN), RESEND));
+    let all = [&vec![9; full], &b"unread"[..]].concat();
+    let mut got = Vec::new();
+    let answer = std::thread::scope(|scope| {
+        let reader = scope.spawn(|| ours.recv_with(9, 0));
+        let begin = Instant::now();
+        while got.len() < all.len() && begin.elapsed() < Duration::from_secs(5) {
+            got.extend(peer.some_by_tcp());
+        }
+        peer.by_tcp(b"answer");
+        reader.join().unwrap()
+    });
+    assert!(got == all && answer == Ok(b"answer".to_vec()));
 }
 
 /// The writer's program may make no call for long, and the reader waits in the kernel.

@@ -1,5 +1,6 @@
 //! Unread bytes of a ring that are to go by tcp after all: recalled by the peer, or by the library.
 
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use fabric::sys;
@@ -86,9 +87,13 @@ fn one_that_waits_to_read_sends_what_found_no_room() {
     recall(&peer);
     assert_eq!((ours.send(b"new"), ours.paths().1), (Err(EAGAIN), RESEND));
     let all = [&vec![9; full], &b"unread"[..]].concat();
-    let mut got = Vec::new();
+    let (mut got, thread) = (Vec::new(), AtomicU32::new(0));
     let answer = std::thread::scope(|scope| {
-        let reader = scope.spawn(|| ours.recv_with(9, 0));
+        let reader = scope.spawn(|| {
+            thread.store(sys::gettid(), Ordering::Relaxed);
+            ours.recv_with(9, 0)
+        });
+        until("it sleeps", || sys::sleeps_in(thread.load(Ordering::Relaxed)).is_some());
         let begin = Instant::now();
         while got.len() < all.len() && begin.elapsed() < Duration::from_secs(5) {
             got.extend(peer.some_by_tcp());

@@ -22,13 +22,15 @@ pub struct Meeting {
     pub tries: AtomicU32,
     /// How often the other end has been looked for.
     pub looks: AtomicU32,
+    /// How many offers to the end that was proved have been refused.
+    pub refused: AtomicU32,
 }
 
 impl Meeting {
     pub const TOLD: u64 = 1 << 32;
 
     pub(super) fn reset(&self) {
-        zero!(self: connected stamp proof due tries looks);
+        zero!(self: connected stamp proof due tries looks refused);
         self.posted_at.iter().for_each(|place| place.store(0, Ordering::Relaxed));
     }
 }

@@ -309,7 +309,7 @@ pub struct Other {
 
 /// Where it is: its process, its socket's cookie, and its index among the posted there.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Introduced {
+pub struct Introduced {
     pub token: u64,
     pub cookie: u64,
     pub index: u32,
@@ -324,7 +324,7 @@ impl Other {
         self.is_asked_for.store(0, Ordering::Relaxed);
     }
 
-    pub(crate) fn introduce(&self, Introduced { token, cookie, index, by_proof }: Introduced) {
+    pub fn introduce(&self, Introduced { token, cookie, index, by_proof }: Introduced) {
         self.cookie.store(cookie, Ordering::Relaxed);
         self.index.store(index, Ordering::Relaxed);
         self.by_proof.store(by_proof.into(), Ordering::Relaxed);
@@ -336,7 +336,7 @@ impl Other {
         self.token.store(0, Ordering::Release);
     }
 
-    pub(super) fn introduced(&self) -> Option<Introduced> {
+    pub fn introduced(&self) -> Option<Introduced> {
         let token = self.token.load(Ordering::Acquire);
         let (cookie, index) = (self.cookie.load(Ordering::Relaxed), self.index.load(Ordering::Relaxed));
         let by_proof = self.by_proof.load(Ordering::Relaxed) != 0;

@@ -57,6 +57,7 @@ pub(super) fn look_for_answer(conn: &'static Conn) {
         Some(Stage::Posted) if note(state::POSTED) => {
             leave_slot(conn);
             wait_longer(conn, Reason::Refused);
+            meeting::refused(conn);
         }
         _ => {}
     }

@@ -24,6 +24,7 @@ use fabric::sync::{AtomicBool, Ordering};
 use fabric::sys;
 use host::addr::Addr;
 use host::{diag, syn};
+use options::LogLevel::Debug;
 use stream::spin::{ticks, ticks_of};
 
 use self::covert::Seed;
@@ -39,7 +40,7 @@ use crate::folder::{self, Spot};
 use crate::link::{self, passing};
 use crate::peering::wire::Introduced;
 use crate::reason::Reason;
-use crate::{peering, report};
+use crate::{log, peering, report};
 
 mod covert;
 mod proof;
@@ -167,6 +168,7 @@ pub(super) fn check(conn: &'static Conn) {
         let lost = !proof::has(conn) && !conn.has(flag::SHARED);
         if lost || Locked::of(conn).is_some_and(|proof| proof.is_over()) {
             try_end(conn);
+            log::connection(Debug, conn, "has no proof any more, which took too long");
             report::count_reason(Reason::Unproved);
         } else {
             wait_no_longer(conn);
@@ -236,6 +238,19 @@ pub(super) fn proved(conn: &Conn, other: &Introduced) -> Proved {
     if over { Proved::Over } else { Proved::Stands }
 }
 
+/// An offer to the other end was refused. It may not believe us, or not be there any more, though we
+/// believe it: what was proved is of no use then, and another proof may be.
+pub(super) fn refused(conn: &'static Conn) {
+    if peering::introduced(conn).is_some_and(|other| other.by_proof)
+        && conn.meeting.refused.fetch_add(1, Ordering::Relaxed) + 1 >= REFUSALS
+    {
+        forget(conn);
+    }
+}
+
+/// One may be for another reason, or be made before the other end has heard of our proof.
+const REFUSALS: u32 = 2;
+
 /// That the other end was proved counts no more.
 pub(super) fn forget(conn: &'static Conn) {
     conn.remote.forget();
@@ -256,6 +271,7 @@ fn invite(conn: &'static Conn, post: &Post) -> bool {
     let Some(mut proof) = begin(conn, post.token, (post.index, post.cookie)) else { return false };
     proof.owed = Some(INVITE);
     proof.pay(conn);
+    log::connection(Debug, conn, "asks another process for a proof");
     true
 }
 
@@ -304,6 +320,7 @@ fn hear(conn: &'static Conn, letter: &Letter) {
             proof.committed = [a, b, c, d];
             proof.owed = Some(ACCEPT);
             proof.pay(conn);
+            log::connection(Debug, conn, "is asked for a proof");
         }
         ACCEPT => {
             let Some(mut proof) = Locked::wait(conn).filter(is_from) else { return };
@@ -312,6 +329,7 @@ fn hear(conn: &'static Conn, letter: &Letter) {
                 proof.salt = salt;
                 proof.owed = Some(START);
                 proof.pay(conn);
+                log::connection(Debug, conn, "begins its proof");
             }
         }
         START => {
@@ -356,6 +374,7 @@ fn judge(conn: &'static Conn, mut proof: Locked) {
     let (name, index, cookie) = proof.other;
     let proved =
         covert::commitment(seed, name, own) == proof.committed && proof.notes.agree(seed, proof.given);
+    log::connection(Debug, conn, if proved { "is proved" } else { "is not proved" });
     if !proved {
         proof.owed = Some(REFUSE);
         proof.pay(conn);
@@ -363,6 +382,7 @@ fn judge(conn: &'static Conn, mut proof: Locked) {
         try_end(conn);
         return report::count_reason(Reason::Unproved);
     }
+    conn.meeting.refused.store(0, Ordering::Relaxed);
     conn.remote.introduce(Introduced { token: covert::process(name), cookie, index, by_proof: true });
     proof.began = ticks();
     if proof.stage == Stage::Shown {

@@ -9,6 +9,7 @@ use fabric::sys::{self, Errno};
 use options::{Options, Text};
 use sockets::conn::{Conn, flag, path, state};
 use sockets::io::{self, Outcome};
+use sockets::peering::wire::Introduced;
 use sockets::table::Entry;
 use sockets::{close, demote, epoll, fork, handover, lifecycle, poll, process, rendezvous, seen, table};
 
@@ -110,6 +111,21 @@ impl End {
     /// On tcp, and to be promoted again.
     pub fn is_new(&self) -> bool {
         self.conn.state() == state::NEW
+    }
+
+    /// It has been proved to have this process's end as its other one.
+    pub fn is_introduced_to(&self, token: u64, cookie: u64) {
+        self.conn.set(flag::CLIENT);
+        self.conn.remote.introduce(Introduced { token, cookie, index: 0, by_proof: true });
+    }
+
+    pub fn is_introduced(&self) -> bool {
+        self.conn.remote.introduced().is_some()
+    }
+
+    /// The slot that it has offered, if the offer is out.
+    pub fn offered(&self) -> Option<usize> {
+        (self.conn.state() == state::OFFERED).then(|| self.conn.slot())
     }
 
     /// How often it has been put on a slot, by which who is about to sleep knows of it.

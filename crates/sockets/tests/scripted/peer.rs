@@ -144,6 +144,18 @@ impl Peer {
         assert!(self.queue.push(&self.theirs, layout::CTL, &self.mine, layout::CTL_BACK, &message));
     }
 
+    /// Lets a connection on tcp take us for its other end, as if we had proved to have it.
+    pub fn is_proved_to(&self, ours: &End) {
+        let cookie = cookie_of(self.tcp());
+        ours.is_introduced_to(cookie, cookie);
+    }
+
+    /// Refuses an offer of this slot.
+    pub fn refuse(&mut self, slot: usize) {
+        self.slot = slot;
+        self.put(layout::STATE, layout::REFUSED);
+    }
+
     pub fn accepted(&self) -> bool {
         self.word(layout::STATE) & layout::ACCEPTED != 0
     }

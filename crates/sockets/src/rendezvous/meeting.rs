@@ -238,8 +238,8 @@ pub(super) fn proved(conn: &Conn, other: &Introduced) -> Proved {
     if over { Proved::Over } else { Proved::Stands }
 }
 
-/// An offer to the other end was refused. It may not believe us, or not be there any more, though we
-/// believe it: what was proved is of no use then, and another proof may be.
+/// An offer to the other end was refused. It may not believe us, or not be there any more, though
+/// we believe it: what was proved is of no use then, and another proof may be.
 pub(super) fn refused(conn: &'static Conn) {
     if peering::introduced(conn).is_some_and(|other| other.by_proof)
         && conn.meeting.refused.fetch_add(1, Ordering::Relaxed) + 1 >= REFUSALS

@@ -19,8 +19,8 @@ const REQUESTS: Target = Target { over_tcp: Some(10.0), over: AS_ON_ONE_HOST, ..
 /// A million round trips a second.
 const ROUND_TRIP: Target = Target { value: Some(1000.0), over: AS_ON_ONE_HOST, ..Target::NONE };
 
-/// Longer than other applications: the tool makes its connections anew for each load, and they take
-/// most of a second to prove that they belong together.
+/// Longer than other applications: the tool makes its connections anew for each load, and for
+/// some tenths of a second they prove that they belong together.
 const TIMES: f64 = 8.0;
 
 pub fn measure(session: &mut Session) -> Result<()> {

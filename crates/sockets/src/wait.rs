@@ -311,7 +311,7 @@ fn sleep_on_word(
         false => Ok(()),
     };
     let lasts = slept == Err(Errno::ETIMEDOUT) && !conn.has(flag::LEFT);
-    // One that was not the last, and is closed, is nobody's to sleep on.
+    // If it was closed, and was not the connection's last, it may be another file's by now.
     if lasts && waiter.stays() && number.check(conn).is_ok() {
         *asleep = Some(waiter);
         return None;

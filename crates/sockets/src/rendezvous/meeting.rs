@@ -167,9 +167,10 @@ pub(super) fn check(conn: &'static Conn) {
     if meeting.proof.load(Ordering::Relaxed) != 0 {
         let lost = !proof::has(conn) && !conn.has(flag::SHARED);
         if lost || Locked::of(conn).is_some_and(|proof| proof.is_over()) {
-            try_end(conn);
-            log::connection(Debug, conn, "has no proof any more, which took too long");
-            report::count_reason(Reason::Unproved);
+            if try_end(conn) {
+                log::connection(Debug, conn, "its proof has come to nothing");
+                report::count_reason(Reason::Unproved);
+            }
         } else {
             wait_no_longer(conn);
         }

@@ -5,7 +5,7 @@ use libc::{EAGAIN, POLLIN};
 use sockets::layout::{self, note};
 
 use crate::end::{LAST, Reason, SMALL, TCP};
-use crate::{on_rings, pair, posted, until};
+use crate::{on_rings, pair, posted};
 
 #[test]
 fn who_leaves_tells_the_peer_and_says_where_tcp_goes_on() {
@@ -84,26 +84,6 @@ fn a_peer_that_goes_through_exec_may_have_the_connection_in_memory_again() {
     assert_eq!(ours.send(b"again"), Ok(5));
     assert_eq!(peer.read(), b"again");
     ours.close();
-}
-
-/// Between network namespaces: a proof may be good for one end, and not for the other.
-#[test]
-fn an_end_that_refuses_again_is_no_longer_taken_for_proved() {
-    let (ours, mut peer) = posted();
-    peer.is_proved_to(&ours);
-    for refusals in 1..=2 {
-        assert!(ours.is_introduced());
-        until("it is offered a slot", || {
-            ours.tick();
-            ours.offered().is_some()
-        });
-        peer.refuse(ours.offered().unwrap());
-        until("that is refused", || {
-            assert_eq!(ours.recv(1), Err(EAGAIN));
-            ours.offered().is_none()
-        });
-        assert_eq!(ours.is_introduced(), refusals < 2);
-    }
 }
 
 #[test]

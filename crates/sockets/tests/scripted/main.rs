@@ -12,6 +12,7 @@ mod growing;
 mod kicks;
 mod leaving;
 mod malformed;
+mod offering;
 mod readiness;
 mod reading;
 mod recalling;

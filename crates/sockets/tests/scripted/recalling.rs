@@ -59,19 +59,26 @@ fn bytes_of_both_rings_are_sent_again() {
     peer.take_tcp(&all);
 }
 
-#[test]
-fn what_finds_no_room_is_sent_before_anything_new() {
-    let (ours, mut peer, full) = full();
+/// A connection of which no more can be sent by tcp, though the peer has recalled what is unread;
+/// and all that the library has sent.
+fn without_room() -> (End, Peer, Vec<u8>) {
+    let (ours, peer, full) = full();
     assert_eq!(ours.send(b"unread, "), Ok(8));
     recall(&peer);
     assert_eq!((ours.send(b"new"), ours.paths().1), (Err(EAGAIN), RESEND));
+    (ours, peer, [&vec![9; full], &b"unread, "[..]].concat())
+}
+
+#[test]
+fn what_finds_no_room_is_sent_before_anything_new() {
+    let (ours, mut peer, before) = without_room();
     assert_eq!((ours.poll(POLLOUT), peer.word(layout::TCP_AT)), (0, 1));
     let mut got = Vec::new();
     until("it is sent", || {
         got.extend(peer.some_by_tcp());
         ours.send(b"new") == Ok(3)
     });
-    let all = [&vec![9; full], &b"unread, new"[..]].concat();
+    let all = [&before, &b"new"[..]].concat();
     until("it has come", || {
         got.extend(peer.some_by_tcp());
         got.len() >= all.len()
@@ -82,11 +89,7 @@ fn what_finds_no_room_is_sent_before_anything_new() {
 /// The peer may have to get it before it answers.
 #[test]
 fn one_that_waits_to_read_sends_what_found_no_room() {
-    let (ours, mut peer, full) = full();
-    assert_eq!(ours.send(b"unread"), Ok(6));
-    recall(&peer);
-    assert_eq!((ours.send(b"new"), ours.paths().1), (Err(EAGAIN), RESEND));
-    let all = [&vec![9; full], &b"unread"[..]].concat();
+    let (ours, mut peer, all) = without_room();
     let (mut got, thread) = (Vec::new(), AtomicU32::new(0));
     let answer = std::thread::scope(|scope| {
         let reader = scope.spawn(|| {

@@ -25,21 +25,21 @@
 
 use std::collections::VecDeque;
 use std::ffi::{c_int, c_void};
-use std::os::fd::AsRawFd as _;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, TryLockError};
 use std::time::Duration;
-use std::{ptr, slice};
+use std::{mem, ptr, slice};
 
 use fabric::shm::Map;
-use fabric::{Mapped as _, Remote, bell, sys};
+use fabric::{Mapped as _, Remote, sys};
 
 use crate::abi::{self, Context, Cq, CqAttr, CqEntry, CqErrEntry, Ep, Fid, Mr, Msg, MsgRma, RmaIov};
 use crate::error::Error;
 use crate::mutex::lock;
 use crate::nic::{self, Asked, Key, Nic, POSTED};
+use crate::port::Server;
 use crate::wire::{self, BYTES, Batch, Heard, Item, PIECE, SHORT};
-use crate::world::{Instant, OwnedFd};
+use crate::world::Instant;
 
 /// Buffers for messages that the provider reads while they are under way.
 const LONG: usize = 16;
@@ -84,8 +84,8 @@ pub(crate) struct Terms {
     /// Bytes of the own segment.
     pub len: usize,
     pub owner: Arc<dyn Owner>,
-    /// Wakes the port's thread.
-    pub bell: Arc<OwnedFd>,
+    /// The port's thread.
+    pub server: Arc<Server>,
 }
 
 /// An event for an owner.
@@ -101,6 +101,8 @@ enum News {
 struct Outgoing {
     batch: Batch,
     held: usize,
+    /// Something was sent of which the port's thread does not know: see [`Link::settle`].
+    sent: bool,
 }
 
 /// The right to write into the peer's segment.
@@ -143,8 +145,8 @@ pub struct Link {
     /// The port's thread has noticed that, and checks whether that thread has forgotten to call
     /// `leave`.
     looked_after: AtomicBool,
-    /// Wakes the port's thread.
-    bell: Arc<OwnedFd>,
+    /// The port's thread.
+    server: Arc<Server>,
 }
 
 // SAFETY: libfabric was asked for FI_THREAD_SAFE; only the provider writes the contexts; maps are
@@ -208,7 +210,7 @@ impl Link {
     /// A link over an endpoint that is neither connected nor accepted yet. The endpoint is closed
     /// if this fails.
     fn new(nic: &Arc<Nic>, endpoint: *mut Ep, terms: Terms) -> Result<Link, Error> {
-        let Terms { len, owner, bell } = terms;
+        let Terms { len, owner, server } = terms;
         let count = nic.traits.operations.clamp(8, 256);
         let room = Context { internal: [ptr::null_mut(); 8] };
         let mut link = Link {
@@ -226,12 +228,12 @@ impl Link {
             free: Mutex::new((0..count as u32).collect()),
             idle: Mutex::new((0..LONG as u32).collect()),
             reading: Mutex::default(),
-            outgoing: Mutex::new(Outgoing { batch: Batch::default(), held: 0 }),
+            outgoing: Mutex::new(Outgoing { batch: Batch::default(), held: 0, sent: false }),
             owing: AtomicBool::new(false),
             news: Mutex::default(),
             helped: AtomicBool::new(false),
             looked_after: AtomicBool::new(false),
-            bell,
+            server,
         };
         let library = nic.library;
         let wrong = |what, result: c_int| library.check(what, result as isize).map(drop);
@@ -368,7 +370,7 @@ impl Link {
         unsafe { ((*(*self.endpoint).cm).shutdown)(self.endpoint, 0) };
         self.end("this end has closed it".into());
         // The port's thread drops it.
-        bell::ring(self.bell.as_raw_fd());
+        self.server.ring();
     }
 
     pub(crate) fn descriptor(&self) -> c_int {
@@ -413,7 +415,7 @@ impl Link {
         while self.over.get().is_none() {
             match operation() {
                 result if result == -(libc::EAGAIN as isize) => {
-                    if self.read() == 0 {
+                    if self.read().unwrap_or(0) == 0 {
                         self.owner.waits(self);
                         fabric::sync::spin_hint();
                     }
@@ -451,8 +453,7 @@ impl Link {
         let mut outgoing = lock(&self.outgoing);
         outgoing.held -= 1;
         self.send_unless_held(&mut outgoing);
-        drop(outgoing);
-        self.tell_news();
+        self.release(outgoing);
     }
 
     /// Sends an item, with all that waits for company.
@@ -460,8 +461,7 @@ impl Link {
         let mut outgoing = lock(&self.outgoing);
         self.add(&mut outgoing, item);
         self.send_unless_held(&mut outgoing);
-        drop(outgoing);
-        self.tell_news();
+        self.release(outgoing);
     }
 
     /// Adds an item. If there is no room, the others are sent first.
@@ -491,15 +491,28 @@ impl Link {
                 long => self.send_long(long),
             }
             outgoing.batch.clear();
+            outgoing.sent = true;
         }
     }
 
-    /// Sends words of `put_word_soon` that have found no company.
-    fn pay(&self) {
+    /// Unlocks, sees to what was sent meanwhile, and reports events.
+    fn release(&self, mut outgoing: MutexGuard<'_, Outgoing>) {
+        let sent = mem::take(&mut outgoing.sent);
+        drop(outgoing);
+        if sent {
+            self.settle();
+        }
+        self.tell_news();
+    }
+
+    /// Sends words of `put_word_soon` that have found no company; whether there were any.
+    fn pay(&self) -> bool {
         // SeqCst: this end's `put_word_soon` sets `owing` and then reads `helped`; `leave` clears
         // `helped` and then comes here. One of the two sees the other's store.
-        if self.owing.load(Ordering::SeqCst) {
-            self.send_unless_held(&mut lock(&self.outgoing));
+        self.owing.load(Ordering::SeqCst) && {
+            let mut outgoing = lock(&self.outgoing);
+            self.send_unless_held(&mut outgoing);
+            mem::take(&mut outgoing.sent)
         }
     }
 
@@ -570,7 +583,10 @@ impl Link {
         if !self.helped.load(Ordering::Relaxed) {
             self.helped.store(true, Ordering::Release);
         }
-        self.progress()
+        self.pay();
+        let did = self.read().unwrap_or(0);
+        self.tell_news();
+        did
     }
 
     /// The thread that has called `help` stops waiting.
@@ -578,7 +594,7 @@ impl Link {
         // SeqCst: see `pay`.
         if self.helped.swap(false, Ordering::SeqCst) {
             self.pay();
-            bell::ring(self.bell.as_raw_fd());
+            self.server.ring();
         }
     }
 
@@ -599,10 +615,32 @@ impl Link {
     /// As [`Link::help`], for a caller that polls once and does not wait: the port's thread need
     /// not keep away.
     pub fn progress(&self) -> usize {
-        self.pay();
-        let did = self.read();
+        let paid = self.pay();
+        let did = self.read().unwrap_or(0);
+        if paid || did > 0 {
+            self.settle();
+        }
         self.tell_news();
         did
+    }
+
+    /// Sees to what this thread has sent or begun to read, if it is not the port's. The tcp provider
+    /// wakes a thread that sleeps for what is still to be done (a message that it keeps because the
+    /// kernel had no room for it, one that it took from the kernel together with another) only
+    /// when somebody has called fi_cq_read(), or fi_trywait(), since. A thread that helps does, and
+    /// `leave` wakes the port's thread.
+    fn settle(&self) {
+        if self.server.is_here() || self.is_helped() {
+            return;
+        }
+        for _ in 0..4 {
+            match self.read() {
+                Some(0) => return,
+                Some(_) => {}
+                None => break,
+            }
+        }
+        self.server.ring();
     }
 
     /// Reports events to the owner; not under a lock, as the owner may use the link.
@@ -618,11 +656,12 @@ impl Link {
         }
     }
 
-    fn read(&self) -> usize {
+    /// Handles what has come, once; returns how much that was. `None`: another thread does.
+    fn read(&self) -> Option<usize> {
         let _one = match self.reading.try_lock() {
             Ok(one) => one,
             Err(TryLockError::Poisoned(one)) => one.into_inner(),
-            Err(TryLockError::WouldBlock) => return 0,
+            Err(TryLockError::WouldBlock) => return None,
         };
         let none = CqEntry { context: ptr::null_mut(), flags: 0, len: 0, buf: ptr::null_mut(), data: 0 };
         let mut entries = [none; BATCH];
@@ -632,7 +671,7 @@ impl Link {
             if got != -(libc::EAGAIN as isize) {
                 self.failed(got);
             }
-            return 0;
+            return Some(0);
         }
         let got = got as usize;
         for entry in &entries[..got] {
@@ -656,7 +695,7 @@ impl Link {
                 }
             }
         }
-        got
+        Some(got)
     }
 
     /// An operation has failed: on a reliable-connected endpoint that means that the link is over.
@@ -714,9 +753,9 @@ impl Link {
         } else {
             self.send(&mut outgoing);
             write(self);
+            outgoing.sent = true;
         }
-        drop(outgoing);
-        self.tell_news();
+        self.release(outgoing);
     }
 
     /// Writes bytes of the shadow, which stay there until they are sent.
@@ -781,10 +820,9 @@ impl Remote for Link {
         } else if !self.looked_after.load(Ordering::SeqCst) {
             // SeqCst: the port's thread stores that it sleeps for good, and then checks `owing`.
             // Either it sees this, or this sees its store.
-            bell::ring(self.bell.as_raw_fd());
+            self.server.ring();
         }
-        drop(outgoing);
-        self.tell_news();
+        self.release(outgoing);
     }
 
     /// The peer checks whether the tripwire is armed: nothing is left for the caller to do.

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsRawFd as _, FromRawFd as _};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
@@ -62,12 +62,35 @@ impl PortWork for NoWork {
 /// `leave`.
 const HELPED: Duration = Duration::from_millis(10);
 
+/// The way to a port's thread: its bell, and which one it is.
+pub(crate) struct Server {
+    bell: OwnedFd,
+    /// What pthread_self() is there; 0 until it runs.
+    thread: AtomicUsize,
+}
+
+impl Server {
+    pub(crate) fn ring(&self) {
+        bell::ring(self.bell.as_raw_fd());
+    }
+
+    /// Whether the calling thread is the port's.
+    pub(crate) fn is_here(&self) -> bool {
+        self.thread.load(Ordering::Relaxed) == this_thread()
+    }
+}
+
+fn this_thread() -> usize {
+    // SAFETY: it has no preconditions.
+    unsafe { libc::pthread_self() as usize }
+}
+
 struct Shared {
     nic: Arc<Nic>,
     links: Mutex<BTreeMap<Key, Weak<Link>>>,
     /// Accepted links: they live until they are over.
     accepted: Mutex<Vec<Arc<Link>>>,
-    bell: Arc<OwnedFd>,
+    server: Arc<Server>,
     ending: AtomicBool,
 }
 
@@ -98,12 +121,12 @@ impl Port {
             return Err(Error::Memory(io::Error::last_os_error().raw_os_error().unwrap_or(libc::EMFILE)));
         }
         // SAFETY: it was just made.
-        let bell = Arc::new(unsafe { OwnedFd::from_raw_fd(fd) });
+        let bell = unsafe { OwnedFd::from_raw_fd(fd) };
         let shared = Arc::new(Shared {
             nic,
             links: Mutex::default(),
             accepted: Mutex::default(),
-            bell,
+            server: Arc::new(Server { bell, thread: AtomicUsize::new(0) }),
             ending: AtomicBool::new(false),
         });
         let descriptor = shared.nic.descriptor()?;
@@ -122,7 +145,7 @@ impl Port {
 
     /// The eventfd that wakes its thread.
     pub fn bell(&self) -> i32 {
-        self.shared.bell.as_raw_fd()
+        self.shared.server.bell.as_raw_fd()
     }
 
     /// Its address, in the provider's own form.
@@ -165,7 +188,7 @@ impl Caller {
 
     /// See [`Port::bell`].
     pub fn bell(&self) -> i32 {
-        self.0.bell.as_raw_fd()
+        self.0.server.bell.as_raw_fd()
     }
 
     /// See [`Port::links`].
@@ -181,12 +204,12 @@ impl Caller {
         len: usize,
         owner: Arc<dyn Owner>,
     ) -> Result<Arc<Link>, Error> {
-        let terms = Terms { len, owner, bell: Arc::clone(&self.0.bell) };
+        let terms = Terms { len, owner, server: Arc::clone(&self.0.server) };
         let mut links = self.0.links();
         let link = Arc::new(Link::connect(&self.0.nic, address, words, terms)?);
         links.insert(link.key(), Arc::downgrade(&link));
         drop(links);
-        bell::ring(self.0.bell.as_raw_fd());
+        self.0.server.ring();
         Ok(link)
     }
 }
@@ -195,7 +218,7 @@ impl Drop for Port {
     /// Ends its links.
     fn drop(&mut self) {
         self.shared.ending.store(true, Ordering::Release);
-        bell::ring(self.shared.bell.as_raw_fd());
+        self.shared.server.ring();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -227,6 +250,8 @@ impl Shared {
     }
 
     fn serve(&self, descriptor: i32, gate: &Gate, work: &mut dyn PortWork) {
+        self.server.thread.store(this_thread(), Ordering::Relaxed);
+        let bell = self.server.bell.as_raw_fd();
         let mut looked = Instant::now();
         while !self.ending.load(Ordering::Acquire) {
             let mut done = work.run();
@@ -248,7 +273,7 @@ impl Shared {
             let helped_again = (!helped.is_empty()).then_some(HELPED);
             let limit = [work.patience(), helped_again].into_iter().flatten().min();
             let limit = limit.map_or(-1, |limit| limit.as_millis().max(1) as i32);
-            let watched = [self.bell.as_raw_fd(), descriptor].into_iter();
+            let watched = [bell, descriptor].into_iter();
             let mut watched: Vec<libc::pollfd> = watched
                 .chain(work.descriptor())
                 .chain(living.iter().map(|link| link.descriptor()))
@@ -261,7 +286,7 @@ impl Shared {
                 // Nobody would serve them any more.
                 return living.iter().chain(&helped).for_each(|link| link.end(format!("poll: {error}")));
             }
-            bell::silence(self.bell.as_raw_fd());
+            bell::silence(bell);
         }
     }
 
@@ -289,7 +314,7 @@ impl Shared {
 
     fn asked(&self, asked: Asked, answer: Answer) {
         let Some((len, owner)) = answer else { return };
-        let terms = Terms { len, owner: Arc::clone(&owner), bell: Arc::clone(&self.bell) };
+        let terms = Terms { len, owner: Arc::clone(&owner), server: Arc::clone(&self.server) };
         match Link::accept(&self.nic, asked, terms) {
             Ok(link) => {
                 let link = Arc::new(link);

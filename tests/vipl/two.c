@@ -100,7 +100,7 @@ void post_send(VIP_VI_HANDLE vi, struct pool *pool, size_t index, size_t length)
 
 static VIP_RETURN take(VIP_VI_HANDLE vi, enum how how, VIP_DESCRIPTOR **done, VIP_RETURN (*poll_it)(VIP_VI_HANDLE, VIP_DESCRIPTOR **),
                        VIP_RETURN (*wait_for)(VIP_VI_HANDLE, VIP_ULONG, VIP_DESCRIPTOR **)) {
-    if (how == WAIT) return wait_for(vi, 5000, done);
+    if (how == WAIT) return wait_for(vi, 5000 * patience(), done);
     double end = now() + 5 * patience();
     for (;;) {
         VIP_RETURN result = poll_it(vi, done);
@@ -182,7 +182,7 @@ VIP_CONN_HANDLE wait_request(const char *discriminator) {
     struct address at = address(discriminator), from = {{0}};
     VIP_VI_ATTRIBUTES theirs;
     VIP_CONN_HANDLE asked;
-    OK(VipConnectWait(nic, NET(at), 5000, NET(from), &theirs, &asked));
+    OK(VipConnectWait(nic, NET(at), 5000 * patience(), NET(from), &theirs, &asked));
     return asked;
 }
 
@@ -204,7 +204,7 @@ VIP_RETURN request(VIP_VI_HANDLE vi, const char *discriminator, VIP_ULONG timeou
 
 void connect_at(VIP_VI_HANDLE vi, const char *discriminator) {
     if (is_server) OK(VipConnectAccept(wait_request(discriminator), vi));
-    else OK(request(vi, discriminator, 5000));
+    else OK(request(vi, discriminator, 5000 * patience()));
     EQUAL(state(vi), VIP_STATE_CONNECTED);
 }
 

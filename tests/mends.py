@@ -132,9 +132,10 @@ MENDS = {
         "has_agreed(wire, conn)", hosts=True),
     "what_has_come": Mend(
         "bytes that had been told to be readable were not any more when the link between hosts died", "a2c4b9e",
-        "the simulator", "sockets/src/peering/cut.rs",
-        "let come = if stays { rx.ring.position() } else { come };",
-        "let _ = (stays, come); let come = rx.ring.position();", hosts=True),
+        "the simulator", "sockets/src/path/claim.rs",
+        "if sleeps || recalled { read } else { come }",
+        "{ let _ = (come, sleeps, recalled); read }",
+        test="what_has_come_before_a_link_ended_stays_readable_unless_somebody_sleeps"),
     "kicks_known": Mend(
         "between hosts kicks were sent of which the peer never heard, as the link died", "b92b6a0",
         "the simulator", "sockets/src/wake/fire.rs",

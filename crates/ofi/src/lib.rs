@@ -29,6 +29,7 @@ pub mod link;
 pub mod mutex;
 mod nic;
 pub mod port;
+mod server;
 #[allow(missing_docs)]
 #[doc(hidden)]
 pub mod wire;

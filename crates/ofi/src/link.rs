@@ -37,7 +37,7 @@ use crate::abi::{self, Context, Cq, CqAttr, CqEntry, CqErrEntry, Ep, Fid, Mr, Ms
 use crate::error::Error;
 use crate::mutex::lock;
 use crate::nic::{self, Asked, Key, Nic, POSTED};
-use crate::port::Server;
+use crate::server::Server;
 use crate::wire::{self, BYTES, Batch, Heard, Item, PIECE, SHORT};
 use crate::world::Instant;
 
@@ -624,11 +624,11 @@ impl Link {
         did
     }
 
-    /// Sees to what this thread has sent or begun to read, if it is not the port's. The tcp provider
-    /// wakes a thread that sleeps for what is still to be done (a message that it keeps because the
-    /// kernel had no room for it, one that it took from the kernel together with another) only
-    /// when somebody has called fi_cq_read(), or fi_trywait(), since. A thread that helps does, and
-    /// `leave` wakes the port's thread.
+    /// Sees to what this thread has sent or begun to read, if it is not the port's. The tcp
+    /// provider wakes a thread that sleeps for what is still to be done (a message that it keeps
+    /// because the kernel had no room for it, one that it took from the kernel together with
+    /// another) only if somebody has called fi_cq_read() or fi_trywait() since. A thread that
+    /// helps does, and `leave` wakes the port's thread.
     fn settle(&self) {
         if self.server.is_here() || self.is_helped() {
             return;

@@ -4,8 +4,8 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::{AsRawFd as _, FromRawFd as _};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::os::fd::FromRawFd as _;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
@@ -15,6 +15,7 @@ use crate::error::Error;
 use crate::link::{Link, Owner, Terms};
 use crate::mutex::lock;
 use crate::nic::{Asked, Event, Found, Key, Nic};
+use crate::server::Server;
 use crate::world::{Builder, Instant, JoinHandle, OwnedFd, os};
 
 /// The answer to a request for a link: the bytes of our segment that the peer may write, and the
@@ -62,29 +63,6 @@ impl PortWork for NoWork {
 /// `leave`.
 const HELPED: Duration = Duration::from_millis(10);
 
-/// The way to a port's thread: its bell, and which one it is.
-pub(crate) struct Server {
-    bell: OwnedFd,
-    /// What pthread_self() is there; 0 until it runs.
-    thread: AtomicUsize,
-}
-
-impl Server {
-    pub(crate) fn ring(&self) {
-        bell::ring(self.bell.as_raw_fd());
-    }
-
-    /// Whether the calling thread is the port's.
-    pub(crate) fn is_here(&self) -> bool {
-        self.thread.load(Ordering::Relaxed) == this_thread()
-    }
-}
-
-fn this_thread() -> usize {
-    // SAFETY: it has no preconditions.
-    unsafe { libc::pthread_self() as usize }
-}
-
 struct Shared {
     nic: Arc<Nic>,
     links: Mutex<BTreeMap<Key, Weak<Link>>>,
@@ -126,7 +104,7 @@ impl Port {
             nic,
             links: Mutex::default(),
             accepted: Mutex::default(),
-            server: Arc::new(Server { bell, thread: AtomicUsize::new(0) }),
+            server: Arc::new(Server::new(bell)),
             ending: AtomicBool::new(false),
         });
         let descriptor = shared.nic.descriptor()?;
@@ -145,7 +123,7 @@ impl Port {
 
     /// The eventfd that wakes its thread.
     pub fn bell(&self) -> i32 {
-        self.shared.server.bell.as_raw_fd()
+        self.shared.server.bell()
     }
 
     /// Its address, in the provider's own form.
@@ -188,7 +166,7 @@ impl Caller {
 
     /// See [`Port::bell`].
     pub fn bell(&self) -> i32 {
-        self.0.server.bell.as_raw_fd()
+        self.0.server.bell()
     }
 
     /// See [`Port::links`].
@@ -250,8 +228,8 @@ impl Shared {
     }
 
     fn serve(&self, descriptor: i32, gate: &Gate, work: &mut dyn PortWork) {
-        self.server.thread.store(this_thread(), Ordering::Relaxed);
-        let bell = self.server.bell.as_raw_fd();
+        self.server.is_this_thread();
+        let bell = self.server.bell();
         let mut looked = Instant::now();
         while !self.ending.load(Ordering::Acquire) {
             let mut done = work.run();

@@ -78,6 +78,14 @@ pub(crate) struct Parted {
     pub ending: bool,
 }
 
+/// Up to where a reader whose link is over reads the ring; what lies behind comes by tcp. What has
+/// `come` is read where it is, as it may have been told to be readable. Whoever sleeps has not been
+/// told, and what would have woken it may be lost: all that is not `read` comes by tcp, as it does
+/// after a recall.
+pub(crate) fn stop(come: u64, read: u64, sleeps: bool, recalled: bool) -> u64 {
+    if sleeps || recalled { read } else { come }
+}
+
 /// Whether the peer may still say how far it has read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Says {
@@ -127,6 +135,14 @@ impl Parted {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_has_come_before_a_link_ended_stays_readable_unless_somebody_sleeps() {
+        assert_eq!(stop(9, 4, false, false), 9);
+        for (sleeps, recalled) in [(true, false), (false, true), (true, true)] {
+            assert_eq!(stop(9, 4, sleeps, recalled), 4);
+        }
+    }
 
     #[test]
     fn between_hosts_bytes_go_again_only_behind_what_the_peer_has_said_or_echoed() {

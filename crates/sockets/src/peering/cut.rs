@@ -8,7 +8,7 @@ use super::wire::Wire;
 use crate::conn::{Conn, Held, Tx, flag, path, state};
 use crate::kicks;
 use crate::layout::{self, RECALL_AT, SMALL_AT, TCP_AT, W, note};
-use crate::path::claim::{Parted, Parting, Says};
+use crate::path::claim::{self, Parted, Parting, Says};
 use crate::path::writer::by_tcp;
 use crate::peering;
 use crate::reason::Reason;
@@ -58,16 +58,14 @@ pub(crate) fn cut(conn: &'static Conn, fd: i32, tx: &mut Held<'_, Tx>) {
             conn.records_due.store(1, Ordering::Relaxed);
             conn.rx.set_path(path::LAST);
         } else {
-            // What has come is read where it is, as it may have been told to be readable. Whoever
-            // sleeps has not been told, and what would have woken it may be lost: that comes by
-            // tcp. Whoever falls asleep from now on finds it.
             let come = conn.word(W);
+            // Whoever falls asleep from now on finds what has come.
             fence(Ordering::SeqCst);
-            let stays = conn.has(flag::RECALLED) || conn.sleepers.load(Ordering::SeqCst) > 0;
-            let come = if stays { rx.ring.position() } else { come };
-            tx.stop_due = come + 1;
+            let sleeps = conn.sleepers.load(Ordering::SeqCst) > 0;
+            let stop = claim::stop(come, rx.ring.position(), sleeps, conn.has(flag::RECALLED));
+            tx.stop_due = stop + 1;
             conn.records_due.store(1, Ordering::Relaxed);
-            conn.recalled_from.store(come + 1, Ordering::Relaxed);
+            conn.recalled_from.store(stop + 1, Ordering::Relaxed);
             conn.set(flag::RECALLED);
         }
     }
